@@ -28,7 +28,6 @@ from locus_store.versions.renewing import make_renewing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from concurrent.futures import Future
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -95,7 +94,7 @@ class CheckpointSaver(ForTenants, Closing):
 
     def _begin(self) -> None:
         """Start with no calls in progress."""
-        self._puts: dict[Place, Future[None]] = {}
+        self._puts: dict[Place, PutInProgress] = {}
         """The puts in progress, by thread, namespace and checkpoint."""
 
         self._known = CachedCheckpoints()
@@ -299,7 +298,7 @@ class CheckpointSaver(ForTenants, Closing):
         task = {"task_id": task_id, "task_path": task_path}
         note(writes=len(writes))
         if under_way := self._puts.get((thread_id, namespace, checkpoint_id)):
-            await wait_for_end(under_way)
+            await wait_for_end(under_way.get_end())
         must_exist: MustExist | None = "thread" if self._known.has_thread(thread_id) else None
         if self._known.has(thread_id, namespace, checkpoint_id):
             must_exist = "checkpoint"

@@ -10,7 +10,7 @@ import pytest
 from drawer import Drawer
 
 from locus_store.backends.file.backend import FileDocuments
-from locus_store.backends.memory.documents import MemoryDocuments
+from locus_store.backends.memory.backend import MemoryDocuments
 from locus_store.testing.documents import DocumentsContract
 
 

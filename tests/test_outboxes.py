@@ -12,7 +12,7 @@ from shelf import Shelf, shelf_backend
 from locus_store import BackendError, NewMessage, NotOwnerError
 from locus_store.backends.documents import Body, DocumentBackend, outboxes
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.memory.documents import MemoryDocuments
+from locus_store.backends.memory.backend import MemoryDocuments
 from locus_store.messages import KeptMessages
 
 if TYPE_CHECKING:

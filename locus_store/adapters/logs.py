@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import IntegrityError
 from locus_store.messages import BaseMessageLog, LogInfo, LogSnapshot
 from locus_store.open import Storage, open_message_log
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import decode, encode_canonical, encode_strictly
 from locus_store.values.msgpack import FORM, TAG, freeze, thaw
-
-if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
 
 PAGE: Final = 1000
 """Logs that a list reads at a time."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path  # noqa: TC003  (Typer reads the annotations)
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any, cast
 

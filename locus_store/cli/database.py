@@ -28,8 +28,8 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError, Unsupporte
 
 if TYPE_CHECKING:
     from locus_store.backends.oci import BucketBackend
+    from locus_store.backends.opensearch.backend import IndexStatus
     from locus_store.backends.opensearch.client import IndexClient
-    from locus_store.backends.opensearch.index_status import IndexStatus
     from locus_store.types.facts import Fact
 
 db = make_group("Create, upgrade and check the database schema.")
@@ -262,8 +262,8 @@ class _Indexes:
 
 
 def _status(index: IndexClient) -> IndexStatus:
-    module = importlib.import_module("locus_store.backends.opensearch.index_status")
-    found: IndexStatus = module.check(index)
+    module = importlib.import_module("locus_store.backends.opensearch.backend")
+    found: IndexStatus = module.check_index(index)
     return found
 
 

@@ -8,11 +8,12 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from locus_store import __version__
+from locus_store.backend import FullBackend
 from locus_store.cli.opening import open_backend, run
 from locus_store.cli.output import PROBLEMS, format_count, put_found, show_progress
 from locus_store.cli.tenants import TenantsOptions, make_covered
@@ -27,12 +28,8 @@ from locus_store.errors import (
 )
 from locus_store.open import SCHEMES
 from locus_store.transfer.archive import all_threads
+from locus_store.types import ArchivedThread
 from locus_store.types.facts import Fact
-
-if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
-    from locus_store.types import ArchivedThread
-
 
 LARGEST = 10
 """Tenants, users and threads that are named with their bytes."""

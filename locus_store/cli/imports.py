@@ -7,7 +7,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -19,9 +19,7 @@ from locus_store.cli.transfer import STANDARD, Only, report_moved, translate_err
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import open_store
 from locus_store.transfer.archive import import_threads
-
-if TYPE_CHECKING:
-    from locus_store.transfer.counts import Counts
+from locus_store.transfer.counts import Counts
 
 imports = make_group("Import threads from another store; existing threads stay as they are.")
 

@@ -11,18 +11,16 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.output import format_count
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import list_options, open_storage
 from locus_store.timeline.lineage import read_line
 from locus_store.types.arguments import check_names, did_you_mean
-
-if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
 
 T = TypeVar("T")
 

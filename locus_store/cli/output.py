@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from pathlib import Path
+from typing import Any, Literal, TextIO
 
 import orjson
 import typer
@@ -30,9 +31,6 @@ from rich.table import Table
 from rich.text import Text
 
 from locus_store.runtime.progress import watch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DONE, FAILED, USAGE, PROBLEMS, NOT_FOUND, CONFLICT = range(6)
 INTERRUPTED, READER_GONE = 130, 141

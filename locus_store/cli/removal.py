@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.opening import (
     DryRun,
     Thread,
@@ -32,9 +33,6 @@ from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.runtime.progress import iterate_steps
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import find_newest_at
-
-if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
 
 
 def delete(

@@ -12,7 +12,7 @@ from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, open_backend
 from locus_store.cli.output import note, print_line, put_found, select
 from locus_store.open import Storage
-from locus_store.server.options import ServeOptions  # noqa: TC001  (Typer reads the annotations)
+from locus_store.server.options import ServeOptions
 
 tokens = make_group("The tokens of a service.")
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -23,9 +23,7 @@ from locus_store.cli.output import (
     show_progress,
 )
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
-
-if TYPE_CHECKING:
-    from locus_store.types import Tenant
+from locus_store.types import Tenant
 
 T = TypeVar("T")
 

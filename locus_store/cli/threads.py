@@ -6,10 +6,11 @@ import asyncio
 import shlex
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import (
     Namespace,
@@ -34,8 +35,9 @@ from locus_store.cli.output import (
     select,
     show,
 )
-from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads the annotations)
+from locus_store.cli.tenants import TenantOptions
 from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.messages import LogSnapshot
 from locus_store.open import Storage
 from locus_store.timeline import readable
 from locus_store.timeline.changes import BriefChanges, describe_versions
@@ -56,22 +58,19 @@ from locus_store.timeline.readable import (
     format_content,
 )
 from locus_store.transfer.building import fork as copy_version
+from locus_store.types import Snapshot, Version
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
-
-if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
-    from locus_store.messages import LogSnapshot
-    from locus_store.types import Snapshot, Version
-    from locus_store.versions.sizes import ThreadStatus
-
-    Lines = dict[str, tuple[str, str]]
+from locus_store.versions.sizes import ThreadStatus
 
 threads = make_group("Show, compare, copy and remove threads.")
 
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
 Checkpoint = Annotated[str | None, typer.Option(help="A checkpoint id; without it the head.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Show states as they are stored.")]
+
+Lines: TypeAlias = dict[str, tuple[str, str]]
+"""The nodes and the one-line changes of versions, by their ids."""
 
 PAGE = 500
 """Versions that are asked for at once."""

@@ -31,7 +31,7 @@ from locus_store.cli.output import (
     put_outcome,
     select,
 )
-from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
+from locus_store.cli.tenants import OneTenant, TenantOptions
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 from locus_store.timeline.bisect import (

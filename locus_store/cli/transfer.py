@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.forgetting import find_left
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, open_backend, run
 from locus_store.cli.output import (
@@ -51,9 +52,6 @@ from locus_store.transfer.copying import copy as copy_threads
 from locus_store.transfer.verifying import Checked
 from locus_store.transfer.verifying import verify as check_stored
 from locus_store.types.arguments import check_text
-
-if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
 
 Only = Annotated[
     list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")

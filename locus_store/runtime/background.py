@@ -6,14 +6,13 @@ import asyncio
 import logging
 import threading
 from contextvars import Context
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.stepping import ThreadCall, begin, may_block, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
-    from typing import Any
 
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 

@@ -30,9 +30,10 @@ import os
 import signal
 import threading
 from _signal import signal as set_signal  # type: ignore[import-not-found]
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from locus_store.runtime import stepping
 from locus_store.runtime.loops import is_at_work
@@ -42,9 +43,6 @@ from locus_store.runtime.stepping import (
     is_main_thread,
     may_be_interrupted,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 IDLE_SECONDS: Final = 0.05
 """The loop's thread checks this often whether the loop is free."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from locus_store.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _NAMES: Final = {
     "aiohttp": {

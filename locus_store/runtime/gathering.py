@@ -6,17 +6,14 @@ import asyncio
 import os
 import sys
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from locus_store.runtime.loops import fail
 from locus_store.runtime.stepping import may_block
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -7,12 +7,10 @@ own (``sql/connections/lending.py``); these need none of its modules.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 

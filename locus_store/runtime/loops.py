@@ -8,15 +8,13 @@ import os
 import threading
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.stepping import run_in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
 T = TypeVar("T")
 H = TypeVar("H", bound="LoopResources")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from typing import Final
 
 ROWS: Final = 200
 CHARACTERS: Final = 200

@@ -11,7 +11,7 @@ import inspect
 import logging
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,13 +20,10 @@ from sys import modules
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
-from locus_store.errors import ConflictError, IntegrityError
+from locus_store.errors import ConflictError, IntegrityError, LocusStoreError
 from locus_store.values.encoding import TooLargeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.errors import LocusStoreError
     from locus_store.values.frames import Change
 
 S = TypeVar("S")

@@ -6,17 +6,15 @@ import atexit
 import os
 import threading
 from _thread import allocate_lock, start_new_thread
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from threading import Lock
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from weakref import finalize
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
 from locus_store.runtime.stepping import ThreadCall, is_ours, needs_no_loop, require_threads, run
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from threading import Lock
 
 P = ParamSpec("P")
 T = TypeVar("T")

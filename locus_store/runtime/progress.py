@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+from typing import Any, Protocol, TypeVar
 
 C = TypeVar("C", bound="Collection[Any]")
 T = TypeVar("T")

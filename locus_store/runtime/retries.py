@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from locus_store.runtime import observe
 from locus_store.runtime.stepping import pause
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 

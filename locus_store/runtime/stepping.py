@@ -21,17 +21,15 @@ import time
 from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
 from _signal import signal as set_signal
 from collections.abc import Awaitable, Callable, Generator, Iterable
+from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from itertools import takewhile
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from locus_store.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import html
 import os
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.routing import Router
 
+from locus_store.backend import StorageBackend
 from locus_store.inspector.access import Codes
 from locus_store.inspector.application import Inspector
 from locus_store.server.listener import listen, require_uvicorn, serve_socket
 from locus_store.service.access import EVERYTHING, LOOPBACK
 from locus_store.service.application import Parts, PartsOfTenants
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from locus_store.backend import StorageBackend
-    from locus_store.store import BaseStore
+from locus_store.store import BaseStore
 
 
 def inspect(

@@ -8,17 +8,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.responses import Response
 from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
 
 from locus_store import __version__
 from locus_store.backend import StorageBackend, needs
 from locus_store.errors import BackendError, LocusStoreError, UnsupportedError
+from locus_store.messages import BaseMessageLog
 from locus_store.runtime.recent import Recent
 from locus_store.service import sdk_threads
 from locus_store.service.access import Caller, Door
@@ -35,18 +38,11 @@ from locus_store.service.exchange import (
     respond_refusal,
 )
 from locus_store.service.openapi import make_document
+from locus_store.store import BaseStore
+from locus_store.types.tenants import ForTenants
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import BY_PATH, SERVICE, VERSION, Description, WireCall
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from starlette.types import Receive, Scope, Send
-
-    from locus_store.messages import BaseMessageLog
-    from locus_store.store import BaseStore
-    from locus_store.types.tenants import ForTenants
 
 P = TypeVar("P", bound="ForTenants")
 

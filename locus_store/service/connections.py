@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.wire import bodies, failures
-
-if TYPE_CHECKING:
-    import asyncio
 
 HEAD_BYTES: Final = 65_536
 """The longest head of a request: its URL and its headers."""

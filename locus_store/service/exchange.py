@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import (
     ConnectionFailedError,
     IntegrityError,
@@ -19,6 +21,9 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
+from locus_store.messages import BaseMessageLog
+from locus_store.store import BaseStore
+from locus_store.types import Save
 from locus_store.types.arguments import check_ttl, check_writes
 from locus_store.types.items import Change, PutItem, Remove, check_name
 from locus_store.types.messages import LogChange, check_put, require_distinct
@@ -27,16 +32,8 @@ from locus_store.values import vectors
 from locus_store.values.encoding import LONGEST_JSON, check_frames, decode
 from locus_store.versions.archives import require_whole
 from locus_store.wire import bodies, failures
-
-if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
-
-    from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog
-    from locus_store.store import BaseStore
-    from locus_store.types import Save
-    from locus_store.wire.calls import WireCall
-    from locus_store.wire.records import SentChange, SentItem
+from locus_store.wire.calls import WireCall
+from locus_store.wire.records import SentChange, SentItem
 
 DIGITS: Final = 18
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from inspect import getdoc
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic.json_schema import GenerateJsonSchema
 
 from locus_store import __version__
 from locus_store.wire import bodies
 from locus_store.wire.calls import CALLS, DESCRIPTION, VERSION, WireCall
-
-if TYPE_CHECKING:
-    from locus_store.wire.forms import Validator
+from locus_store.wire.forms import Validator
 
 ERROR: Final = {
     "type": "object",

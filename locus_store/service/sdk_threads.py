@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
+from starlette.responses import Response
+
+from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from locus_store.service.access import Caller
 from locus_store.service.exchange import LimitedRequest, RefusalError, answer
 from locus_store.types.arguments import check_text
 from locus_store.types.codec import get_labels
 from locus_store.wire import bodies
-
-if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from locus_store.backend import StorageBackend
-    from locus_store.service.access import Caller
 
 MOST_LISTED: Final = 10
 DIGITS: Final = 10

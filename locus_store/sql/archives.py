@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -11,6 +12,7 @@ from locus_store.sql import message_log
 from locus_store.sql.columns.types import now
 from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
+from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import is_live, make_same_thread_condition
 from locus_store.sql.threads.thread_rows import make_user_condition
 from locus_store.types import (
@@ -19,18 +21,15 @@ from locus_store.types import (
     ArchivedRecord,
     ArchivedThread,
     ArchivedWrite,
+    Mark,
+    MustExist,
+    PendingWrite,
     Tenant,
 )
 from locus_store.types.thread_info import require_user_id
 from locus_store.values.filters import has_value, is_found
 from locus_store.versions.archives import compute_last_active_at, make_occupied_error
 from locus_store.versions.segments import fill_payloads
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
-    from locus_store.sql.threads.repository import Repository
-    from locus_store.types import Mark, MustExist, PendingWrite
 
 _LOG = ("namespace", "revision", "last_sequence", "changed_at")
 _RECORD = (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from locus_store.runtime.progress import expect_steps, step
 from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
-from locus_store.sql.connections.backend import ConnectedBackend, run_joined
+from locus_store.sql.connections.backend import ConnectedBackend, Runner, run_joined
 from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.connections.backend import Runner
     from locus_store.sql.connections.database import Database, ServerDatabase
     from locus_store.sql.connections.pool import PooledRunner
     from locus_store.sql.threads.repository import Repository

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from locus_store.sql.columns.types import EPOCH
-from locus_store.types.items import encode_namespace
+from locus_store.types.items import Put, encode_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from locus_store.sql.schema.vectors import FoundVectors
     from locus_store.sql.threads.statements import Scope
-    from locus_store.types.items import Put
     from locus_store.values import vectors
 
 _MICROSECOND: Final = timedelta(microseconds=1)

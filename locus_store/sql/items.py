@@ -11,14 +11,19 @@ import sqlalchemy as sa
 
 from locus_store.errors import ConflictError
 from locus_store.sql.columns.types import after, now
-from locus_store.sql.item_columns import make_changed_columns, make_new_columns
+from locus_store.sql.item_columns import StoreContext, make_changed_columns, make_new_columns
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.statements import compile_statements
 from locus_store.types.items import (
     SEGMENT_END,
+    Change,
+    Name,
+    Namespace,
+    NamespaceMatch,
     Put,
     StoreItem,
+    Wanted,
     decode_namespace,
     encode_namespace,
     require_version,
@@ -30,8 +35,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from locus_store.sql.item_columns import StoreContext
-    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
     from locus_store.values.filters import Clause
 
     AnyRow: TypeAlias = Row[*tuple[Any, ...]]

@@ -12,11 +12,17 @@ from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.compiled import Compiled
 from locus_store.sql.columns.dialect_columns import SharedJson, unescape_text
-from locus_store.sql.threads.statements import is_live
+from locus_store.sql.threads.statements import Statements, is_live
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import MAX_COUNT
-from locus_store.types.logs import PackedContents
-from locus_store.types.messages import LogInfo, LogRead, make_unknown_message_error, require_sealed
+from locus_store.types.logs import LogsWanted, PackedContents
+from locus_store.types.messages import (
+    LogInfo,
+    LogRead,
+    LogWanted,
+    make_unknown_message_error,
+    require_sealed,
+)
 from locus_store.types.thread_info import is_user_id
 
 if TYPE_CHECKING:
@@ -25,9 +31,6 @@ if TYPE_CHECKING:
 
     from locus_store.sql.schema.tables import Tables
     from locus_store.sql.threads.reads import Reads
-    from locus_store.sql.threads.statements import Statements
-    from locus_store.types.logs import LogsWanted
-    from locus_store.types.messages import LogWanted
 
 MESSAGE: Final = (
     *("namespace", "sequence", "message_id", "role", "metadata"),

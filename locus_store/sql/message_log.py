@@ -15,12 +15,18 @@ from locus_store.sql.columns.dialect_columns import escape_text
 from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.pending import split_batches
-from locus_store.sql.threads.repository import settle
+from locus_store.sql.threads.repository import Repository, settle
 from locus_store.sql.threads.statements import is_live
-from locus_store.types import FOREVER
-from locus_store.types.logs import decode_contents
+from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
+from locus_store.types.logs import LogsWanted, PackedContents, decode_contents
 from locus_store.types.messages import (
+    Cut,
+    LogChange,
     LogChanged,
+    LogEdit,
+    LogInfo,
+    LogRead,
+    LogWanted,
     PutMessage,
     compute_message_checksum,
     make_too_short_error,
@@ -35,10 +41,6 @@ if TYPE_CHECKING:
 
     from locus_store.sql.connections.backend import ConnectedBackend
     from locus_store.sql.threads.reads import Reads
-    from locus_store.sql.threads.repository import Repository
-    from locus_store.types import ArchivedLog, ArchivedMessage
-    from locus_store.types.logs import LogsWanted, PackedContents
-    from locus_store.types.messages import Cut, LogChange, LogEdit, LogInfo, LogRead, LogWanted
 
 CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""

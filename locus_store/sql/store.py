@@ -13,23 +13,29 @@ from locus_store.errors import (
 )
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql.connections.backend import GROUP_BYTES, run_joined
+from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, run_joined
 from locus_store.sql.item_columns import StoreContext
-from locus_store.sql.items import Items
+from locus_store.sql.items import Items, Outcome
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import lock
 from locus_store.store import BaseStore
-from locus_store.types.items import StoreCapabilities, get_names
+from locus_store.types.items import (
+    Change,
+    Name,
+    Namespace,
+    NamespaceMatch,
+    StoreCapabilities,
+    StoreItem,
+    Wanted,
+    get_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.connections.backend import ConnectedBackend
     from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.items import Outcome
-    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
 
 T = TypeVar("T")
 

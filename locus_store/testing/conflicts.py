@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.testing.kit import Another, Kit, StorageProbe, refused, seam
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
 
 class Conflicts(Kit):

@@ -17,29 +17,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.objects import digest
-from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found
+from locus_store.backends.documents.protocol import (
+    Access,
+    Body,
+    ChangedError,
+    Documents,
+    Found,
+    Tag,
+)
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import BackendError
 from locus_store.testing.kit import HOSTILE_IDS, LoopKit
 from locus_store.types import PendingWrite
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from locus_store.backends.documents.protocol import Access, Tag
-    from locus_store.versions.threads import ThreadTransaction
+from locus_store.versions.threads import ThreadTransaction
 
 RACES = 20
 RACERS = 4

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from locus_store.testing.kit import expect_refusals, needs, refused, requires, s
 from locus_store.testing.steps import BackendKit, problems, written
 from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedThread, ArchivedWrite
 from locus_store.types.thread_info import DescribesThreads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DAY = timedelta(days=1)
 

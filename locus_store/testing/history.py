@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,8 @@ from locus_store.testing.kit import (
     seam,
 )
 from locus_store.testing.steps import BackendKit
+from locus_store.types import Mark, Version
 from locus_store.values.encoding import MAX_STATE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from locus_store.types import Mark, Version
 
 
 class HistoryRules(Kit):

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from copy import copy
 from datetime import date
 from inspect import isawaitable
 from itertools import product
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import SerializationError
+from locus_store.types.items import Namespace
 from locus_store.types.messages import NewMessage
 from locus_store.types.state import AgentState, Message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from locus_store.types.items import Namespace
 
 HOSTILE_IDS = (
     "latest", "_checkpoints", "a:b", "b:c", "a", "c", "acme_42", "acme/42", "acme%42", "acme*42",

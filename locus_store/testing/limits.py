@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import random
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from locus_store.types import PendingWrite, Vacuumed
 from locus_store.values import frames
 from locus_store.values.encoding import pack_frame
 from locus_store.versions import JSON_WRITE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LIMIT = 20_000
 LARGE = 50 * LIMIT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,6 +11,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError, NotOwnerErro
 from locus_store.testing.kit import (
     HOSTILE_IDS,
     INVALID_IDS,
+    Another,
     MessageLogKit,
     contents,
     expect_refusals,
@@ -19,9 +20,6 @@ from locus_store.testing.kit import (
     new,
 )
 from locus_store.types.messages import KeptMessages, NewMessage
-
-if TYPE_CHECKING:
-    from locus_store.testing.kit import Another
 
 
 class Paging(MessageLogKit):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from locus_store.testing.kit import (
     NUMBERS,
     TEXTS,
     UNSERIALISABLE,
+    Another,
     MessageLogKit,
     contents,
     exact,
@@ -28,10 +29,6 @@ from locus_store.testing.kit import (
     seam,
 )
 from locus_store.types.messages import NewMessage, Popped
-
-if TYPE_CHECKING:
-    from locus_store.testing.kit import Another
-
 
 NO_MESSAGES: tuple[Any, ...] = (
     *("text", {"content": 1}, None, 1, ()),

@@ -14,7 +14,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,6 +23,7 @@ from locus_store.testing.kit import (
     LONG,
     LOOPS,
     SHORT,
+    Another,
     MessageLogKit,
     contents,
     fail_one_in_three,
@@ -34,9 +35,6 @@ from locus_store.testing.kit import (
 )
 from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
-
-if TYPE_CHECKING:
-    from locus_store.testing.kit import Another
 
 
 @seam("connection", "loop")

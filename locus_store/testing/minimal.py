@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,6 @@ from locus_store.testing.kit import (
     refused,
     seam,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 class Minimal(Kit):

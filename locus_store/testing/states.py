@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from pickle import dumps, loads
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
@@ -19,9 +20,6 @@ from locus_store.testing.steps import BackendKit
 from locus_store.types.marks import MARK_KEY
 from locus_store.types.state import AgentState, Message
 from locus_store.types.state_classes import make_label
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 class RoomyState(BaseModel):

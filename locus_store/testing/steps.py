@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,6 @@ from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import CHANNELS, REBUILT
 from locus_store.versions.archives import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
 
 
 class BackendKit(LoopKit):

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from sys import float_info
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,6 @@ from locus_store.testing.store_items import Batches, ItemExpiry, ValueRules, Ver
 from locus_store.testing.store_vectors import Embeddings, Nearness
 from locus_store.testing.tenants import StoreTenants
 from locus_store.values.filters import Filter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 ORDERS = ("$gt", "$gte", "$lt", "$lte")
 OPERATORS = ("$eq", "$ne", *ORDERS, "$in", "$exists")

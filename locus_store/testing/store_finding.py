@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,9 +20,7 @@ from locus_store.testing.kit import (
     fill,
     keys_of,
 )
-
-if TYPE_CHECKING:
-    from locus_store.types.items import Namespace
+from locus_store.types.items import Namespace
 
 MOST = 2**31 - 1
 

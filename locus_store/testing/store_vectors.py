@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -23,14 +24,9 @@ from locus_store.testing.kit import (
     refused,
     requires,
 )
-from locus_store.types.items import Put
+from locus_store.types.items import Namespace, Put
 from locus_store.values import vectors
 from locus_store.values.encoding import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from locus_store.types.items import Namespace
 
 X, Y, Z = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
 NEAR_X, BACK_X = [0.8, 0.6, 0.0], [-1.0, 0.0, 0.0]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,15 +16,9 @@ from locus_store.errors import NotFoundError
 from locus_store.testing.existing import message, without_versions
 from locus_store.testing.kit import exact, requires, seam
 from locus_store.testing.steps import BackendKit, written
-from locus_store.types import Version, VersionsWanted
+from locus_store.types import ArchivedThread, Version, VersionsWanted
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from locus_store.types import ArchivedThread
 
 NAMES = ("", "a", "a|b", "é")
 ODD = '\x01\0\\"\u2028'

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.timeline.lineage import find_ancestry, visit
-from locus_store.timeline.paths import Where, find_value, follow_path, parse_path, select_matching
+from locus_store.timeline.paths import (
+    Path,
+    Query,
+    Where,
+    find_value,
+    follow_path,
+    parse_path,
+    select_matching,
+)
+from locus_store.types import Version
 from locus_store.values.encoding import decode, encode, encode_canonical
 from locus_store.values.filters import Filter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from locus_store.backend import StorageBackend
-    from locus_store.timeline.paths import Path, Query
-    from locus_store.types import Version
-    from locus_store.values.frames import Folder
+from locus_store.values.frames import Folder
 
 
 @dataclass(frozen=True, slots=True)

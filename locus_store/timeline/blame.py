@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from locus_store.backend import StorageBackend
 from locus_store.timeline.lineage import Ancestry, find_ancestry, visit
-from locus_store.timeline.paths import CHANNELS, Located, find_value, is_bookkeeping, unwrap
+from locus_store.timeline.paths import (
+    CHANNELS,
+    Located,
+    Path,
+    Query,
+    find_value,
+    is_bookkeeping,
+    unwrap,
+)
+from locus_store.types import Version
 from locus_store.values.encoding import encode_canonical
+from locus_store.values.frames import Folder
 from locus_store.values.frames.alignment import align, digest_elements
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from locus_store.backend import StorageBackend
-    from locus_store.timeline.paths import Path, Query
-    from locus_store.types import Version
-    from locus_store.values.frames import Folder
 
 
 @dataclass(frozen=True, slots=True)

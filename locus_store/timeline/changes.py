@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
+from locus_store.backend import StorageBackend
 from locus_store.timeline.conversations import is_conversation, read_conversation
 from locus_store.timeline.lineage import visit
-from locus_store.timeline.paths import CHANNELS, format_path, is_bookkeeping, is_graphs, unwrap
+from locus_store.timeline.paths import (
+    CHANNELS,
+    Path,
+    format_path,
+    is_bookkeeping,
+    is_graphs,
+    unwrap,
+)
 from locus_store.timeline.readable import cut_common_ends, strip_tags
+from locus_store.types import Version
 from locus_store.values.encoding import decode, encode, encode_canonical
-from locus_store.values.frames import read_operations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from locus_store.backend import StorageBackend
-    from locus_store.timeline.paths import Path
-    from locus_store.types import Version
-    from locus_store.values.frames import Folder
+from locus_store.values.frames import Folder, read_operations
 
 MOST: Final = 4
 """BriefChanges of a version that are described; further ones are counted."""

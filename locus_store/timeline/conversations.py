@@ -5,16 +5,12 @@ The formats are those of the Locus SDK, LangChain, OpenAI and Anthropic. No clas
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from locus_store.timeline.paths import unwrap
+from locus_store.timeline.paths import Query, unwrap
 from locus_store.timeline.readable import is_message, strip_tags
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from locus_store.timeline.paths import Query
 
 _TYPES: Final = frozenset(
     {"human", "ai", "system", "tool", "function", "chat", "remove"}

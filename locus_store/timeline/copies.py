@@ -5,14 +5,16 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.saver import get_namespace, make_line_labels, make_line_name
 from locus_store.timeline.lineage import read_line
 from locus_store.timeline.task_ids import (
     NO_TASK,
+    Renamed,
     Side,
     TaskIds,
     describe_path,
@@ -23,16 +25,10 @@ from locus_store.timeline.task_ids import (
     select_before_stop,
     split_below,
 )
+from locus_store.types import PendingWrite, Snapshot, Version
 from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.values.msgpack import convert_to_json
 from locus_store.versions import REBUILT, expand_write, select_current
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from locus_store.backend import StorageBackend
-    from locus_store.timeline.task_ids import Renamed
-    from locus_store.types import PendingWrite, Snapshot, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

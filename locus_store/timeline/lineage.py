@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from locus_store.backend import StoresThreads, needs
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from locus_store.backend import StorageBackend
-    from locus_store.types import Version
-    from locus_store.values.frames import Folder
+from locus_store.backend import StorageBackend, StoresThreads, needs
+from locus_store.types import Version
+from locus_store.values.frames import Folder
 
 PAGE: Final = 500
 """Versions that are listed at once."""

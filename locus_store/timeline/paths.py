@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.values.encoding import encode_canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,16 @@ Messages are those of the Locus SDK, of LangChain and of OpenAI's API. No class 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from locus_store.runtime.notebooks import make_table
-from locus_store.timeline.paths import CHANNELS, is_bookkeeping, is_graphs
+from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping, is_graphs
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
 from locus_store.versions.sizes import SOURCES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from locus_store.timeline.paths import Path
 
 _MESSAGES: Final = "langchain_core.messages."
 _TOLD: Final = frozenset({"parents", "counters_since_delta_snapshot"})

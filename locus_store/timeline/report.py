@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from locus_store.timeline.blame import blame
+from locus_store.backend import StorageBackend
+from locus_store.timeline.blame import Blame, Blamed, Origin, blame
 from locus_store.timeline.graph import Node, measure_stored
+from locus_store.timeline.paths import Path
 from locus_store.timeline.readable import select_metadata
+from locus_store.types import Version
 from locus_store.values.encoding import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from locus_store.backend import StorageBackend
-    from locus_store.timeline.blame import Blame, Blamed, Origin
-    from locus_store.timeline.paths import Path
-    from locus_store.types import Version
 
 VALUES: Final = 10_000
 """Values of the state in a report."""

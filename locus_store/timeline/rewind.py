@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from locus_store.backend import StoresWrites, needs
+from locus_store.backend import StorageBackend, StoresWrites, needs
 from locus_store.errors import (
     BackendError,
     ConflictError,
@@ -18,15 +19,9 @@ from locus_store.runtime.loops import settle
 from locus_store.timeline.copies import Copy, StepCopies, expand_writes, generate_graph_id
 from locus_store.timeline.paths import is_graphs
 from locus_store.timeline.task_ids import find_names
-from locus_store.types import Expected
+from locus_store.types import Expected, Mark, Snapshot, Version
 from locus_store.values.msgpack import convert_to_json
 from locus_store.versions import REBUILT, generate_checkpoint_id
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from locus_store.backend import StorageBackend
-    from locus_store.types import Mark, Snapshot, Version
 
 _SHOWN: Final = 20
 

@@ -10,22 +10,19 @@ found. Keys of LangGraph's cache hold none of this: a cached result is found und
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from locus_store.errors import UnsupportedError
 from locus_store.timeline.paths import CHANNELS, unwrap
+from locus_store.types import PendingWrite
 from locus_store.values.frames import decode_value, encode_value
 from locus_store.values.msgpack import decode_sorted, pack_sorted
 from locus_store.versions import JSON_WRITE
 from locus_store.versions.sizes import INTERRUPT
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from locus_store.types import PendingWrite
 
 Parts: TypeAlias = tuple[str, ...]
 

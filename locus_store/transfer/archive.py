@@ -8,13 +8,13 @@ the one before in its chain (docs/concepts.md), so that the file grows with what
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -41,11 +41,6 @@ from locus_store.versions.archives import (
     parse_write,
     require_form,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from locus_store.backend import StorageBackend
 
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 

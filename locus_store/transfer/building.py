@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import ConflictError, IntegrityError
+from locus_store.types import ArchivedLine, ArchivedRecord, ArchivedThread, ArchivedWrite
 from locus_store.values import frames
 from locus_store.versions import expand_write, select_current
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from locus_store.backend import StorageBackend
-    from locus_store.types import ArchivedLine, ArchivedRecord, ArchivedThread, ArchivedWrite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.archive import all_threads
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.versions.archives import are_same
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from locus_store.backend import StorageBackend
 
 
 async def copy(

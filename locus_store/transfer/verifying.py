@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -16,12 +16,6 @@ from locus_store.errors import (
 )
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import Problem, find_problems
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from locus_store.backend import StorageBackend
-
 
 DAMAGE = (IntegrityError, BackendError, TypeError, ValueError)
 """Errors that damaged rows may cause; a value of another type fails in unforeseen places."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from locus_store.errors import InvalidArgumentError, SerializationError
+from locus_store.types import PendingWrite
 from locus_store.values.canonical import canonicalize_object
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from locus_store.types import PendingWrite
 
 MAX_ID_CHARACTERS = 255
 _MAX_ID_BITS = 4 * MAX_ID_CHARACTERS

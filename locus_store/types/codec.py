@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.marks import LoadedDict, LoadOrigin, Provenance
@@ -13,9 +14,6 @@ from locus_store.types.state_classes import (
     is_state_class,
     require_named,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class StateCodec:

@@ -5,9 +5,10 @@ pydantic keeps such strings as values. In keys it refuses them, or writes U+FFFD
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import BaseModel
@@ -15,9 +16,6 @@ from pydantic_core import PydanticSerializationError
 
 from locus_store.errors import SerializationError
 from locus_store.values.surrogates import escape, restore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

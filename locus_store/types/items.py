@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, c
 
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.types.arguments import check_text
-from locus_store.values.encoding import decode, encode
+from locus_store.values.encoding import Json, decode, encode
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import restore
 from locus_store.values.text import split_words
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from locus_store.values.encoding import Json
     from locus_store.values.filters import Filter
 
 Namespace: TypeAlias = tuple[str, ...]

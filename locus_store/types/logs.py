@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from locus_store.errors import IntegrityError
 from locus_store.types.arguments import (
@@ -19,9 +20,11 @@ from locus_store.types.arguments import (
 )
 from locus_store.types.messages import (
     KeptMessages,
+    LogChange,
     LogEdit,
     LogName,
     LogWanted,
+    NewMessage,
     PutMessage,
     decode_content,
     drop_duplicates,
@@ -31,11 +34,6 @@ from locus_store.types.messages import (
 )
 from locus_store.values.encoding import digest, encode, unpack_verified
 from locus_store.values.surrogates import decode_restored
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from locus_store.types.messages import LogChange, NewMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

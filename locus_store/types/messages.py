@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime
 from os import urandom
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.types.arguments import check_names, check_text, copy_json_object
+from locus_store.types.records import ArchivedMessage
 from locus_store.values.canonical import canonicalize, encode_canonical_json
 from locus_store.values.encoding import (
     digest,
@@ -20,12 +23,6 @@ from locus_store.values.encoding import (
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import decode_restored, escape, restore
 from locus_store.values.text import fold
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
-    from locus_store.types.records import ArchivedMessage
 
 ROLE: Final = "message"
 """The role of a message that names none."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from copy import copy
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import Self
 
 from locus_store.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
 
 
 class ForTenants:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotOwnerError, UnsupportedError
 from locus_store.types.arguments import check_limit, check_text, copy_json_object
 from locus_store.values.text import fold
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MAX_NAME_CHARACTERS: Final = 1000
 

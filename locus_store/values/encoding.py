@@ -6,8 +6,9 @@ import hashlib
 import marshal
 import struct
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 from zlib import crc32
 
 import orjson
@@ -15,9 +16,6 @@ import zstandard
 
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.values.compression import compress, decompress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

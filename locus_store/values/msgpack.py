@@ -21,15 +21,13 @@ from __future__ import annotations
 
 import base64
 import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import ormsgpack
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import MAX_INT, MIN_INT, encode_canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 MSGPACK: Final = "msgpack"
 TAG: Final = "$"

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
-from locus_store.values.encoding import decode, encode_canonical
-
-if TYPE_CHECKING:
-    from locus_store.values.encoding import Json
+from locus_store.values.encoding import Json, decode, encode_canonical
 
 T = TypeVar("T")
 

@@ -6,13 +6,10 @@ import math
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from locus_store.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SNIPPET_CHARACTERS = 160
 

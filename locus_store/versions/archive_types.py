@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from locus_store.errors import IntegrityError
-from locus_store.types import ArchivedThread  # noqa: TC001  (pydantic evaluates it)
+from locus_store.types import ArchivedThread
 
 
 class _Form(BaseModel):

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from locus_store.errors import ConflictError, IntegrityError, SerializationError
-from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
+from locus_store.types import (
+    ArchivedLine,
+    ArchivedLog,
+    ArchivedMessage,
+    ArchivedRecord,
+    ArchivedThread,
+    ArchivedWrite,
+    PendingWrite,
+)
 from locus_store.types.arguments import check_names, check_text, check_writes
 from locus_store.types.thread_info import MAX_NAME_CHARACTERS
 from locus_store.values import frames
@@ -17,11 +26,6 @@ from locus_store.values.canonical import canonicalize
 from locus_store.values.encoding import TooLargeError, check_frames, digest, encode_canonical
 from locus_store.values.filters import has_value, is_found
 from locus_store.versions import JSON_WRITE, expand_write, select_current
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from locus_store.types import ArchivedLine, ArchivedRecord, ArchivedThread
 
 SEAL_BYTES = 8
 """Length of the checksum that a payload begins with: the start of the digest of the rest."""

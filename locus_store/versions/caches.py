@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter, OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
-from weakref import WeakSet
+from types import TracebackType
+from typing import Final, TypeAlias
 
 from locus_store.errors import ConflictError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from locus_store.types import Mark
-    from locus_store.values import frames
+from locus_store.runtime.forks import start_in_each_process
+from locus_store.types import Mark
+from locus_store.values import frames
 
 LineKey: TypeAlias = tuple[str | None, str, str]
 """A tenant, a thread and a namespace."""
@@ -51,10 +47,12 @@ class CachedVersions:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._lock = threading.Lock()  # several loops may use one backend
         self._known: OrderedDict[LineKey, _Known] = OrderedDict()
         self._heavy: OrderedDict[LineKey, _Known] = OrderedDict()
-        _all_known.add(self)
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()  # several loops may use one backend
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes; the version used last is always kept."""
@@ -108,18 +106,6 @@ class CachedVersions:
         known.tree, known.packed_state = known.tree.without_elements(), None
         self._bytes += known.tree.weight
 
-
-_all_known: WeakSet[CachedVersions] = WeakSet()
-
-
-def _after_fork() -> None:
-    """Replace the locks in a forked child: a thread of the parent may have held one."""
-    for known in _all_known:
-        known._lock = threading.Lock()  # noqa: SLF001  (of this module)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a namespace and a checkpoint."""
@@ -188,19 +174,29 @@ class PutInProgress:
         place: Thread, namespace and checkpoint.
     """
 
-    __slots__ = ("_checkpoints", "_done", "_place", "_puts")
+    __slots__ = ("_checkpoints", "_end", "_is_over", "_lock", "_place", "_puts")
 
     def __init__(
-        self, puts: dict[Place, Future[None]], checkpoints: CachedCheckpoints, place: Place
+        self, puts: dict[Place, PutInProgress], checkpoints: CachedCheckpoints, place: Place
     ) -> None:
         self._puts = puts
         self._checkpoints = checkpoints
         self._place = place
-        self._done: Future[None] | None = None
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._end: Future[None] | None = None
+
+    def get_end(self) -> Future[None]:
+        """Return a future that is done when the put is over."""
+        with self._lock:
+            if self._end is None:
+                self._end = Future()
+                if self._is_over:
+                    self._end.set_result(None)
+            return self._end
 
     def __enter__(self) -> None:
-        if self._place not in self._puts:  # else it is within another one
-            self._puts[self._place] = self._done = Future()
+        self._puts.setdefault(self._place, self)  # else it is within another one
 
     def __exit__(
         self,
@@ -208,9 +204,12 @@ class PutInProgress:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._done is None:
+        if self._puts.get(self._place) is not self:
             return
         if isinstance(exc, ConflictError):  # it is not there, so its writes are refused
             self._checkpoints.add(*self._place, stored=False)
-        self._puts.pop(self._place, None)
-        self._done.set_result(None)
+        del self._puts[self._place]
+        with self._lock:
+            self._is_over, end = True, self._end
+        if end is not None:
+            end.set_result(None)

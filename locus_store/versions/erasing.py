@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from locus_store.errors import BackendError, ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.runtime.progress import iterate_steps
-from locus_store.types import Vacuumed
+from locus_store.types import ArchivedThread, Removed, Vacuumed
 from locus_store.values.canonical import canonicalize
 from locus_store.values.filters import check_key
 from locus_store.versions.archives import has
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from locus_store.types import ArchivedThread, Removed
 
 _PASSES: Final = 2
 """A thread that is saved while it is removed is met again."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from datetime import datetime
+from typing import Any, Final, cast
 
 from locus_store import versions
 from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
 from locus_store.values.encoding import UNLIMITED, decode, encode, pack_frame, unpack_frames
 from locus_store.values.frames import encode_operations, read_restorable_operations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from datetime import datetime
-
-    from locus_store.versions import Line, Record
+from locus_store.versions import Line, Record
 
 KEY_BITS: Final = 52
 """Bits of a line's key, which is random; every JSON library represents it exactly."""

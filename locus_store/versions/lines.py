@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from datetime import datetime
+from typing import Any, Protocol
 
 from locus_store.errors import ConflictError, IntegrityError
-from locus_store.types import ArchivedRecord, Mark
+from locus_store.types import ArchivedRecord, ArchivedWrite, Mark, MustExist, PendingWrite, Save
 from locus_store.values import frames
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
-
-    from locus_store.types import ArchivedWrite, MustExist, PendingWrite, Save
 
 CHAIN_FACTOR = 4
 """A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""

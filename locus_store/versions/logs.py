@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
 from locus_store.types.messages import (
+    Cut,
+    LogChange,
     LogChanged,
+    LogEdit,
     LogInfo,
     LogRead,
+    LogWanted,
+    PutMessage,
     make_too_short_error,
     make_unknown_message_error,
     require_revision,
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from locus_store.types.messages import Cut, LogChange, LogEdit, LogWanted, PutMessage
     from locus_store.versions.threads import Thread, ThreadTransaction
 
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.runtime.loops import run_off_loop
-from locus_store.types import Kept, VersionsWanted
+from locus_store.types import Kept, Mark, Stored, Version, VersionsWanted
 from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.filters import has_value
 from locus_store.values.msgpack import convert_to_json
 from locus_store.versions.lines import Line, Lines, Record, Records, find_head, is_visible
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from locus_store.types import Mark, Stored, Version
 
 
 def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:

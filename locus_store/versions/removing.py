@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.values import frames
@@ -15,9 +15,6 @@ from locus_store.versions.lines import (
     Record,
     is_visible,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
 def remove_named(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
 
+from locus_store.types import Head, Snapshot
 from locus_store.types.arguments import check_limit
 from locus_store.values.filters import check_key, has_value
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from locus_store.types import Head, Snapshot
 
 _PAGE: Final = 100
 _SHELL: Final = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from locus_store.errors import IntegrityError
-from locus_store.types import LineContents
+from locus_store.types import LineContents, PendingWrite
 from locus_store.values import frames
 from locus_store.values.encoding import (
     UNLIMITED,
@@ -24,11 +25,6 @@ from locus_store.values.encoding import (
     unpack_record,
 )
 from locus_store.versions.lines import make_write_sort_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from locus_store.types import PendingWrite
 
 RECORDS: Final = 64
 """A segment has so many records, unless they are large."""

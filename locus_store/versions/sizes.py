@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
+from datetime import datetime
+from typing import Any, Final
 
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel of a task that waits for an answer."""

@@ -26,7 +26,7 @@ from locus_store.backend import (
 )
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
-from locus_store.types import CheckpointerCapabilities  # noqa: TC001  (forms evaluate it)
+from locus_store.types import CheckpointerCapabilities
 from locus_store.types.items import Put, Remove
 from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.errors import LocusStoreError
 from locus_store.types import Save
-from locus_store.types.items import Remove
+from locus_store.types.items import Change as ChangeOfItem
+from locus_store.types.items import Namespace, Remove
+from locus_store.values.frames import Change
 from locus_store.versions import is_small
-
-if TYPE_CHECKING:
-    from locus_store.types.items import Change as ChangeOfItem
-    from locus_store.types.items import Namespace
-    from locus_store.values.frames import Change
 
 
 class StateNeededError(LocusStoreError):

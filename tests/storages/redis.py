@@ -12,7 +12,7 @@ import redis.asyncio
 
 from locus_store.backends import RedisStore
 from locus_store.backends.documents.packed import START, PackedForm
-from locus_store.backends.memory.documents import MemoryDocuments
+from locus_store.backends.memory.backend import MemoryDocuments
 from locus_store.backends.redis import RedisBackend, RedisMessageLog, redis_checkpointer
 from locus_store.backends.redis.keys import BUCKETS
 from locus_store.blocking import BlockingCheckpointer, BlockingStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from google.adk.events import Event
 from pydantic import ValidationError
@@ -33,9 +33,7 @@ from locus_store.errors import IntegrityError, NotFoundError, SchemaError
 from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import FOREVER, ArchivedMessage
-
-if TYPE_CHECKING:
-    from locus_store.types.messages import LogName
+from locus_store.types.messages import LogName
 
 Taking = Callable[[], Awaitable[bool]]
 

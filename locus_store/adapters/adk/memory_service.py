@@ -7,28 +7,25 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from heapq import nlargest
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
+from google.adk.events import Event
 from google.adk.memory import BaseMemoryService
 from google.adk.memory.base_memory_service import SearchMemoryResponse
 from google.adk.memory.memory_entry import MemoryEntry
+from google.adk.sessions import Session
+from google.genai.types import Content
 from pydantic import ValidationError
 
 from locus_store.adapters.adk.records import SCHEME, as_json
 from locus_store.adapters.logs import Adapter, tag_numbers, untag_numbers
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.open import Storage, open_store
 from locus_store.store import BaseStore
 from locus_store.types.items import Namespace, PutItem, StoreItem, check_name
 from locus_store.values.text import fold, split_words
-
-if TYPE_CHECKING:
-    from google.adk.events import Event
-    from google.adk.sessions import Session
-    from google.genai.types import Content
-
-    from locus_store.backend import StorageBackend
 
 MAX_FOUND: Final = 10
 """Memories of a search at most, as of ``InMemoryMemoryService``."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from google.adk.events import Event
 from google.adk.sessions import State
+from google.adk.sessions.base_session_service import GetSessionConfig
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -21,12 +22,8 @@ from locus_store.adapters.logs import (
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
 from locus_store.types.escaped_keys import dump_with_keys
+from locus_store.types.messages import LogName
 from locus_store.values.readable import Readable
-
-if TYPE_CHECKING:
-    from google.adk.sessions.base_session_service import GetSessionConfig
-
-    from locus_store.types.messages import LogName
 
 SCHEME: Final = "locus+"
 """Begins a URI that ADK must not take for one of its own services."""

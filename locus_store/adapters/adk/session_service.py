@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from google.adk.errors import StaleSessionError as AdkStaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events import Event
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
@@ -29,17 +30,13 @@ from locus_store.adapters.adk.records import (
     select_events,
 )
 from locus_store.adapters.logs import OpenedByUrl, list_all, make_thread_id, split_thread_id
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
+from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.gathering import NamedLocks
 from locus_store.runtime.loops import settle
-
-if TYPE_CHECKING:
-    from google.adk.events import Event
-
-    from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
-    from locus_store.types.messages import LogName
+from locus_store.types.messages import LogName
 
 
 class LocusSessionService(OpenedByUrl, BaseSessionService):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
 from glob import escape
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from agent_framework import CheckpointStorage, WorkflowCheckpoint
 
@@ -31,12 +31,10 @@ from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
+from locus_store.types import Active, Head, Version
 from locus_store.types.arguments import MAX_COUNT, check_user
+from locus_store.values import frames
 from locus_store.values.surrogates import restore
-
-if TYPE_CHECKING:
-    from locus_store.types import Active, Head, Version
-    from locus_store.values import frames
 
 ID, TIME, WORKFLOW = "workflow_checkpoint", "timestamp", "workflow_name"
 """Keys of a version's metadata: the checkpoint's id and time, and the name of its workflow."""

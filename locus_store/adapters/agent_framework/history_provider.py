@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
 from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import BaseMessageLog, LoggedMessage, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.types.arguments import check_text, check_user
 from locus_store.values.readable import Readable
-
-if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
 
 SOURCE_ID: Final = "locus_history"
 """Name of a provider that is not given one."""

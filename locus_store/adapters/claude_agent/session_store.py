@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self, cast
 
 from claude_agent_sdk import (
     SessionKey,
@@ -22,14 +22,12 @@ from locus_store.adapters.logs import (
     tag_numbers,
     untag_numbers,
 )
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError
 from locus_store.messages import ROLE, BaseMessageLog, LogInfo, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
 from locus_store.types.arguments import check_user
 from locus_store.values.readable import Readable
-
-if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
 
 SUMMARY: Final = "claude-summary"
 """Namespace of the log whose one message is the session's summary."""

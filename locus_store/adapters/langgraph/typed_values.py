@@ -72,7 +72,10 @@ def store_elements(
 
 def is_plain(value: Any) -> bool:
     """Return whether a value is a scalar that represents itself."""
-    return value is None or type(value) is bool or (type(value) in _SCALARS and are_plain([value]))
+    kind = type(value)
+    if kind is str and value.isascii():
+        return True
+    return value is None or kind is bool or (kind in _SCALARS and are_plain([value]))
 
 
 def are_plain(items: list[Any]) -> bool:

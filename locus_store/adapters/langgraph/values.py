@@ -14,7 +14,7 @@ from locus_store.adapters.langgraph.channel_lists import ChannelLists, Known, Pl
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
-from locus_store.values.encoding import decode_canonical, encode_canonical
+from locus_store.values.encoding import MAX_INT, MIN_INT, decode_canonical, encode_canonical
 from locus_store.values.frames import Folder, PackedList, decode_opened
 from locus_store.values.msgpack import (
     MSGPACK,
@@ -87,7 +87,8 @@ class ChannelValues:
 
     def _stored_list(self, value: list[Any], place: Place | None) -> list[Any] | None:
         if typed_values.are_plain(value):
-            return value.copy() if self._dumps(value)[0] == MSGPACK else None
+            is_kept = self._is_langgraphs or self._dumps(value)[0] == MSGPACK
+            return value.copy() if is_kept else None
         if place is not None and self._is_langgraphs:
             grown = self._lists.store(place, value, self._stored_elements)
             if grown is not None:
@@ -152,7 +153,10 @@ class ChannelValues:
         return {name: self._plain(it, f"metadata {name!r}") for name, it in metadata.items()}
 
     def _plain(self, value: Any, what: str) -> Any:
-        if type(value) is str or (type(value) is list and _TEXT.issuperset(map(type, value))):
+        kind = type(value)
+        if kind is str or value is None or (kind is list and _TEXT.issuperset(map(type, value))):
+            return value
+        if (kind is int and MIN_INT <= value <= MAX_INT) or (kind is dict and not value):
             return value
         plain = _lists(value)
         try:
@@ -167,7 +171,7 @@ class ChannelValues:
     def make_state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
         """Return a checkpoint as a state, without its id and channels that have no version."""
         state = {
-            name: it if _is_of_versions(name, it) else self._plain(it, name)
+            name: it if name in _OF_VERSIONS and _are_versions(name, it) else self._plain(it, name)
             for name, it in checkpoint.items()
             if name not in {"id", CHANNELS}
         }
@@ -326,22 +330,20 @@ def _packed(element: Any) -> bytes:
     return element if type(element) is bytes else get_packed(element)
 
 
-def _is_of_versions(name: str, value: Any) -> bool:
+def _are_versions(name: str, value: Any) -> bool:
     """Return whether a field has the versions that channels have, or had: JSON as it is."""
-    if name == _VERSIONS:
-        return _are_versions([value])
-    is_seen = name == "versions_seen" and type(value) is dict and TAG not in value
-    return is_seen and _TEXT.issuperset(map(type, value)) and _are_versions(value.values())
-
-
-def _are_versions(objects: Collection[Any]) -> bool:
-    """Return whether all are objects whose keys and values are strings."""
+    objects: Collection[Any] = [value]
+    if name != _VERSIONS:
+        if type(value) is not dict or TAG in value or not _TEXT.issuperset(map(type, value)):
+            return False
+        objects = value.values()
     if not _DICT.issuperset(map(type, objects)):
         return False
     texts = chain.from_iterable(chain.from_iterable(map(dict.items, objects)))
     return _TEXT.issuperset(map(type, texts)) and TAG not in chain.from_iterable(objects)
 
 
+_OF_VERSIONS: Final = frozenset({_VERSIONS, "versions_seen"})
 _TEXT: Final = frozenset({str})
 _DICT: Final = frozenset({dict})
 

@@ -6,7 +6,6 @@ Every checkpoint, with its metadata and time, in its order. The source is only r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from locus_store.adapters.locus.records import (
     Entry,
@@ -25,13 +24,11 @@ from locus_store.errors import (
 from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
+from locus_store.types import ArchivedLine, ArchivedThread
 from locus_store.types.codec import get_labels
 from locus_store.types.marks import split_mark
 from locus_store.values import frames
 from locus_store.values.surrogates import restore
-
-if TYPE_CHECKING:
-    from locus_store.types import ArchivedLine, ArchivedThread
 
 
 async def import_locus(

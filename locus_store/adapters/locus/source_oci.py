@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from locus_store.adapters.locus.records import (
     Content,
@@ -19,12 +19,10 @@ from locus_store.adapters.locus.records import (
     parse_time,
 )
 from locus_store.backends.documents.objects import LAYOUT
+from locus_store.backends.documents.protocol import Tag
 from locus_store.backends.oci.backend import SDK_POINTER, BucketBackend
 from locus_store.errors import IntegrityError
 from locus_store.open import open_checkpointer
-
-if TYPE_CHECKING:
-    from locus_store.backends.documents.protocol import Tag
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from locus_store.adapters.locus.records import (
@@ -24,11 +24,9 @@ from locus_store.adapters.locus.records import (
     unwrap,
 )
 from locus_store.backends.redis import addresses
+from locus_store.backends.redis.connections import LoopClient
 from locus_store.backends.redis.keys import EPOCH
 from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
-
-if TYPE_CHECKING:
-    from locus_store.backends.redis.connections import LoopClient
 
 PREFIXES: Final = ("locus:state:", "locus:checkpoint:")
 """Default prefixes of the SDK's ``redis_checkpointer`` and of its ``RedisBackend``."""

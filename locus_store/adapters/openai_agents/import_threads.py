@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.adapters.openai_agents.session import make_message
 from locus_store.adapters.sql_sources import READABLE, Rows, archive_message, open_rows, put_thread
@@ -13,9 +13,7 @@ from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, SchemaError
 from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.counts import Counts, Progress, Tally
-
-if TYPE_CHECKING:
-    from locus_store.types import ArchivedMessage
+from locus_store.types import ArchivedMessage
 
 TABLE: Final = "agent_messages"
 """The SDK's name of the table of items, unless the session was given another one."""

@@ -7,24 +7,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, Self, cast
 
+from agents import TResponseInputItem
 from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.messages import ROLE, BaseMessageLog, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.types.arguments import check_text, check_user
 from locus_store.values.readable import Readable
-
-if TYPE_CHECKING:
-    from agents import TResponseInputItem
-
-    from locus_store.backend import StorageBackend
 
 Settings = SessionSettings | dict[str, Any] | None
 

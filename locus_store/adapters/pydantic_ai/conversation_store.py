@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_ai import ModelMessage
@@ -24,6 +24,7 @@ from locus_store.adapters.logs import (
     tag_numbers,
     untag_numbers,
 )
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
 from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot, NewMessage
 from locus_store.runtime.loops import settle
@@ -32,9 +33,6 @@ from locus_store.types.arguments import check_text
 from locus_store.values.encoding import encode
 from locus_store.values.readable import Readable
 from locus_store.values.surrogates import escape_within, restore_within
-
-if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
 
 ENTRIES: Final = "messages"
 """Namespace of the log of a conversation's entries."""

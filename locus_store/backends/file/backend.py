@@ -7,12 +7,15 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from typing_extensions import Unpack
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
 from locus_store.backends.documents.store import DocumentStore
+from locus_store.backends.file.descriptors import Opened
 from locus_store.backends.file.directory import Directory, Held
 from locus_store.backends.file.names import (
     decode_name,
@@ -26,16 +29,11 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.runtime.extras import make_factory
 from locus_store.runtime.stepping import run_in_thread
+from locus_store.store import Embed
 from locus_store.types.arguments import check_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from locus_store.backends.file.descriptors import Opened
-    from locus_store.store import Embed
-    from locus_store.values.vectors import Metric
+from locus_store.values.vectors import Metric
 
 
 class HeldFile:

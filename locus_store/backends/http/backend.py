@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import aiohttp
+from typing_extensions import Unpack
 
 from locus_store.backend import FullBackend
 from locus_store.backends.http.connections import HTTPConnections, make_requests
@@ -22,29 +25,24 @@ from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.extras import make_factory
 from locus_store.store import BaseStore, Embed
+from locus_store.types import (
+    CheckpointerCapabilities,
+    Hit,
+    LineContents,
+    Save,
+    Vacuumed,
+    Version,
+    Written,
+)
 from locus_store.types.arguments import check_days
 from locus_store.types.facts import Fact
+from locus_store.types.items import Change
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.text import query_words
+from locus_store.values.vectors import Metric
 from locus_store.wire.calls import BY_PATH, WireCall
 from locus_store.wire.records import SentItem, StateNeededError, encode_save
-
-if TYPE_CHECKING:
-    import aiohttp
-    from typing_extensions import Unpack
-
-    from locus_store.types import (
-        CheckpointerCapabilities,
-        Hit,
-        LineContents,
-        Save,
-        Vacuumed,
-        Version,
-        Written,
-    )
-    from locus_store.types.items import Change
-    from locus_store.values.vectors import Metric
 
 DEFAULT_URL = "http://localhost:8321"
 FRAMING = frozenset({"connection", "content-length", "content-type", "host", "te", "trailer"})

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 import orjson
 
 from locus_store.backend import StorageBackend
+from locus_store.backends.http.connections import HTTPClient, HTTPConnections
 from locus_store.errors import (
     BackendError,
     ConflictError,
@@ -32,9 +33,6 @@ from locus_store.values import frames
 from locus_store.values.msgpack import convert_to_json
 from locus_store.wire import bodies
 from locus_store.wire.calls import DESCRIPTION, SERVICE, VERSION, Description, WireCall
-
-if TYPE_CHECKING:
-    from locus_store.backends.http.connections import HTTPClient, HTTPConnections
 
 ELSEWHERE: Final = frozenset({404, 405})
 """The statuses of a server that does not have our wire."""

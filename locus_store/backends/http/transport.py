@@ -6,17 +6,15 @@ import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 from yarl import URL
 
 from locus_store.errors import BackendError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    from aiohttp.abc import AbstractStreamWriter
 
 TIMEOUT_SECONDS: Final = 30.0
 POOL_SIZE: Final = 64

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import uuid4
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.memory.documents import MemoryDocuments
+from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.arguments import choose_backend
 from locus_store.types.options import CheckpointOptions, StateOptions, fill_defaults, split_options
@@ -17,6 +21,55 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.memory.options import MemoryCheckpointerOptions
+
+
+class _Document(NamedTuple):
+    tag: int
+    content: bytearray
+    """Continued in place: a save takes time with what it adds."""
+
+
+class MemoryDocuments(Documents):
+    """Documents in a dict."""
+
+    blocks = False
+
+    def __init__(self) -> None:
+        self._stored: dict[str, _Document] = {}
+        self._tags = count(1)
+        self._lock = threading.Lock()
+        self._store = uuid4().hex
+
+    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
+        """See ``Documents``, also for the following methods."""
+        with self._lock:
+            found = self._stored.get(key)
+            if found is None:
+                return None
+            return Found(found.tag, None if found.tag == known else bytes(found.content))
+
+    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
+        with self._lock:
+            old = self._require(key, tag)
+            content = old.content if old else bytearray()
+            content[body.kept_bytes :] = body.rest
+            self._stored[key] = made = _Document(next(self._tags), content)
+            return made.tag
+
+    def delete(self, key: str, *, tag: Tag) -> None:
+        with self._lock:
+            self._require(key, tag)
+            self._stored.pop(key, None)
+
+    def keys(self, after: str = "") -> Iterator[str]:
+        with self._lock:
+            return iter(sorted(it for it in self._stored if it > after))
+
+    def _require(self, key: str, tag: Tag | None) -> _Document | None:
+        found = self._stored.get(key)
+        if tag != (found.tag if found else None):
+            raise ChangedError
+        return found
 
 
 class MemoryBackend(DocumentBackend):

@@ -7,17 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from locus_store.backends.oci.options import OCIOptions
 from locus_store.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
     MissingExtraError,
     make_install_command,
 )
-
-if TYPE_CHECKING:
-    from locus_store.backends.oci.options import OCIOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found, Tag
 from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.oci import failures
 from locus_store.backends.oci.access import BucketPlace, make_factory
+from locus_store.backends.oci.options import OCIOptions
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from locus_store.backends.oci.options import OCIOptions
 
 T = TypeVar("T")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from locus_store.backends.oci.access import BucketPlace
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
 from locus_store.runtime.retries import parse_date
-
-if TYPE_CHECKING:
-    from locus_store.backends.oci.access import BucketPlace
 
 UNCHANGED: Final = 304
 UNAUTHENTICATED: Final = 401

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.options import OpenSearchOptions
 
 DEFAULT_INDEX: Final = "locus-checkpoints"
 MOST_SECONDS: Final = 86_400.0

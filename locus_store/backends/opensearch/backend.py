@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import Unpack
 
 from locus_store import versions
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import HEADS, SEGMENTS
-from locus_store.backends.opensearch import failures, search
+from locus_store.backends.opensearch import failures, index, search
 from locus_store.backends.opensearch.access import (
     DEFAULT_INDEX,
     make_place,
@@ -18,20 +21,20 @@ from locus_store.backends.opensearch.access import (
 from locus_store.backends.opensearch.client import IndexObjects
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions
+from locus_store.backends.opensearch.versions import VersionPlace
 from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.errors import SchemaError
 from locus_store.runtime.extras import make_factory
 from locus_store.types import Head, Hit, Version
 from locus_store.types.arguments import check_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.versions.histories import History, Row
+from locus_store.versions.threads import Thread
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from locus_store.backends.opensearch.versions import VersionPlace
-    from locus_store.versions.histories import History, Row
-    from locus_store.versions.threads import Thread
+    from locus_store.backends.opensearch.client import IndexClient
 
 
 class OpenSearchBackend(DocumentBackend):
@@ -241,3 +244,40 @@ def _health(objects: IndexObjects) -> Fact:
     if status == "green":
         return Fact("index", "green", "ok")
     return Fact("index", status, "fail" if status == "red" else "warn", _REMEDIES[status])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexStatus:
+    """The state of an index; ``state`` has the words of ``locus-store db check``."""
+
+    state: str
+    revision: str | None
+    message: str
+
+    @property
+    def usable(self) -> bool:
+        """This library can work on it."""
+        return self.state in {"ok", "missing"}
+
+
+def check_index(client: IndexClient) -> IndexStatus:
+    """Return the state of an index; change nothing."""
+    found = client.call("GET", f"/{client.place.name}", seen=(failures.MISSING,))
+    if "error" in found:
+        return IndexStatus(
+            state="missing",
+            revision=None,
+            message=f"{client.place} does not exist; the first write creates it",
+        )
+    try:
+        _, meta = index.find_ours(found, client.place, client.layout)
+    except SchemaError as exc:
+        return IndexStatus(state="foreign", revision=None, message=str(exc))
+    version = meta[client.layout.mark]
+    try:
+        index.require_ours(found, client.place, client.layout)
+    except SchemaError as exc:
+        state = "too new" if version > client.layout.version else "behind"
+        return IndexStatus(state=state, revision=str(version), message=str(exc))
+    message = f"{client.place} has version {version} of the mapping"
+    return IndexStatus(state="ok", revision=str(version), message=message)

@@ -14,14 +14,12 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from locus_store.backends.opensearch import items
+from locus_store.backends.opensearch.bulk import IndexTag
 from locus_store.backends.opensearch.item_index import ItemIndex, Write
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.bulk import IndexTag
-    from locus_store.backends.opensearch.items import Document
+from locus_store.backends.opensearch.items import Document
 
 States: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Decisions by batch."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found, Tag
@@ -30,14 +30,12 @@ from locus_store.backends.opensearch.bulk import (
     split_batches,
     write,
 )
+from locus_store.backends.opensearch.index import Layout
+from locus_store.backends.opensearch.options import OpenSearchOptions
+from locus_store.backends.opensearch.versions import StoredVersion
 from locus_store.errors import BackendError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.index import Layout
-    from locus_store.backends.opensearch.options import OpenSearchOptions
-    from locus_store.backends.opensearch.versions import StoredVersion
 
 T = TypeVar("T")
 R = TypeVar("R")

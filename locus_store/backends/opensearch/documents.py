@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.deriving import Changes, Derived
+from locus_store.backends.documents.forms import Draft, Parsed
 from locus_store.backends.documents.objects import HEADS, ObjectDocuments, digest
 from locus_store.backends.documents.protocol import LAST, Body, Dated, Found, Tag
 from locus_store.backends.documents.segmented import SegmentedForm
@@ -27,11 +29,6 @@ from locus_store.backends.opensearch.client import PAGE, IndexObjects
 from locus_store.backends.opensearch.search import iterate_versions
 from locus_store.backends.opensearch.versions import StoredVersion, make_fields
 from locus_store.errors import IntegrityError, LocusStoreError
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from locus_store.backends.documents.forms import Draft, Parsed
 
 TOGETHER: Final = 50
 """Heads that a list reads in one request."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from locus_store.backends.opensearch.access import IndexPlace
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.access import IndexPlace
 
 REFUSED: Final = frozenset({401, 403})
 MISSING: Final = 404

@@ -5,12 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from locus_store.backends.opensearch.access import IndexPlace
 from locus_store.errors import SchemaError
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.access import IndexPlace
 
 VERSION: Final = 3
 """Of the mapping of threads."""

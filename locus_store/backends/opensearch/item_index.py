@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.backends.opensearch import failures, items
+from locus_store.backends.opensearch.access import IndexPlace
 from locus_store.backends.opensearch.bulk import (
     BulkWrite,
     IndexTag,
@@ -21,10 +22,7 @@ from locus_store.backends.opensearch.bulk import (
 )
 from locus_store.backends.opensearch.client import IndexClient
 from locus_store.backends.opensearch.items import Document
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.access import IndexPlace
-    from locus_store.backends.opensearch.options import OpenSearchOptions
+from locus_store.backends.opensearch.options import OpenSearchOptions
 
 AT_ONCE: Final = 500
 """Documents that one request reads."""

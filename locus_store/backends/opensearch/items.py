@@ -26,8 +26,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from locus_store.backends.opensearch.bulk import IndexTag
 from locus_store.backends.opensearch.index import Layout
 from locus_store.errors import IntegrityError
 from locus_store.types.items import (
@@ -40,9 +41,6 @@ from locus_store.types.items import (
     require_version,
 )
 from locus_store.values import encoding
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.bulk import IndexTag
 
 ITEMS: Final = Layout(
     mark="locus_store_items",

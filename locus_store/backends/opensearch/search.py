@@ -7,8 +7,9 @@ the thread that it names.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from locus_store.backends.opensearch.client import IndexObjects
 from locus_store.backends.opensearch.index import NEWEST
 from locus_store.backends.opensearch.versions import (
     StoredVersion,
@@ -17,9 +18,6 @@ from locus_store.backends.opensearch.versions import (
     make_word,
 )
 from locus_store.values.text import SNIPPET_CHARACTERS
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.client import IndexObjects
 
 PAGE: Final = 1000
 """Versions, or threads, in one answer at most."""

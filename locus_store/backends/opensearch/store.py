@@ -13,7 +13,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
+
+from typing_extensions import Unpack
 
 from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
@@ -44,11 +46,7 @@ from locus_store.types.items import (
 )
 from locus_store.types.options import fill_defaults
 from locus_store.values import vectors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from locus_store.values.vectors import Metric
+from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
 P = ParamSpec("P")

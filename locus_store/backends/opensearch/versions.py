@@ -6,21 +6,18 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from locus_store.backends.documents.deriving import Derived
+from locus_store.backends.opensearch.bulk import IndexTag
 from locus_store.errors import IntegrityError
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.filters import STATE_CLASS
 from locus_store.values.text import split_words
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from locus_store.backends.documents.deriving import Derived
-    from locus_store.backends.opensearch.bulk import IndexTag
 
 LONGEST_TOKEN: Final = 200
 """Bytes of a token or word; a longer one is replaced by its digest."""

@@ -6,9 +6,12 @@ import asyncio
 import re
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from typing_extensions import Unpack
 
 from locus_store.backends.oracle.failures import list_codes
 from locus_store.backends.oracle.options import OracleConnections
@@ -26,10 +29,6 @@ try:
 except ImportError:  # reported when something is opened
     oracledb = None  # type: ignore[assignment]
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from typing_extensions import Unpack
 
 DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (oracledb.Error,) if oracledb else ()
 """The driver's errors, beside ``OSError``."""

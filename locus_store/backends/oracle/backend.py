@@ -5,12 +5,15 @@ Not yet run against a live Oracle Database: docs/oracle.md says what was, and ho
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
+from typing_extensions import Unpack
 
 from locus_store.backends.oracle import addresses, dialect
 from locus_store.backends.oracle.options import (
@@ -32,13 +35,6 @@ from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.types.arguments import check_tenant
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sqlalchemy.engine import Connection
-    from typing_extensions import Unpack
-
 
 _OLDEST_ORACLE: Final = 23
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping
-from datetime import UTC
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.oracle import RAW, TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeEngine
 
 from locus_store.sql.columns.dialect_columns import (
     FLOAT,
@@ -20,17 +21,8 @@ from locus_store.sql.columns.dialect_columns import (
     escape_text,
     unescape_json,
 )
-from locus_store.sql.columns.types import MOST_FORMS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sqlalchemy.types import TypeEngine
-
-    from locus_store.sql.columns.types import Condition
-    from locus_store.values.filters import Clause
-
+from locus_store.sql.columns.types import MOST_FORMS, Condition
+from locus_store.values.filters import Clause
 
 _NOW: Final = "FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.oracle import addresses
@@ -22,17 +24,11 @@ from locus_store.sql.schema.definition import (
     make_user_index,
 )
 from locus_store.sql.schema.migrations import make_named_tables, run_on_engine
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import Method, has_index, make_index_name
 from locus_store.types.options import CheckpointOptions, read_query
 from locus_store.types.options import read_options as options_of
 from locus_store.values.vectors import Metric
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from sqlalchemy.engine import URL, Connection, Dialect
-
-    from locus_store.sql.schema.tables import Tables
 
 T = TypeVar("T")
 

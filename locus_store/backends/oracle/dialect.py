@@ -6,14 +6,20 @@ Not yet run against a live Oracle Database: see docs/oracle.md for what was.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Coroutine
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.engine import Connection, Dialect, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from locus_store.backends.oracle.addresses import DRIVER_ERRORS, make_connection_error
+from locus_store.backends.oracle.addresses import (
+    DRIVER_ERRORS,
+    OracleAddress,
+    make_connection_error,
+)
 from locus_store.backends.oracle.columns import may_have_value
 from locus_store.backends.oracle.failures import list_codes
 from locus_store.errors import (
@@ -31,9 +37,11 @@ from locus_store.sql.connections.database import (
     ServerDatabase,
     iterate_causes,
 )
+from locus_store.sql.migrate import AutoMigrate
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
 from locus_store.sql.schema.migrations import lock
-from locus_store.sql.schema.tables import derive_name
+from locus_store.sql.schema.status import Settings
+from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import (
     SEARCH_SETTING,
     IndexedRepository,
@@ -41,17 +49,6 @@ from locus_store.sql.threads.server_repository import (
 )
 from locus_store.values import frames
 from locus_store.values.text import split_words
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from sqlalchemy.engine import Connection, Dialect, Engine
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
-    from locus_store.backends.oracle.addresses import OracleAddress
-    from locus_store.sql.migrate import AutoMigrate
-    from locus_store.sql.schema.status import Settings
-    from locus_store.sql.schema.tables import Tables
 
 
 class OracleRepository(IndexedRepository):

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import sqlalchemy as sa
+from typing_extensions import Unpack
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.columns import METRICS, on_json
-from locus_store.sql.items import Items, take_best
+from locus_store.backends.oracle.options import OracleOptions
+from locus_store.sql.items import Items, Scored, take_best
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import ServerStore
+from locus_store.store import Embed
 from locus_store.types.arguments import choose_backend
+from locus_store.types.items import StoreItem, Wanted
 from locus_store.values import vectors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from typing_extensions import Unpack
-
-    from locus_store.backends.oracle.options import OracleOptions
-    from locus_store.sql.items import Scored
-    from locus_store.store import Embed
-    from locus_store.types.items import StoreItem, Wanted
-    from locus_store.values.filters import Clause
-    from locus_store.values.vectors import Metric
+from locus_store.values.filters import Clause
+from locus_store.values.vectors import Metric
 
 
 class OracleItems(Items):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
+from typing_extensions import Unpack
 
 from locus_store.backends.postgresql import contents, deletions, dialect
 from locus_store.backends.postgresql import dsn as dsns
@@ -41,27 +43,21 @@ from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.schema.tables import make_tables, parse_prefix
+from locus_store.sql.threads.repository import Repository
+from locus_store.types import (
+    LineContents,
+    Mark,
+    MustExist,
+    PendingWrite,
+    Removed,
+    Save,
+    Stored,
+    Version,
+    Written,
+)
 from locus_store.types.arguments import check_limit, check_names, check_tenant
 from locus_store.types.facts import Fact, Verdict
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from typing_extensions import Unpack
-
-    from locus_store.sql.threads.repository import Repository
-    from locus_store.types import (
-        LineContents,
-        Mark,
-        MustExist,
-        PendingWrite,
-        Removed,
-        Save,
-        Stored,
-        Version,
-        Written,
-    )
 
 
 class PostgreSQLBackend(ServerBackend):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncpgString
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeEngine
 
 from locus_store.sql.columns.dialect_columns import (
     NEGATIVE_ZERO,
@@ -19,17 +21,8 @@ from locus_store.sql.columns.dialect_columns import (
     dump_value,
     escape_text,
 )
-from locus_store.sql.columns.types import MOST_FORMS, ORDERS, bind_text, is_there
-from locus_store.values.filters import IS_OBJECT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy.engine import Dialect
-    from sqlalchemy.types import TypeEngine
-
-    from locus_store.sql.columns.types import Condition
-    from locus_store.values.filters import Clause
+from locus_store.sql.columns.types import MOST_FORMS, ORDERS, Condition, bind_text, is_there
+from locus_store.values.filters import IS_OBJECT, Clause
 
 
 class PostgreSQLColumns(DialectColumns):

@@ -7,11 +7,12 @@ leaves them; the next one names them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from locus_store.backends.postgresql import dsn
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
@@ -22,13 +23,9 @@ from locus_store.backends.postgresql.store import PostgreSQLMessageLog, PostgreS
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import LocusStoreError
 from locus_store.types import PendingWrite
+from locus_store.types.facts import Verdict
 from locus_store.types.messages import NewMessage
 from locus_store.types.options import CheckpointOptions, read_query
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from locus_store.types.facts import Verdict
 
 SECONDS: Final = 30.0
 """Time limit of each trial, connecting included, and of the removal of the tables."""

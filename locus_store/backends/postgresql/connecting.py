@@ -5,24 +5,20 @@ from __future__ import annotations
 import random
 import socket
 import ssl
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from locus_store.backends.postgresql.dsn import PasswordError
+from locus_store.backends.postgresql.dsn import PasswordError, Target
 from locus_store.backends.postgresql.failures import get_sqlstate, is_lost
 from locus_store.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
+    LocusStoreError,
     MissingExtraError,
     make_install_command,
 )
 from locus_store.sql.connections.database import is_refused, iterate_causes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from locus_store.backends.postgresql.dsn import Target
-    from locus_store.errors import LocusStoreError
 
 try:
     from asyncpg import connect_utils  # type: ignore[import-untyped]

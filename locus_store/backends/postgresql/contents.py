@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from locus_store.sql.columns.types import decode_key, encode_key
-from locus_store.types import PendingWrite
+from locus_store.types import LineContents, PendingWrite, Version
 from locus_store.versions.archives import verify_checksum
 from locus_store.versions.segments import LinesFound, RecordSegment, collect_payloads
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from locus_store.types import LineContents, Version
 
 # What the states of versions are made of, then their pending writes. OFFSET 0: looked up by key,
 # where a join would read the whole of a small table. IS TRUE: without statistics, an index on the

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import OID
+from sqlalchemy.engine import URL, Connection, Dialect
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from locus_store.backends.postgresql import connecting, dsn
 from locus_store.backends.postgresql.columns import set_config
@@ -33,19 +36,10 @@ from locus_store.sql.schema.migrations import (
     make_named_tables,
     run_on_engine,
 )
-from locus_store.sql.schema.tables import make_tables
+from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.schema.vectors import make_index_name
 from locus_store.types.options import CheckpointOptions, read_query
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from contextlib import AbstractContextManager
-
-    from sqlalchemy.engine import URL, Connection, Dialect
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.values.vectors import Metric
+from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
 

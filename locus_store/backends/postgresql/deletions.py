@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from locus_store.backends.postgresql.columns import BoundText
+from locus_store.sql.columns.compiled import Compiled
 from locus_store.sql.columns.types import Key, encode_key
 from locus_store.sql.schema.tables import TENANT_LENGTH
 from locus_store.sql.threads.pending import split_batches
-from locus_store.sql.threads.server_repository import is_fact
+from locus_store.sql.threads.server_repository import IndexedRepository, is_fact
 from locus_store.sql.threads.statements import compile_other, is_live
 from locus_store.sql.threads.thread_rows import has_activity
 from locus_store.types import Removed
 from locus_store.versions.erasing import Swept
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from locus_store.sql.columns.compiled import Compiled
-    from locus_store.sql.threads.server_repository import IndexedRepository
 
 _TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
 _THREADS: Final = sa.any_(sa.bindparam("thread_ids", type_=sa.ARRAY(BoundText())))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from locus_store.sql.connections.diagnostics import Examination, get_package_version
 from locus_store.types.facts import Fact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OLDEST_POSTGRESQL: Final = 15
 

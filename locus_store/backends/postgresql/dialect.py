@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from locus_store.backends.postgresql import deletions, failures
 from locus_store.backends.postgresql.columns import may_have_value, set_config
 from locus_store.backends.postgresql.connecting import connect, make_connection_error
+from locus_store.backends.postgresql.dsn import Target
 from locus_store.backends.postgresql.failures import (
     CANCELLED,
     CLOSED,
@@ -50,8 +53,10 @@ from locus_store.sql.connections.database import (
     is_overtime,
     is_refused,
 )
+from locus_store.sql.migrate import AutoMigrate
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
-from locus_store.sql.schema.tables import derive_name
+from locus_store.sql.schema.status import Settings
+from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import (
     SEARCH_SETTING,
     IndexedRepository,
@@ -59,20 +64,11 @@ from locus_store.sql.threads.server_repository import (
 )
 from locus_store.values import frames
 from locus_store.values.text import split_words
+from locus_store.versions.erasing import Swept
 
 with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
-
-    from sqlalchemy.engine import Connection, Dialect
-
-    from locus_store.backends.postgresql.dsn import Target
-    from locus_store.sql.migrate import AutoMigrate
-    from locus_store.sql.schema.status import Settings
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.versions.erasing import Swept
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 

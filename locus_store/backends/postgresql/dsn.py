@@ -12,18 +12,15 @@ import inspect
 import os
 import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from sqlalchemy.engine import URL
+
 from locus_store.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from sqlalchemy.engine import URL
 
 Password: TypeAlias = str | Callable[[], str | Awaitable[str]]
 

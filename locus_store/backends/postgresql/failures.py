@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import BackendError
 from locus_store.sql.connections.database import LostConnectionError, iterate_causes
 from locus_store.sql.schema.definition import make_place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sqlalchemy.engine import Connection
-
 
 READ_ONLY: Final = "25006"
 """The server does not write: the database is read-only, or the server a standby."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -23,18 +24,12 @@ from locus_store.backends.postgresql.failures import get_sqlstate
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import after, bind_text, encode_key, encode_path
-from locus_store.sql.items import BUSY, Items, Outcome, make_outcome, take_best
+from locus_store.sql.items import BUSY, Items, Outcome, Scored, make_outcome, take_best
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import split_batches
-from locus_store.types.items import Put, encode_namespace
+from locus_store.types.items import Change, Name, Namespace, Put, Wanted, encode_namespace
 from locus_store.values import vectors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from locus_store.sql.items import Scored
-    from locus_store.types.items import Change, Name, Namespace, Wanted
-    from locus_store.values.filters import Clause
+from locus_store.values.filters import Clause
 
 EFFORT: Final = 100
 """Candidates that an HNSW index keeps, at least; pgvector's own 40 finds fewer of the nearest."""

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
+from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
+from locus_store.sql.connections.pool import LoopPool
+from locus_store.types import Mark, MustExist, PendingWrite
 from locus_store.versions.archives import add_checksum
 from locus_store.versions.renewing import compute_ttl_slack
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.connections.pool import LoopPool
-    from locus_store.types import Mark, MustExist, PendingWrite
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,29 +10,25 @@ import asyncio
 import time
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
 from math import inf
 from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+from sqlalchemy.engine import Connection
+
+from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.forks import start_in_each_process
-from locus_store.sql.connections.database import is_overtime
+from locus_store.sql.connections.backend import Body
+from locus_store.sql.connections.database import ServerDatabase, is_overtime
 from locus_store.sql.connections.lending import await_only
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.connections.backend import Body
-    from locus_store.sql.connections.database import ServerDatabase
 
 T = TypeVar("T")
 

@@ -9,36 +9,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from weakref import proxy
+
+from sqlalchemy.engine import Connection
 
 from locus_store import versions
 from locus_store.backends.postgresql.columns import dump_jsonb
-from locus_store.backends.postgresql.dialect import split_lexemes
+from locus_store.backends.postgresql.dialect import PostgreSQLDatabase, split_lexemes
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
-from locus_store.types import Mark, Written
-from locus_store.types.thread_info import is_user_id
+from locus_store.sql.connections.pool import LoopPool
+from locus_store.types import Mark, Save, Written
+from locus_store.types.thread_info import UserIdType, is_user_id
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.versions.renewing import compute_ttl_slack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.connections.pool import LoopPool
-    from locus_store.types import Save
-    from locus_store.types.thread_info import UserIdType
 
 Line: TypeAlias = tuple[str, str]
 """A thread and a namespace."""

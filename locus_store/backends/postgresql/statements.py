@@ -6,9 +6,11 @@ that are nearly all; what they refuse is decided by those rules, in a transactio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, get_args
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
 
 from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
 from locus_store.backends.postgresql.save_parameters import (
@@ -25,7 +27,8 @@ from locus_store.backends.postgresql.write_statements import (
 )
 from locus_store.sql.columns.dialect_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
-from locus_store.types import Mark, Stored, Version
+from locus_store.sql.schema.tables import Tables
+from locus_store.types import Mark, PendingWrite, Stored, Version
 from locus_store.types.thread_info import UserIdType
 from locus_store.versions import (
     CHAIN_ALLOWANCE,
@@ -35,15 +38,6 @@ from locus_store.versions import (
     make_write_sort_key,
     name_version_in_errors,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sqlalchemy.engine import Dialect
-
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.types import PendingWrite
-
 
 _GROUP: Final = """
 WITH input AS MATERIALIZED (

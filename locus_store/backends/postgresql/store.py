@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from typing_extensions import Unpack
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
+from locus_store.backends.postgresql.options import PostgreSQLOptions
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
+from locus_store.sql.connections.pool import PooledRunner
+from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog, make_columns
 from locus_store.sql.store import ServerStore
+from locus_store.sql.threads.statements import Scope
+from locus_store.store import Embed
 from locus_store.types import FOREVER
 from locus_store.types.arguments import choose_backend
 from locus_store.types.items import StoreCapabilities
-from locus_store.types.messages import LogChanged, require_revision
+from locus_store.types.messages import LogChange, LogChanged, LogEdit, require_revision
 from locus_store.types.thread_info import require_user_id
+from locus_store.values.vectors import Metric
 from locus_store.versions.renewing import compute_ttl_slack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy.engine import Connection
-    from typing_extensions import Unpack
-
-    from locus_store.backends.postgresql.options import PostgreSQLOptions
-    from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.items import Items
-    from locus_store.sql.threads.statements import Scope
-    from locus_store.store import Embed
-    from locus_store.types.messages import LogChange, LogEdit
-    from locus_store.values.vectors import Metric
-
 
 T = TypeVar("T")
 

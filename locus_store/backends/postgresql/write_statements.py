@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 # Batches of writes, each on a line of a live thread; the line is created if it is missing. If
 # another transaction is about to remove versions or the line, a transaction has to decide. Two

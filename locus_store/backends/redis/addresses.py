@@ -6,27 +6,22 @@ import asyncio
 import os
 import re
 import socket
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import redis.asyncio as driver
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
+from typing_extensions import Unpack
 
 from locus_store.backends.redis import sentinels
-from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, Tried
+from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, LoopClient, Tried
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.facts import Fact
 from locus_store.types.options import fill_defaults
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Unpack
-
-    from locus_store.backends.redis.connections import LoopClient
 
 ALIVE: Final = {
     "TCP_KEEPIDLE": 30,

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from typing_extensions import Unpack
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.packed import PackedForm
 from locus_store.backends.redis import addresses
 from locus_store.backends.redis.documents import RedisDocuments
-from locus_store.backends.redis.options import RedisOptions
+from locus_store.backends.redis.options import (
+    RedisCheckpointerOptions,
+    RedisOptions,
+    RedisSaverOptions,
+)
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
+from locus_store.types import ArchivedThread
 from locus_store.types.arguments import check_backend
+from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from locus_store.backends.redis.options import RedisCheckpointerOptions, RedisSaverOptions
-    from locus_store.types import ArchivedThread
-    from locus_store.types.facts import Fact
 
 DEFAULT_URL = "redis://localhost:6379"
 DEFAULT_PREFIX = "locus:state:"

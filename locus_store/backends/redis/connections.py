@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from redis import exceptions as driver
 from redis.asyncio import Redis, RedisCluster
@@ -13,16 +14,12 @@ from redis.asyncio.cluster import PipelineCommand
 
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.redis import failures
+from locus_store.backends.redis.scripts import Script
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits
 from locus_store.runtime.loops import ResourcesPerLoop
 from locus_store.runtime.retries import Pauses
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from locus_store.backends.redis.scripts import Script
 
 T = TypeVar("T")
 

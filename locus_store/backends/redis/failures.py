@@ -9,7 +9,8 @@ import os
 import re
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from redis import exceptions as driver
 
@@ -19,9 +20,6 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class StaleError(driver.ConnectionError):

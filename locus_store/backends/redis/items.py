@@ -22,20 +22,24 @@ order of namespace and key.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.backends.redis.keys import EPOCH, RedisKeys, make_absent_key
 from locus_store.errors import IntegrityError
-from locus_store.types.items import SEGMENT_END, Put, StoreItem, decode_namespace, encode_namespace
+from locus_store.types.items import (
+    SEGMENT_END,
+    Change,
+    Namespace,
+    Put,
+    StoreItem,
+    decode_namespace,
+    encode_namespace,
+)
 from locus_store.values import encoding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.types.items import Change, Namespace
 
 LAYOUT: Final = "1"
 """The version of the layout of keys and values."""

@@ -6,8 +6,9 @@ import asyncio
 import math
 import re
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from redis import exceptions as driver
@@ -25,9 +26,6 @@ from locus_store.backends.redis.failures import NoPrimaryError, SentinelError, g
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.loops import await_to_end
 from locus_store.types.facts import Fact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 PORT: Final = 26379
 MAX_PORT: Final = 65535

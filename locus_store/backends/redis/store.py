@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
+
+from typing_extensions import Unpack
 
 from locus_store.backends.redis import items, scripts
 from locus_store.backends.redis.backend import DEFAULT_PREFIX as STATE_PREFIX
 from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
+from locus_store.backends.redis.connections import LoopClient
+from locus_store.backends.redis.options import RedisOptions
+from locus_store.backends.redis.scripts import Script
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
-from locus_store.store import BaseStore
+from locus_store.store import BaseStore, Embed
 from locus_store.types.arguments import check_backend
-from locus_store.types.items import Put, decode_namespace, get_names, make_version_conflict
+from locus_store.types.items import (
+    Change,
+    Name,
+    Namespace,
+    NamespaceMatch,
+    Put,
+    StoreItem,
+    Wanted,
+    decode_namespace,
+    get_names,
+    make_version_conflict,
+)
 from locus_store.values import vectors
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from typing_extensions import Unpack
-
-    from locus_store.backends.redis.connections import LoopClient
-    from locus_store.backends.redis.options import RedisOptions
-    from locus_store.backends.redis.scripts import Script
-    from locus_store.store import Embed
-    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
-    from locus_store.values.vectors import Metric
+from locus_store.values.vectors import Metric
 
 DEFAULT_PREFIX = "locus:store:"
 

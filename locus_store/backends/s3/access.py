@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.backends.documents.protocol import ChangedError
+from locus_store.backends.s3.options import S3Options
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -16,9 +17,6 @@ from locus_store.errors import (
     MissingExtraError,
     make_install_command,
 )
-
-if TYPE_CHECKING:
-    from locus_store.backends.s3.options import S3Options
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{1,255}")
 """A name, or the ARN of an access point."""

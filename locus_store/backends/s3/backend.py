@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing_extensions import Unpack
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
@@ -20,15 +20,11 @@ from locus_store.backends.s3.access import S3Access
 from locus_store.backends.s3.client import S3Objects
 from locus_store.backends.s3.options import S3CheckpointerOptions, S3Options
 from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.store import Embed
 from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from locus_store.store import Embed
-    from locus_store.values.vectors import Metric
+from locus_store.values.vectors import Metric
 
 
 class S3Backend(DocumentBackend):

@@ -274,9 +274,14 @@ class SQLiteDatabase(Database):
         self._log: tuple[int, int] | None = None
         """The file that was opened last, and its log."""
 
-    def begin_write(self, connection: Connection) -> None:
-        """Take the write lock first, so that nothing read before it can be stale."""
-        if _begin(connection, "BEGIN IMMEDIATE"):  # by a handler of the engine's owner
+    def begin_write(self, connection: Connection, driver: sqlite3.Connection | None = None) -> None:
+        """Take the write lock first, so that nothing read before it can be stale.
+
+        With the driver's connection, SQLAlchemy's transaction begins with its first statement.
+        """
+        if driver is not None:
+            driver.execute("BEGIN IMMEDIATE")
+        elif _begin(connection, "BEGIN IMMEDIATE"):  # by a handler of the engine's owner
             connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE 0")
 
     def begin_read(self, connection: Connection) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from locus_store.runtime import loops, observe
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable
 
     from sqlalchemy.engine import Connection, Engine
@@ -141,6 +142,9 @@ class SQLiteWriter:
 
         self._wake_thread.acquire()
         self._connection: Connection | None = None
+        self._driver: sqlite3.Connection | None = None
+        """The driver's connection, unless the engine's owner handles its transactions."""
+
         self._identity: object = None
 
     def run(self, body: Body[T] | None) -> T:
@@ -230,14 +234,19 @@ class SQLiteWriter:
         if not any(bodies):  # to read needs no write lock
             return [(None, None)] * len(bodies)
         try:
-            self._database.begin_write(connection)
+            self._database.begin_write(connection, self._driver)
             if len(bodies) == 1 and bodies[0] is not None:
                 answers: list[_Answer] = [(bodies[0](connection), None)]  # fails as a whole
             else:
                 answers = [_attempt(connection, it) for it in bodies]
-            connection.commit()
+            if self._driver is None or connection.in_transaction():
+                connection.commit()
+            else:
+                self._driver.commit()
         except BaseException:
             connection.rollback()
+            if self._driver is not None:
+                self._driver.rollback()
             raise
         observe.record_commit(self._database, len(bodies))
         return answers
@@ -262,11 +271,14 @@ class SQLiteWriter:
             connection.close()
             raise
         self._connection, self._identity = connection, self._database.identify()
+        handlers = connection.dispatch
+        is_handled = handlers.begin or handlers.commit or handlers.rollback
+        self._driver = None if is_handled else connection.connection.driver_connection
         observe.report_opened(self._database)
         return connection
 
     def _close_connection(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._driver = self._connection, None, None
         if connection is not None:
             connection.close()
             observe.report_closed(self._database)

@@ -5,7 +5,7 @@ SQLAlchemy's own call adds about 0.05 ms to a statement that takes 0.01 ms; a sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -15,8 +15,6 @@ import sqlalchemy as sa
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.engine.interfaces import DBAPICursor
 
@@ -136,9 +134,21 @@ class Compiled:
     def fetch_first(
         self, connection: Connection, values: Mapping[str, Any]
     ) -> tuple[Any, ...] | None:
-        """Return the first row, if any."""
-        found = self.fetch_rows(connection, values)
-        return found[0] if found else None
+        """Return the first row, if any.
+
+        Raises:
+            IntegrityError: See ``fetch_rows``.
+        """
+        if self._statement is not None:
+            row = connection.execute(self._statement, values).first()
+            return None if row is None else tuple(row)
+        cursor = self._executed(connection, values)
+        found: Any = cursor.fetchone()
+        cursor.close()
+        try:
+            return None if found is None else self._converted(found)
+        except IntegrityError as exc:
+            raise self._placed(exc, [found], values) from exc
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute a change; return the number of affected rows."""
@@ -174,6 +184,15 @@ class Compiled:
         rows = zip(*(converted[name] for _, name, _ in self._given), strict=True)
         cursor: Any = connection.connection.cursor()  # an iterator is enough for it
         cursor.executemany(self._text, rows)
+        cursor.close()
+
+    def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Execute a change once for each of some rows."""
+        if self._statement is not None:
+            connection.execute(self._statement, rows)
+            return
+        cursor: Any = connection.connection.cursor()
+        cursor.executemany(self._text, map(self._bound, rows))
         cursor.close()
 
     def _executed(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from datetime import UTC
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, wraps
 from importlib import import_module
@@ -13,19 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
 
 from locus_store.errors import IntegrityError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sqlalchemy.engine import Dialect
-    from sqlalchemy.sql.compiler import SQLCompiler
-    from sqlalchemy.types import TypeEngine
-
 
 DIALECTS: Final = ("sqlite", "postgresql", "oracle")
 """Each has the modules ``columns`` and ``definition`` in ``backends.<name>``."""
@@ -349,6 +343,17 @@ def load_json(value: Any) -> dict[str, Any]:
     return loaded
 
 
+def _load_text(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if type(value) is not str:
+        raise make_damage_error(_WORDS[str])
+    try:
+        return load_json(value)
+    except ValueError as exc:
+        raise make_damage_error("a JSON object") from exc
+
+
 class Json(sa.types.TypeDecorator[dict[str, Any]]):
     """A JSON object that queries may look into; empty is NULL in the table and ``{}`` read."""
 
@@ -366,6 +371,12 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
     def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
         return get_columns(dialect).bind_json(value) if value else None
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """Read what is no text as damage, by one call; see ``keeps_types``."""
+        if get_columns(dialect).keeps_types:
+            return super().result_processor(dialect, coltype)
+        return _load_text
 
     @check_stored("a JSON object")
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
@@ -207,6 +207,12 @@ def encode_key(value: str) -> str:
     return f"/{value}" if not value or value[0] == "/" else value
 
 
+def _bind_key(value: str | None) -> str | None:
+    if value and value[0] != "/":
+        return value
+    return None if value is None else f"/{value}"
+
+
 def decode_key(value: str) -> str:
     """Inverse of ``encode_key``."""
     return value[1:] if value[0] == "/" else value
@@ -241,6 +247,7 @@ class Key(sa.types.TypeDecorator[str]):
     impl = sa.String
     cache_ok = True
     as_stored = frozenset({NoneType})
+    bind: ClassVar = staticmethod(_bind_key)
 
     def __init__(self, length: int) -> None:
         super().__init__(length + 1)  # one more for the encoding
@@ -254,13 +261,18 @@ class Key(sa.types.TypeDecorator[str]):
         """Encode only what is compared whole."""
         return self if op is None or op in _COMPARISONS else sa.String()
 
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """Encode, by one call where the driver takes text as it is."""
+        plain = self.impl_instance.bind_processor(dialect) is None
+        return self.bind if plain else super().bind_processor(dialect)
+
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Encode."""
-        return None if value is None else encode_key(value)
+        return self.bind(value)
 
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
         """Encode; the implementation quotes."""
-        return "" if value is None else encode_key(value)
+        return self.bind(value) or ""
 
     @check_stored("a key")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
@@ -277,6 +289,16 @@ class Key(sa.types.TypeDecorator[str]):
         return [value[1:] if value[0] == "/" else value for value in values] if least else None
 
 
+@lru_cache(NAMESPACES)
+def encode_path(value: str) -> str:
+    """Text as a ``Path`` column holds it."""
+    return encode_key(escape_text(value))
+
+
+def _bind_path(value: str | None) -> str | None:
+    return None if value is None else encode_path(value)
+
+
 class Path(Key):
     """Text of parts that are each ended by NUL, compared as ``Key`` is; NUL takes two characters.
 
@@ -284,18 +306,11 @@ class Path(Key):
     """
 
     cache_ok = True
+    bind: ClassVar = staticmethod(_bind_path)
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Room for what is escaped."""
         return make_text_type(dialect, 2 * self.length + 1, get_columns(dialect).key_collation)
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Escape and encode."""
-        return None if value is None else encode_path(value)
-
-    def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
-        """Escape and encode; the implementation quotes."""
-        return "" if value is None else encode_path(value)
 
     @check_stored("a namespace")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
@@ -306,12 +321,6 @@ class Path(Key):
         """See ``ReadsColumn``."""
         read = super().read_column(values, kinds)
         return None if read is None else [*map(unescape_text, read)]
-
-
-@lru_cache(NAMESPACES)
-def encode_path(value: str) -> str:
-    """Text as a ``Path`` column holds it."""
-    return encode_key(escape_text(value))
 
 
 class UserId(sa.types.TypeDecorator[str]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -15,7 +15,6 @@ from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
     from types import TracebackType
 
     from locus_store.sql.connections.database import Database

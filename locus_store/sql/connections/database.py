@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql.migrate import AutoMigrate, ensure
-from locus_store.sql.schema.tables import make_tables
+from locus_store.sql.schema.status import Settings
+from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import Scope, compile_statements
 from locus_store.types.tenants import ForTenants
+from locus_store.types.thread_info import UserIdType
 from locus_store.values.encoding import MAX_STATE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.errors import LocusStoreError
-    from locus_store.sql.schema.status import Settings
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.types.thread_info import UserIdType
 
 
 @dataclass(slots=True)

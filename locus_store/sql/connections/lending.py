@@ -16,20 +16,17 @@ from weakref import WeakKeyDictionary, WeakSet
 import sqlalchemy.util
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.pool import AsyncAdaptedQueuePool
+from sqlalchemy.pool import AsyncAdaptedQueuePool, ConnectionPoolEntry
 from sqlalchemy.util import memoized_property
 from sqlalchemy.util.queue import AsyncAdaptedQueue
 
 from locus_store.runtime import driven, loops, observe
-from locus_store.sql.connections.database import LostConnectionError
+from locus_store.sql.connections.database import LostConnectionError, ServerDatabase
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from sqlalchemy.ext.asyncio import AsyncEngine
-    from sqlalchemy.pool import ConnectionPoolEntry
-
-    from locus_store.sql.connections.database import ServerDatabase
 
 
 PING_SECONDS: Final = 1.0

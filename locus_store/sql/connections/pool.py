@@ -16,7 +16,7 @@ from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaErr
 from locus_store.runtime import observe
 from locus_store.runtime.loops import ResourcesPerLoop
 from locus_store.runtime.retries import retry_lost_races
-from locus_store.sql.connections.database import LostConnectionError, is_overtime
+from locus_store.sql.connections.database import LostConnectionError, ServerDatabase, is_overtime
 from locus_store.sql.connections.lending import LeasingPool, dispose, greenlet_spawn
 from locus_store.sql.migrate import load
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.connections.backend import Body
-    from locus_store.sql.connections.database import ServerDatabase
 
 T = TypeVar("T")
 

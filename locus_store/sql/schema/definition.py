@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from urllib.parse import unquote
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.engine import URL, Connection, Dialect, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.columns.dialect_columns import DIALECTS
-from locus_store.sql.schema.tables import DEFAULT_PREFIX
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from contextlib import AbstractContextManager
 
-    from sqlalchemy.engine import Connection, Dialect
-    from sqlalchemy.exc import DBAPIError
-
-    from locus_store.sql.schema.tables import Tables
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")

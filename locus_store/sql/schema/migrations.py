@@ -20,7 +20,12 @@ from locus_store.errors import (
     MissingExtraError,
     make_install_command,
 )
-from locus_store.sql.schema.definition import PLACE, load_definition, load_definition_of
+from locus_store.sql.schema.definition import (
+    PLACE,
+    DatabasePlace,
+    load_definition,
+    load_definition_of,
+)
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, make_tables
 from locus_store.types.arguments import is_path, make_not_a_url_error
 
@@ -29,7 +34,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.sql.schema.definition import DatabasePlace
 
 T = TypeVar("T")
 Target = Engine | Connection | URL | str

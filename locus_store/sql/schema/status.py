@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.sql.schema.definition import DatabasePlace, load_definition_of, make_place
 from locus_store.sql.schema.tables import Tables, make_tables
-from locus_store.types.thread_info import check_user_id_type
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.types.thread_info import UserIdType
+from locus_store.types.thread_info import UserIdType, check_user_id_type
 
 State = Literal["ok", "missing", "behind", "newer", "too new", "foreign", "damaged"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, Connection, Dialect
 
 from locus_store.errors import SchemaError
 from locus_store.sql.schema.definition import (
@@ -16,19 +17,10 @@ from locus_store.sql.schema.definition import (
     make_place,
     write_options,
 )
-from locus_store.sql.schema.migrations import get_dialect_name, lock, run_on
+from locus_store.sql.schema.migrations import Target, get_dialect_name, lock, run_on
 from locus_store.sql.schema.status import USERS_SETTING, read_status
-from locus_store.sql.schema.tables import DEFAULT_PREFIX, check_prefix, make_tables
-from locus_store.types.thread_info import check_user_id_type, is_user_id
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from sqlalchemy.engine import Connection, Dialect
-
-    from locus_store.sql.schema.migrations import Target
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.types.thread_info import UserIdType
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, make_tables
+from locus_store.types.thread_info import UserIdType, check_user_id_type, is_user_id
 
 _BATCH = 1000
 """Ids that are checked at once."""

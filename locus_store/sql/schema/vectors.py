@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.sql.schema.definition import load_definition_of, make_place, write_options
-from locus_store.sql.schema.migrations import lock, run_on
+from locus_store.sql.schema.migrations import Target, lock, run_on
 from locus_store.sql.schema.status import read_status
-from locus_store.sql.schema.tables import DEFAULT_PREFIX, derive_name
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, derive_name
 from locus_store.values.vectors import Metric, check_dimension, check_metric
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
-    from locus_store.sql.schema.migrations import Target
-    from locus_store.sql.schema.tables import Tables
 
 Method = Literal["hnsw", "ivfflat"]
 

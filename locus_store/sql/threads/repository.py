@@ -11,7 +11,7 @@ from locus_store.sql.columns.types import after, before, now
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.reads import Reads, make_line, make_record
-from locus_store.sql.threads.statements import LINE_STATE, RECORD, WRITE
+from locus_store.sql.threads.statements import LINE_STATE, RECORD
 from locus_store.sql.threads.thread_rows import (
     find_versionless,
     has_thread,
@@ -83,8 +83,7 @@ class Repository(Reads):
         for row in rows:
             if row["idx"] < 0:
                 self.sql.drop_write.run(self.connection, row)
-        columns = {name: [it[name] for it in rows] for name in ("line", *WRITE)}
-        self.sql.new_write.run_all(self.connection, columns)
+        self.sql.new_write.run_each(self.connection, rows)
 
     @property
     def has_index(self) -> bool:

@@ -14,21 +14,17 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum, Flag
 from math import isnan
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, Json, ValidationError
 
 from locus_store.errors import SerializationError
-from locus_store.values.codec.names import find_imported, get_members, is_class, name_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from locus_store.values.codec.names import Name
+from locus_store.values.codec.names import Name, find_imported, get_members, is_class, name_of
 
 Kind: TypeAlias = Literal["model", "model of pydantic 1", "dataclass", "enum", "subclass"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
@@ -22,16 +23,13 @@ from ipaddress import (
     IPv6Network,
 )
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from locus_store.errors import SerializationError
 from locus_store.values.encoding import MAX_INT, MIN_INT
 from locus_store.values.surrogates import escape, unescape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class RefusedError(SerializationError):

@@ -6,11 +6,9 @@ Nothing is imported, and no ``__getattr__`` of a module or metaclass is called.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 Name: TypeAlias = tuple[str, str]
 """A module, and a class's name within it with dots."""

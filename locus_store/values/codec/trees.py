@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.errors import SerializationError
 from locus_store.values.codec import forms
 from locus_store.values.codec.forms import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FLAT: Final = frozenset({str, int, float, bool, NoneType, bytes})
 _KEYS: Final = FLAT - {bytes}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values import msgpack
@@ -35,9 +36,6 @@ from locus_store.values.frames.operations import (
     read_restorable_operations,
 )
 from locus_store.values.frames.single import decode_value, diff_value, encode_value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "Change",

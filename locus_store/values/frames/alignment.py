@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from locus_store.values.encoding import Json, digest, encode_canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 DIGEST_BYTES = 16
 LIST_HEAD: Final = 5

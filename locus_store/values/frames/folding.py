@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
@@ -17,7 +18,7 @@ from locus_store.values.encoding import (
     unpack_frames,
 )
 from locus_store.values.frames.diffing import Frame, diff_values
-from locus_store.values.frames.digest_trees import is_msgpack
+from locus_store.values.frames.digest_trees import Edits, is_msgpack
 from locus_store.values.frames.operations import (
     check_operation,
     is_json,
@@ -30,11 +31,6 @@ from locus_store.values.msgpack import (
     convert_to_json,
     get_packed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from locus_store.values.frames.digest_trees import Edits
 
 
 class Decodable(Protocol):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from reprlib import repr as short
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import Json, decode, encode, pack_frame, unpack_record
@@ -15,9 +16,6 @@ from locus_store.values.msgpack import (
     get_packed,
     pack_sorted,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def read_operations(payload: bytes, max_bytes: int) -> list[list[Json]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from locus_store.errors import IntegrityError
 from locus_store.values.canonical import encode_canonical_json
@@ -19,6 +20,7 @@ from locus_store.values.encoding import (
 from locus_store.values.frames.diffing import Frame, build_by_entries, diff, is_object
 from locus_store.values.frames.digest_trees import (
     DigestTree,
+    Node,
     ObjectNode,
     build_root,
     encode_reference,
@@ -28,11 +30,6 @@ from locus_store.values.frames.digest_trees import (
 from locus_store.values.frames.folding import Folder
 from locus_store.values.frames.operations import read_operations, read_stored_operations
 from locus_store.values.msgpack import pack_sorted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from locus_store.values.frames.digest_trees import Node
 
 FRAMED_BYTES: Final = 1024
 """Frames would not make a value shorter whose encoding is not longer than this."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from sqlalchemy import Connection
-
     from locus_store.blocking import BlockingCheckpointer
 
 WAIT = 60
@@ -45,9 +43,9 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
 
     def noting(begin: Callable[..., None]) -> Callable[..., None]:
-        def begun(self: SQLiteDatabase, connection: Connection) -> None:
+        def begun(self: SQLiteDatabase, *args: Any) -> None:
             seen.append(threading.get_ident())
-            begin(self, connection)
+            begin(self, *args)
 
         return begun
 
