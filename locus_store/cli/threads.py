@@ -252,10 +252,11 @@ async def _describe(backend: FullBackend, versions: list[Version]) -> Lines:
     found: dict[str, BriefChanges] = {}
     with suppress(IntegrityError):  # a damaged version has no changes; ``verify`` finds it
         found = await describe_versions(backend, versions)
-    return {
-        it.checkpoint_id: (", ".join(name_nodes(it, writers)), str(found.get(it.checkpoint_id, "")))
-        for it in versions
-    }
+    lines: Lines = {}
+    for version in versions:
+        nodes, changes = name_nodes(version, writers), found.get(version.checkpoint_id, "")
+        lines[version.checkpoint_id] = ", ".join(nodes), str(changes)
+    return lines
 
 
 async def _history(

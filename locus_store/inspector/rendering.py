@@ -82,7 +82,7 @@ def name_role(role: str) -> str:
     return _ROLES.get(role, "")
 
 
-def indent_json(text: CutText) -> CutText:
+def format_json(text: CutText) -> CutText:
     """Return JSON with line ends and indentation, if it is complete and longer than a line."""
     if text.is_cut or len(text.text) <= _NAME or text.text[0] not in "[{":
         return text
@@ -266,7 +266,7 @@ def _environment() -> Environment:
         "bar": _bar,
         "ago": format_age,
         "hits": split_hits,
-        "indented": indent_json,
+        "indented": format_json,
         "markdown": split_markdown,
         "role": name_role,
     }

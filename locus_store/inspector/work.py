@@ -225,11 +225,11 @@ class Blames:
         return {name: _origin_row(value, it, tasks) for name, it in steps.items()}
 
     async def find_all(
-        self, backend: StorageBackend, seen: Seen, places: Sequence[str]
+        self, backend: StorageBackend, current: Seen, places: Sequence[str]
     ) -> dict[str, dict[str, Any]]:
         """Return the versions that changed values last, by their paths; see ``find``."""
-        found = await self._trace(backend, seen)
-        blame = found.make_blame(seen.state) if found else None
+        found = await self._trace(backend, current)
+        blame = found.make_blame(current.state) if found else None
         values = {it: blame.find(parse_path(it)) for it in places} if blame else {}
         there = {name: it for name, it in values.items() if it is not None}
         versions = {it.changed.version.mark: it.changed.version for it in there.values()}
@@ -298,19 +298,19 @@ class Descriptions:
             writers = await find_writers(backend, versions)
             async with asyncio.timeout(WAIT), self._jobs.wait_for_turn() as pace:
                 found = await describe_versions(backend, missing, step=pace.step)
-            for it in missing:
-                if it.checkpoint_id in found:
-                    self._kept.put((backend.tenant, it.mark), found[it.checkpoint_id])
+            for version in missing:
+                if changes := found.get(version.checkpoint_id):
+                    self._kept.put((backend.tenant, version.mark), changes)
         except TimeoutError:
             reason = f"they took longer than {WAIT:g} seconds"
         except (RefusalError, LocusStoreError) as exc:
             reason = str(exc)
         return {
-            it.checkpoint_id: Described(
-                name_nodes(it, writers),
-                self._kept.get((backend.tenant, it.mark)),
+            version.checkpoint_id: Described(
+                name_nodes(version, writers),
+                self._kept.get((backend.tenant, version.mark)),
             )
-            for it in versions
+            for version in versions
         }, reason
 
 

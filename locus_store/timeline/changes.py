@@ -119,10 +119,10 @@ def compare_briefly(old: dict[str, Any], new: dict[str, Any]) -> BriefChanges:
     return _collect(_compare((), old, new))
 
 
-def _collect(found: Iterator[BriefChange]) -> BriefChanges:
+def _collect(changes: Iterator[BriefChange]) -> BriefChanges:
     """Return the first changes, those of lists before others: a list is often the messages."""
-    changes = sorted(found, key=lambda it: not it.added)
-    return BriefChanges(tuple(changes[:MOST]), len(changes[MOST:]))
+    ordered = sorted(changes, key=lambda it: not it.added)
+    return BriefChanges(tuple(ordered[:MOST]), len(ordered[MOST:]))
 
 
 def _is_same(old: Any, new: Any) -> bool:
@@ -167,13 +167,13 @@ def _compare_lists(path: Path, old: list[Any], new: list[Any]) -> Iterator[Brief
     yield from _splice(path, start, gone, came)
 
 
-def _splice(path: Path, start: int, gone: list[Any], came: list[Any]) -> Iterator[BriefChange]:
+def _splice(path: Path, start: int, old: list[Any], new: list[Any]) -> Iterator[BriefChange]:
     """Yield the changes of a list in which elements take the place of others."""
-    if len(gone) == len(came) == 1 and len(path) < LEVELS:
-        yield from _compare((*path, start), gone[0], came[0])
-    elif gone or came:
-        last = describe_value(came[-1]) if came else None
-        yield BriefChange(_name(path), None, last, len(came), len(gone))
+    if len(old) == len(new) == 1 and len(path) < LEVELS:
+        yield from _compare((*path, start), old[0], new[0])
+    elif old or new:
+        last = describe_value(new[-1]) if new else None
+        yield BriefChange(_name(path), None, last, len(new), len(old))
 
 
 def _compare_values(path: Path, old: Any, new: Any) -> BriefChange:
@@ -215,7 +215,8 @@ def _alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[BriefChan
             continue
         if not path:
             state: dict[str, Any] = unwrap(rest[0])[1]
-            keys = [it for it in state if not (of_graph and is_bookkeeping(it))]
+            is_graph = of_graph or is_graphs(rest[0])
+            keys = [it for it in state if not (is_graph and is_bookkeeping(it))]
             keys.sort(key=lambda it: not isinstance(unwrap(state[it])[1], list))
             yield from (_set_alone((it,), state[it]) for it in keys)
         elif kind == "[":
@@ -239,39 +240,39 @@ def _last(elements: list[Any]) -> str | None:
     return describe_value(elements[-1]) if elements else None
 
 
-def _strip(stored: Path, *, of_graph: bool) -> Path | None:
+def _strip(path: Path, *, of_graph: bool) -> Path | None:
     """Return the readable form of a path whose state is not known; ``None``: bookkeeping."""
-    if of_graph and stored:
-        if stored[0] != CHANNELS or (len(stored) > 1 and is_bookkeeping(str(stored[1]))):
-            return None
-        stored = stored[1:]
-    path: list[str | int] = []
-    for at, step in enumerate(stored):
-        is_inside = step == _INSIDE[1] and stored[at - 1 : at] == _INSIDE[:1]
-        if not (of_graph and (step == _INSIDE[0] or is_inside)):
-            path.append(step)
-    return tuple(path)
+    if not of_graph or not path:
+        return path
+    if path[0] != CHANNELS or (len(path) > 1 and is_bookkeeping(str(path[1]))):
+        return None
+    readable: list[str | int] = []
+    for at, step in enumerate(path[1:], 1):
+        is_inside = step == _INSIDE[1] and path[at - 1] == _INSIDE[0]
+        if step != _INSIDE[0] and not is_inside:
+            readable.append(step)
+    return tuple(readable)
 
 
-def _locate(stored: Path, root: Any) -> _Place | None:
+def _locate(path: Path, root: Any) -> _Place | None:
     """Return a stored path with its readable form; ``None``: only LangGraph needs the value."""
     readable: list[str | int] = []
     value, at = root, 0
-    while at < len(stored):
+    while at < len(path):
         prefix, content = unwrap(value)
-        if prefix and stored[at : at + len(prefix)] == prefix:
+        if prefix and path[at : at + len(prefix)] == prefix:
             at, value = at + len(prefix), content
-            if prefix[0] == CHANNELS and at < len(stored) and is_bookkeeping(str(stored[at])):
+            if prefix[0] == CHANNELS and at < len(path) and is_bookkeeping(str(path[at])):
                 return None
             continue
         if prefix:  # beside the content: the bookkeeping of a graph, or the name of a class
             return None
-        step = stored[at]
+        step = path[at]
         readable.append(step)
         is_there = step in value if isinstance(value, dict) else isinstance(value, list)
-        value = value[step] if is_there and at + 1 < len(stored) else None
+        value = value[step] if is_there and at + 1 < len(path) else None
         at += 1
-    return _Place(tuple(readable), stored)
+    return _Place(tuple(readable), path)
 
 
 class _Noting:
@@ -331,9 +332,9 @@ class _Noting:
         before = self._look(place.stored)
         return list(_compare(place.readable, before, rest[0], of_graph=of_graph))
 
-    def _look(self, stored: Path) -> Any:
+    def _look(self, path: Path) -> Any:
         value: Any = self._folder.get_settled()
-        for step in stored:
+        for step in path:
             value = value[step]
         return value
 
@@ -382,11 +383,8 @@ async def describe_versions(
             wanted[parent_id] = found
     describing = _Describing(sorted(wanted.values(), key=lambda it: it.mark.sequence))
     await visit(backend, describing.versions, describing, step)
-    return {
-        it.checkpoint_id: describing.found[it.checkpoint_id]
-        for it in versions
-        if it.checkpoint_id in describing.found
-    }
+    names = [it.checkpoint_id for it in versions if it.checkpoint_id in describing.found]
+    return {name: describing.found[name] for name in names}
 
 
 class _Describing:

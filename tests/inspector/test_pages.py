@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -223,6 +224,19 @@ async def test_versions_have_their_node_and_their_changes_in_one_line(graphs: Si
     assert "messages + 1: 'Let me look.'; city 'Bern' → 'Basel'" in page.text
     assert "messages + 1: 'Weather?'; city = 'Bern'" in page.text
     assert "branch:to" not in page.text
+
+
+async def test_a_thread_of_a_graph_is_listed_with_what_its_newest_save_changed(
+    tmp_path: Path,
+) -> None:
+    async with open_checkpointer(f"sqlite:///{tmp_path}/a.db").backend as backend:
+        site = Site(await graph_told(backend))
+        [row] = (await site.json("threads"))["threads"]
+        assert (row["kind"], row["marks"], row["versions"]) == ("graph", ["waits"], 3)
+        page = (await site.page("threads")).text
+        assert "interrupted" in page
+        assert re.search(r"messages (\+ 1:|=) 'Let me look\.'", page)
+        assert "branch:to" not in page
 
 
 async def test_lists_end_where_the_changes_of_their_versions_are_too_large(

@@ -44,7 +44,7 @@ async def show_items(request: PageRequest) -> Page:
         "segments": namespace,
         "q": words,
         "items": [
-            {"segments": it.namespace} | row for it, row in zip(found[:ROWS], rows, strict=True)
+            {"segments": item.namespace} | row for item, row in zip(found[:ROWS], rows, strict=True)
         ],
         "next": after,
     }

@@ -176,10 +176,10 @@ async def _described(request: PageRequest, rows: list[ListedThread]) -> list[Lis
 
     def describe(step: Step) -> list[ListedThread]:
         described = []
-        for it in rows:
+        for row in rows:
             step()
-            made = _describe(it, marks[it.thread_id], soon, most)
-            described.append(replace(made, versions=counts.get(it.thread_id) if counts else None))
+            made = _describe(row, marks[row.thread_id], soon, most)
+            described.append(replace(made, versions=counts.get(row.thread_id) if counts else None))
         return described
 
     return await request.run_heavy(size * 10, describe)
@@ -188,19 +188,19 @@ async def _described(request: PageRequest, rows: list[ListedThread]) -> list[Lis
 SOON: Final = timedelta(days=1)
 
 
-def _describe(row: ListedThread, found: ThreadStatus, soon: datetime, most: int) -> ListedThread:
-    expires = found.expires_at
+def _describe(row: ListedThread, status: ThreadStatus, soon: datetime, most: int) -> ListedThread:
+    expires = status.expires_at
     changes = None
-    if found.record is not None:
+    if status.record is not None:
         with suppress(LocusStoreError):  # damaged; its page says so
-            changes = describe_record(found.record, most)
-    user = found.user_id or (found.metadata or {}).get("user_id")
-    marks = {"waits": found.is_interrupted, "expires": expires is not None and expires < soon}
+            changes = describe_record(status.record, most)
+    user = status.user_id or (status.metadata or {}).get("user_id")
+    marks = {"waits": status.is_interrupted, "expires": expires is not None and expires < soon}
     return replace(
         row,
-        kind=found.kind,
+        kind=status.kind,
         marks=[name for name, is_so in marks.items() if is_so],
-        messages=found.messages,
+        messages=status.messages,
         user_id=user[:CELL] if isinstance(user, str) else None,
         expires_at=expires,
         changes=changes,

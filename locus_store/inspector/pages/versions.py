@@ -63,9 +63,9 @@ async def list_rows(
     versions = [it.version for it in nodes]
     found, reason = await request.descriptions.find(request.parts.threads, versions)
     rows: list[dict[str, Any]] = []
-    for it in nodes:
-        described = found[it.version.checkpoint_id]
-        row = {"version": make_row(it.version), "place": it.place, "nodes": described.nodes}
+    for node in nodes:
+        described = found[node.version.checkpoint_id]
+        row = {"version": make_row(node.version), "place": node.place, "nodes": described.nodes}
         rows.append(row | {"changes": described.changes})
     return rows, reason
 
@@ -122,22 +122,22 @@ async def has_log(request: PageRequest) -> bool:
     return bool(await Storage(backend).messages().logs(request.thread, limit=1))
 
 
-async def _list_nearby(request: PageRequest, seen: Seen) -> dict[str, Any]:
+async def _list_nearby(request: PageRequest, current: Seen) -> dict[str, Any]:
     """Return the versions around one as rows, and the ids of its neighbours.
 
     They are among the newest of the thread, or begin with the version.
     """
-    backend, name = request.parts.threads, seen.version.checkpoint_id
+    backend, name = request.parts.threads, current.version.checkpoint_id
     found = await graph(backend, request.thread, namespace=request.namespace, limit=ROWS)
     nodes = found.nodes if found else []
     ids = [it.version.checkpoint_id for it in nodes]
     if name not in ids:
-        nodes = (await list_from(request, seen.version, LISTED)).nodes
+        nodes = (await list_from(request, current.version, LISTED)).nodes
         ids = [it.version.checkpoint_id for it in nodes]
     at = ids.index(name)
     start = max(0, min(at - LISTED // 2, len(ids) - LISTED))
     rows, reason = await list_rows(request, nodes[start : start + LISTED])
-    older = ids[at + 1] if at + 1 < len(ids) else seen.version.parent_id
+    older = ids[at + 1] if at + 1 < len(ids) else current.version.parent_id
     newer = ids[at - 1] if at else None
     return {"rows": rows, "no_changes": reason, "newer": newer, "older": older}
 
@@ -157,12 +157,12 @@ def make_node(version: Version, head: Version) -> Node:
     return Node(version, "head" if version.mark == head.mark else None)
 
 
-async def _compare(request: PageRequest, seen: Seen) -> dict[str, Any] | None:
+async def _compare(request: PageRequest, current: Seen) -> dict[str, Any] | None:
     """Return what a version changed; ``None``: its state is large, or the other one damaged."""
-    if seen.size > COMPARED_BYTES:
+    if current.size > COMPARED_BYTES:
         return None
     try:
-        return await compare_versions(request, seen, 0, COMPARED)
+        return await compare_versions(request, current, 0, COMPARED)
     except (IntegrityError, RefusalError):
         return None
 
@@ -177,11 +177,11 @@ def _list_places(values: dict[str, Any]) -> Iterator[str]:
 
 
 async def _blame_all(
-    request: PageRequest, seen: Seen, places: list[str]
+    request: PageRequest, current: Seen, places: list[str]
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Return the last changes of values by their paths, or the reason why they are not known."""
     try:
-        return await request.blames.find_all(request.parts.threads, seen, places), None
+        return await request.blames.find_all(request.parts.threads, current, places), None
     except (RefusalError, LocusStoreError) as exc:
         return None, str(exc)
 
