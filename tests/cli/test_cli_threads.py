@@ -24,7 +24,7 @@ from locus_store.timeline import readable
 if TESTS_RUN:
     from rich.console import Console
 
-    from locus_store.cli.output import put_table
+    from locus_store.cli.output import print_said, put_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -568,6 +568,22 @@ def test_a_table_that_is_too_narrow_for_its_words_is_a_list_of_records(
         assert out.getvalue().count(it) == 2
     assert f"thread:         {'t' * 36}\n" in out.getvalue()
     assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_a_role_has_a_colour_unless_the_terminal_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    shown = {}
+    for color in ("", "1"):
+        if color:
+            monkeypatch.setenv("NO_COLOR", color)
+        out = Terminal()
+        monkeypatch.setattr("sys.stdout", out)
+        print_said("user: It is [red]\x1b[31m")
+        shown[color] = out.getvalue()
+    assert re.search(r"\x1b\[1;34muser: ?\x1b\[0m", shown[""])
+    assert "\x1b[1;34m" not in shown["1"]
+    assert all("It is [red]\\x1b[31m" in it for it in shown.values())
 
 
 def test_a_table_is_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
