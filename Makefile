@@ -277,7 +277,7 @@ campaign: $(VENV)/.bench
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/opensearch
 	$(BIN)/python -m benchmarks.storms.nodes
 	$(BIN)/python -m benchmarks.storms.sentinels
-	$(BIN)/python -m benchmarks.storms.failovers --trials 50 --write
+	$(BIN)/python -m benchmarks.storms.failovers --trials 50 --clusters 2 --pace 1 --record build/failovers.jsonl --write
 	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/full/test_oci_kills.py tests/backends/oci/full/test_oci_double.py
 
 clean:

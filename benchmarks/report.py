@@ -21,9 +21,17 @@ def add_write(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", action="store_true", help="keep the page in benchmarks/results")
 
 
-def publish(name: str, page: str, *, write: bool) -> None:
-    """Print a page of Markdown; with ``write``, keep it as ``benchmarks/results/NAME.md``."""
-    text = f"{page.strip()}\n\nMeasured by `{_command()}` at commit {_commit()} on {_date()}.\n"
+def publish(name: str, page: str, *, write: bool, commit: str | None = None) -> None:
+    """Print a page of Markdown; with ``write``, keep it as ``benchmarks/results/NAME.md``.
+
+    Args:
+        name: Of the page.
+        page: Its text, without the last line.
+        write: Keep the page.
+        commit: That was measured; ``None``: that of the working tree.
+    """
+    commit = commit or find_commit()
+    text = f"{page.strip()}\n\nMeasured by `{_command()}` at commit {commit} on {_date()}.\n"
     print("\n" + text)
     if write:
         (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
@@ -37,8 +45,8 @@ def _command() -> str:
     return shlex.join(["python", "-m", module.name, *words])
 
 
-def _commit() -> str:
-    """The commit that is measured, and if the package differs from it."""
+def find_commit() -> str:
+    """Return the commit that is measured, and if the package differs from it."""
     commit = _git("rev-parse", "--short", "HEAD")
     return commit + (" with changes" if _git("status", "--porcelain", "locus_store") else "")
 

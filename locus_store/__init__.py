@@ -14,6 +14,7 @@ from locus_store.errors import (
     MissingExtraError,
     NotFoundError,
     NotOwnerError,
+    OutcomeUnknownError,
     SchemaError,
     SerializationError,
     UnsupportedError,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
+    from locus_store.backends.postgresql.options import limit_staleness
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
@@ -143,6 +145,7 @@ __all__ = [
     "OracleCheckpointSaver",
     "OracleMessageLog",
     "OracleStore",
+    "OutcomeUnknownError",
     "Popped",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
@@ -173,6 +176,7 @@ __all__ = [
     "UnsupportedError",
     "file_checkpointer",
     "http_checkpointer",
+    "limit_staleness",
     "memory_checkpointer",
     "oci_bucket_checkpointer",
     "open_checkpointer",
@@ -222,6 +226,7 @@ _LAZY = {
     **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
+    "limit_staleness": "backends.postgresql.options",
     "CheckpointerCapabilities": "types",
     "Tenant": "types",
 }

@@ -18,6 +18,7 @@ from locus_store.runtime.observe import count, measure_stored, note, observe, re
 from locus_store.types import (
     Active,
     ArchivedThread,
+    ArchivedWrite,
     CheckpointerCapabilities,
     Expected,
     Head,
@@ -649,7 +650,8 @@ class StoresWrites(StorageBackend):
             known: The version that writes with a ``basis`` are frames against.
             seen: Task and place of the writes that the caller loaded, or sent itself. Others come
                 from another run of the same checkpoint. ``None``: not checked.
-            must_exist: What must be stored when the writes are; see ``has_thread``.
+            must_exist: What must be stored when the writes are; see ``has_thread``. ``"task"``:
+                an earlier write of each task on the checkpoint.
             ttl_seconds: Time to live of a thread that the writes create. One that has a time to
                 live has at least so much left afterwards, but for a slack; see ``renew``.
 
@@ -797,6 +799,22 @@ class StoresThreads(StoresWrites):
         return await reading.read_states(self, versions, make)
 
 
+class KeepsEffects(StoresThreads):
+    """A backend that reads pending writes with their times, and so can keep effects."""
+
+    async def list_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> list[ArchivedWrite]:
+        """Return the pending writes of a line, or of a checkpoint, by checkpoint, task and place.
+
+        Never from a replica.
+        """
+        found = await self.read_thread(thread_id)
+        lines = [it for it in found.lines if it.namespace == namespace] if found else []
+        writes = [it for line in lines for it in line.writes]
+        return [it for it in writes if checkpoint_id in {None, it.checkpoint_id}]
+
+
 class ErasesThreads(QueriesMetadata, StoresThreads):
     """A backend that removes the threads of a user, or those that metadata names."""
 
@@ -907,7 +925,14 @@ class SharedByTenants(StorageBackend):
 
 
 class FullBackend(
-    ListsThreads, ListsHeads, ListsVersions, SearchesText, ErasesThreads, Vacuums, Expires
+    ListsThreads,
+    ListsHeads,
+    ListsVersions,
+    SearchesText,
+    KeepsEffects,
+    ErasesThreads,
+    Vacuums,
+    Expires,
 ):
     """Has all powers but tenants and SQL transactions; LangGraph, the CLI and transfers need it."""
 
@@ -921,6 +946,7 @@ _POWERS: Final[dict[str, type[StorageBackend]]] = {
     "list_threads": ListsThreads,
     "list_with_metadata": ListsHeads,
     "tenants": SharedByTenants,
+    "effects": KeepsEffects,
 }
 """The power behind each capability."""
 

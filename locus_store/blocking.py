@@ -122,6 +122,9 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
     copy_thread = make_blocking(BaseCheckpointer.copy_thread)
     list_threads = make_blocking(StorageBackendAdapter.list_threads)
     list_with_metadata = make_blocking(BaseCheckpointer.list_with_metadata)
+    effect = make_blocking(BaseCheckpointer.effect)
+    effects = make_blocking(BaseCheckpointer.effects)
+    resolve_effect = make_blocking(BaseCheckpointer.resolve_effect)
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call on the loop, and return its record of loads to the caller's context."""

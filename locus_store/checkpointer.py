@@ -25,6 +25,7 @@ from locus_store.backend import (
     Vacuums,
     needs,
 )
+from locus_store.effects import RunsEffects
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.background import Saving, wait_for_saves
 from locus_store.runtime.observe import note, observe
@@ -58,7 +59,7 @@ REMEMBERED_THREADS = 4096
 """Threads whose outstanding loads one adapter remembers; the least recent go first."""
 
 
-class BaseCheckpointer(ForTenants, Closing, ABC, Generic[S]):
+class BaseCheckpointer(RunsEffects, ForTenants, Closing, ABC, Generic[S]):
     """Saves and restores the states of threads; ``Agent(checkpointer=...)`` calls it.
 
     A subclass with ``save``, ``load`` and ``list_checkpoints`` works wherever a checkpointer goes;

@@ -9,6 +9,7 @@ LocusStoreError
 ├── SchemaError             the schema is missing, another program's, too old or too new
 ├── ConnectionFailedError   the server or file cannot be reached (ConnectionError)
 ├── BackendError            the backend failed; the driver's error is __cause__
+├── OutcomeUnknownError     a call of an effect may have been made; a person decides (effect)
 ├── IntegrityError          stored data is damaged
 ├── InvalidArgumentError    an id, option or URL is not valid (ValueError)
 └── MissingExtraError       a driver is not installed; names the pip command (ImportError)
@@ -86,6 +87,10 @@ class ConnectionFailedError(LocusStoreError, ConnectionError):
 
 class BackendError(LocusStoreError):
     """The backend failed; the driver's error is ``__cause__``."""
+
+
+class OutcomeUnknownError(LocusStoreError):
+    """A call of an effect was begun, and its outcome is unknown; it was not made again."""
 
 
 class IntegrityError(LocusStoreError):

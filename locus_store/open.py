@@ -10,8 +10,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.sharded import ShardedBackend, ShardedMessageLog
-from locus_store.backends.sharded.backend import SHARDED, check_urls, split_urls
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.saver import CheckpointSaver
@@ -23,6 +21,7 @@ from locus_store.types.options import (
     split_options,
     split_url,
 )
+from locus_store.versions.sharding import SHARDED, HasShards, check_urls, split_urls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,7 +138,7 @@ class Storage:
     @property
     def has_messages(self) -> bool:
         """True if ``messages`` returns a message log."""
-        has_its_own = isinstance(self.backend, DocumentBackend | ShardedBackend)
+        has_its_own = isinstance(self.backend, DocumentBackend | HasShards)
         return has_its_own or self._class_of("messages") is not None
 
     def checkpointer(
@@ -185,8 +184,8 @@ class Storage:
         made: BaseMessageLog
         if isinstance(self.backend, DocumentBackend):
             made = DocumentMessageLog(self.backend, owns=False, ttl_seconds=ttl_seconds)
-        elif isinstance(self.backend, ShardedBackend):
-            made = _make_sharded_log(self.backend, ttl_seconds)
+        elif isinstance(self.backend, HasShards):
+            made = _make_sharded_log(self.backend, ttl_seconds, owns=False)
         elif kind := self._class_of("messages"):
             made = kind(backend=self.backend, ttl_seconds=ttl_seconds)
         else:
@@ -224,11 +223,11 @@ class Storage:
         await self.close()
 
 
-def _make_sharded_log(
-    backend: ShardedBackend, ttl_seconds: float | None, *, owns: bool = False
-) -> ShardedMessageLog:
+def _make_sharded_log(backend: Any, ttl_seconds: float | None, *, owns: bool) -> BaseMessageLog:
+    kind = import_module("locus_store.backends.sharded").ShardedMessageLog
     logs = [Storage(it).messages(ttl_seconds=ttl_seconds) for it in backend.shards]
-    return ShardedMessageLog(backend, logs, owns=owns)
+    made: BaseMessageLog = kind(backend, logs, owns=owns)
+    return made
 
 
 def _store_in_memory(backend: StorageBackend, kind: Any, options: Mapping[str, Any]) -> BaseStore:
@@ -297,7 +296,8 @@ def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) ->
             raise InvalidArgumentError(
                 f"the URL of shard {at} has {name}=, which is of the set: pass it as an argument"
             )
-    return Storage(ShardedBackend([it.backend for it in each]), **of_checkpoints)
+    kind = import_module("locus_store.backends.sharded").ShardedBackend
+    return Storage(kind([it.backend for it in each]), **of_checkpoints)
 
 
 def open_checkpointer(
@@ -392,7 +392,7 @@ def _alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     return _class_in(folder, part)(**given)
 
 
-def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> ShardedMessageLog:
+def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> BaseMessageLog:
     """Return the message log of a set.
 
     Raises:
@@ -405,7 +405,6 @@ def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> ShardedM
     ttl_seconds = options.get("ttl_seconds")
     others = {name: it for name, it in options.items() if name != "ttl_seconds"}
     backend = open_storage(url, **others).backend
-    assert isinstance(backend, ShardedBackend)  # noqa: S101  (the URL says so)
     return _make_sharded_log(backend, ttl_seconds, owns=True)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import check_keep_last, check_on_conflict
+from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop, wait_for_end
@@ -48,7 +49,7 @@ NAMESPACE: Final = "namespace"
 _SHOWN_CHARACTERS: Final = 200
 
 
-class CheckpointSaver(ForTenants, Closing):
+class CheckpointSaver(RunsEffects, ForTenants, Closing):
     """Stores the steps of a graph runner.
 
     Each namespace of a thread has versions of its own. Without an id, ``get`` returns the newest

@@ -153,6 +153,17 @@ def shared_database(postgresql: servers.Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def divided_database(postgresql: servers.Server) -> Iterator[str]:
+    """URL of a database with partitions, in which each test has a tenant."""
+    from locus_store.backends.postgresql.partitions import partition
+
+    name = postgresql.new_database(template=postgresql.migrated_template())
+    partition(postgresql.url(name), 4)
+    yield postgresql.url(name)
+    postgresql.drop_database(name)
+
+
+@pytest.fixture(scope="session")
 def shared_shards(postgresql: servers.Server) -> Iterator[list[str]]:
     """URLs of the databases of a set of shards in which each test has a tenant."""
     names = [postgresql.new_database() for _ in range(2)]

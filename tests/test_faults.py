@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -17,6 +19,7 @@ from locus_store import (
     StorageBackendAdapter,
     backend,
     checkpointer,
+    effects,
     sqlite_checkpointer,
     versions,
 )
@@ -360,6 +363,70 @@ def stars_are_operators(patch: Patch) -> None:
 
     patch.setattr(documents, "query_words", words)
     patch.setattr(text.Match, "add", add)
+
+
+# --- effects
+
+
+@caught_by("test_a_finished_effect_is_not_called_again")
+def a_result_is_not_kept(patch: Patch) -> None:
+    patch.setattr(effects, "_STATUS", {**effects._STATUS, "finished": "open"})
+
+
+@caught_by("test_a_call_that_failed_is_not_repeated")
+def a_call_that_failed_is_open(patch: Patch) -> None:
+    patch.setattr(effects, "_STATUS", {**effects._STATUS, "failed": "open"})
+
+
+@caught_by("test_a_copy_made_during_a_call_does_not_know_its_outcome")
+def an_intent_is_no_call(patch: Patch) -> None:
+    patch.setattr(effects, "_STATUS", {**effects._STATUS, "begun": "open"})
+
+
+@caught_by("test_a_repeated_call_has_the_same_idempotency_key")
+def each_call_has_a_key_of_its_own(patch: Patch) -> None:
+    invoke = effects._invoke
+    patch.setattr(effects, "_invoke", lambda call, _: invoke(call, uuid4().hex))
+
+
+@caught_by("test_of_many_callers_at_once_one_calls")
+def an_intent_is_stored_beside_another(patch: Patch) -> None:
+    async def list_writes(self, *args):
+        found = await listed(self, *args)
+        await asyncio.sleep(0)
+        return found
+
+    listed = MemoryBackend.list_writes
+    patch.setattr(MemoryBackend, "list_writes", list_writes)
+    patch.setattr(lines_, "_require_own", lambda *_: None)
+
+
+@caught_by("test_a_thread_that_is_deleted_during_a_call_stays_deleted")
+def a_result_needs_no_intent(patch: Patch) -> None:
+    async def put(self, thread_id, key, writes, *, must_exist=None, **options):
+        return await put_writes(self, thread_id, key, writes, **options)
+
+    put_writes = MemoryBackend.put_writes
+    patch.setattr(MemoryBackend, "put_writes", put)
+
+
+@caught_by("test_other_arguments_are_refused")
+def arguments_are_not_compared(patch: Patch) -> None:
+    patch.setattr(effects, "_hash", lambda _: None)
+
+
+@caught_by("test_an_error_that_did_nothing_is_no_unknown_outcome")
+def every_error_is_an_unknown_outcome(patch: Patch) -> None:
+    patch.setattr(effects, "_STATUS", {**effects._STATUS, "open": "unknown"})
+
+
+@caught_by("test_versions_that_go_leave_the_effects")
+def effects_go_with_versions(patch: Patch) -> None:
+    async def remove(self, thread_id, checkpoint_ids=None, **options):
+        return await removed(self, thread_id, None, **options)
+
+    removed = MemoryBackend.remove
+    patch.setattr(MemoryBackend, "remove", remove)
 
 
 # --- what runs them

@@ -19,12 +19,7 @@ from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from agent_framework import (
-    FileCheckpointStorage,
-    FileHistoryProvider,
-    Message,
-    WorkflowCheckpoint,
-)
+from agent_framework import FileCheckpointStorage, FileHistoryProvider, Message, WorkflowCheckpoint
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import InMemoryConversationStore
 from pydantic_ai.messages import ModelRequest

@@ -172,6 +172,29 @@ def vector_index(
     )
 
 
+@add_command(db)
+def partition(
+    *,
+    by_line: Annotated[
+        int, typer.Option(help="Partitions: a power of two up to 256; 1 makes plain tables again.")
+    ],
+    at: TableOptions,
+) -> None:
+    """Divide the tables of versions in PostgreSQL into hash partitions, beside readers and writers.
+
+    It needs the space of the largest table once more. An interrupted run is continued by the next
+    one, and undone by one with the present number. Restart the processes that have the database
+    open.
+    """
+    module = importlib.import_module("locus_store.backends.postgresql.partitions")
+    with show_progress("copying"):
+        waited = module.partition(at.url, by_line, **at.names)
+    if waited is None:
+        print_line(f"partitions by line: {by_line} already; nothing was changed")
+    else:
+        print_line(f"partitions by line: {by_line}; saves waited for {waited:.2f} s at most")
+
+
 @add_command(db, "user-ids")
 def user_ids(
     users: Annotated[str, typer.Argument(metavar="TYPE", help="string, int or bigint.")],
@@ -337,22 +360,33 @@ def group_of_shards() -> None:
 
 
 @add_command(shards)
-def rebalance(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+def rebalance(
+    *,
+    url: Url = DEFAULT_URL,
+    remove: Annotated[
+        str | None, typer.Option(help="Remove the shard of this URL, the last one of the list.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Add the databases at the end of a sharded: URL to its set, and move threads to them.
 
     First restart the applications with the longer URL; they may read and write meanwhile. An
     interrupted rebalance is continued by the next one. --json: {shards, moved}.
     """
     with show_progress("moving"):
-        done = run(_rebalanced(url))
+        done = run(_rebalanced(url, remove))
     text = f"{format_count(done['moved'], 'thread')} moved; the set has {done['shards']} shards"
     put_outcome(done, text, as_json=as_json)
 
 
-async def _rebalanced(url: str) -> dict[str, int]:
+async def _rebalanced(url: str, last: str | None) -> dict[str, int]:
     if not url.startswith("sharded:"):
         raise InvalidArgumentError("pass --url 'sharded:URL URL …', the URLs of all shards")
+    if last is not None and url.removeprefix("sharded:").split()[-1:] != [last]:
+        raise InvalidArgumentError(
+            "--remove names the last URL of the list: only the last shard can be removed"
+        )
     module = importlib.import_module("locus_store.backends.sharded.rebalance")
     async with open_backend(url, creates=True) as backend:
-        done = await module.rebalance(backend)
+        done = await module.rebalance(backend, removes_last=last is not None)
     return {"shards": done.shards, "moved": done.moved}

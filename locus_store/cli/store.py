@@ -144,7 +144,7 @@ def _typed_character(character: str) -> str:
     return character if is_plain else quote(character, safe="")
 
 
-def _value(text: str, what: str) -> Any:
+def read_json(text: str, what: str) -> Any:
     """Return the JSON that was typed, or that of a file or of standard input.
 
     Raises:
@@ -179,7 +179,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _object(text: str | None, what: str) -> dict[str, Any] | None:
-    found = None if text is None else _value(text, what)
+    found = None if text is None else read_json(text, what)
     if found is not None and not isinstance(found, dict):
         raise InvalidArgumentError(f'{what} is a JSON object, such as \'{{"kind": "note"}}\'')
     return found
@@ -348,7 +348,7 @@ def put_item(
     The item loses its embeddings: the command has no model to compute new ones.
     """
     where = parse_namespace(namespace)
-    document, about = _value(value, "the value"), _object(metadata, "--metadata")
+    document, about = read_json(value, "the value"), _object(metadata, "--metadata")
 
     async def stored() -> int:
         async with open_existing_store(at.url, **select_tenant(at.tenant)) as opened:

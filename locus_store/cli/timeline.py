@@ -34,6 +34,7 @@ from locus_store.cli.output import (
 from locus_store.cli.tenants import OneTenant, TenantOptions
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+from locus_store.open import Storage
 from locus_store.timeline.bisect import (
     AT_PATH,
     TEXT,
@@ -387,11 +388,12 @@ def rewind(
     """Save the state of an old version as the new head, with its pending writes; remove nothing.
 
     Agents and graphs continue from it. Of an interrupted LangGraph step, finished tasks keep their
-    results; if some of them would run again, the command names them and saves nothing. --json:
-    {thread_id, namespace, checkpoint_id, from}.
+    results; if some of them would run again, the command names them and saves nothing. The effects
+    that ran since are named: they are not undone. --json: {thread_id, namespace, checkpoint_id,
+    from, effects}.
     """
 
-    async def saved(backend: FullBackend) -> tuple[str, str, str]:
+    async def saved(backend: FullBackend) -> tuple[str, str, str, list[str]]:
         found, version = await find_named(backend, thread, checkpoint, namespace)
         there = await backend.version(found, version, namespace=namespace)
         old = require(there, found, version).checkpoint_id
@@ -404,12 +406,16 @@ def rewind(
             names=task or (),
             runs_again=run_again,
         )
-        return found, old, name
+        effects = Storage(backend).checkpointer().effects
+        since = await effects(found, since=old, namespace=namespace)
+        return found, old, name, [it.key for it in since]
 
-    thread, checkpoint, name = at.ask(saved)
+    thread, checkpoint, name, since = at.ask(saved)
     document = {"thread_id": thread, "namespace": namespace, "checkpoint_id": name}
     text = f"{thread}: the head is {name}, with the state of {checkpoint}"
-    put_outcome(document | {"from": checkpoint}, text, as_json=at.as_json)
+    put_outcome(document | {"from": checkpoint, "effects": since}, text, as_json=at.as_json)
+    if since:
+        note(f"These effects ran since, and are not undone: {', '.join(map(repr, since))}.")
 
 
 # --- reports

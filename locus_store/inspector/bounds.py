@@ -7,8 +7,9 @@ import re
 from base64 import b64decode
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.timeline.conversations import (
     CalledTool,
@@ -19,12 +20,8 @@ from locus_store.timeline.conversations import (
 )
 from locus_store.timeline.paths import CHANNELS, Query, format_path, is_bookkeeping, unwrap
 from locus_store.timeline.readable import select_metadata
+from locus_store.types import Version
 from locus_store.values.filters import STATE_CLASS
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from locus_store.types import Version
 
 ROWS: Final = 200
 """Rows of a table."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
-from locus_store.runtime.stepping import ThreadCall, begin, may_block, wait_for_end
+from locus_store.runtime.stepping import ThreadCall, begin, may_block, run, wait_for_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable
+    from collections.abc import Coroutine, Hashable
 
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -137,3 +139,35 @@ async def wait_for_saves(storage: str, thread_id: str) -> None:
         await asyncio.sleep(0)
     if under_way := _saves.get().get((storage, thread_id)):
         await asyncio.wait(under_way, timeout=PATIENCE_SECONDS)
+
+
+@asynccontextmanager
+async def repeat_beside(work: Callable[[], Awaitable[None]], seconds: float) -> AsyncIterator[None]:
+    """Do work every so many seconds while a block runs."""
+    if may_block():
+        over = threading.Event()
+
+        def keep_on() -> None:
+            while not over.wait(seconds):
+                run(work, [])
+
+        thread = threading.Thread(target=keep_on, name="locus-store-repeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        return
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await work()
+
+    task = asyncio.create_task(keep(), name="locus-store-repeat")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -10,17 +10,15 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.recent import Recent
 from locus_store.runtime.stepping import may_block
+from locus_store.types import Mark
 from locus_store.types.arguments import MAX_COUNT, MAX_TTL_SECONDS
-
-if TYPE_CHECKING:
-    from locus_store.types import Mark
 
 CACHE_TTL_SECONDS: Final = 86_400
 MAX_CACHED_THREADS: Final = 1000

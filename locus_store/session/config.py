@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pydantic import BaseModel
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.cache import StateCache
+from locus_store.types import Mark
 from locus_store.types.arguments import check_id
 from locus_store.types.marks import LoadOrigin, make_thread_key
 from locus_store.types.state_classes import is_model
 from locus_store.types.thread_info import UserIdType, format_user
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from locus_store.types import Mark
 
 VERSION_KEY: Final = "_checkpoint_version"
 """A config that has this key is given the version that a state was made from."""

@@ -6,9 +6,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from locus_store.backend import StorageBackend
 from locus_store.runtime.gathering import NamedLocks
+from locus_store.session.config import Call
 from locus_store.types.thread_info import (
     DescribesThreads,
     PutThread,
@@ -18,10 +20,6 @@ from locus_store.types.thread_info import (
     require_describing,
     require_owner,
 )
-
-if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
-    from locus_store.session.config import Call
 
 OWNER: Final = "owner"
 """Label of a version: the user who saved it, so that a load needs no second query."""

@@ -11,23 +11,21 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import await_to_end
 from locus_store.runtime.stepping import may_block
 from locus_store.session.cache import CachedState, GuardedCache, StateCache
 from locus_store.session.owners import SeenThreads
+from locus_store.types import Mark, Snapshot
+from locus_store.types.marks import LoadOrigin
 from locus_store.types.thread_info import require_describing
 from locus_store.values.encoding import encode
 from locus_store.values.surrogates import escape_within
-
-if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
-    from locus_store.types import Mark, Snapshot
-    from locus_store.types.marks import LoadOrigin
 
 
 class _Flight:

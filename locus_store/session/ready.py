@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
+from typing_extensions import Unpack
+
+from locus_store.backend import StorageBackend
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.cache import (
@@ -17,12 +20,7 @@ from locus_store.session.cache import (
     check_max_threads,
 )
 from locus_store.session.checkpointer import SessionCheckpointer
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from locus_store.backend import StorageBackend
-    from locus_store.types.thread_info import UserIdType
+from locus_store.types.thread_info import UserIdType
 
 DATABASE_VARIABLE: Final = "DATABASE_URL"
 CACHE_VARIABLE: Final = "CACHE_URL"
@@ -117,9 +115,7 @@ class SqliteCheckpointer(SessionCheckpointer):
         max_cached_threads: int | None = None,
         **options: Unpack[SessionOptions],
     ) -> None:
-        from locus_store.backends.sqlite.backend import (  # noqa: PLC0415  (memory needs no SQL)
-            SQLiteBackend,
-        )
+        from locus_store.backends.sqlite.backend import SQLiteBackend  # noqa: PLC0415  (memory needs no SQL)
 
         if (path is None) is (engine is None):
             raise InvalidArgumentError("give a path or an engine")
@@ -140,9 +136,7 @@ class InMemoryCheckpointer(SessionCheckpointer):
 
 
 def _postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
-    from locus_store.backends.postgresql.backend import (  # noqa: PLC0415  (needs a driver)
-        PostgreSQLBackend,
-    )
+    from locus_store.backends.postgresql.backend import PostgreSQLBackend  # noqa: PLC0415  (needs a driver)
 
     if len(place) > 1:
         raise InvalidArgumentError("give one of postgres_dsn, pg_pool and engine")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 from zlib import crc32
 
 import orjson
@@ -10,6 +10,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from locus_store.backends.redis import addresses, scripts
+from locus_store.backends.redis.connections import Connections
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.session.cache import (
@@ -21,9 +22,6 @@ from locus_store.session.cache import (
 )
 from locus_store.types import Mark
 from locus_store.types.arguments import check_text
-
-if TYPE_CHECKING:
-    from locus_store.backends.redis.connections import Connections
 
 DEFAULT_PREFIX: Final = "locus:session:"
 

@@ -6,12 +6,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import wraps
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from locus_store.errors import ConflictError
+from locus_store.effects import EffectLog
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import await_to_end
 from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
@@ -21,6 +20,7 @@ from locus_store.types.arguments import MAX_ID_CHARACTERS, check_id, copy_json_o
 from locus_store.types.thread_info import UserIdType, parse_user
 
 if TYPE_CHECKING:
+    from locus_store.backend import StorageBackend
     from locus_store.session.config import Call
     from locus_store.session.models import Message
     from locus_store.session.owners import Owners
@@ -90,19 +90,17 @@ def make_writer(
 STOP_SECONDS: Final = 3600
 """A stop request that no run has seen by then is dropped."""
 
-TOOL_RESULT_SECONDS: Final = 7 * 86_400
-"""A run that was interrupted may be repeated for so long without calling its tools again."""
-
 STOP: Final = "requested"
 
 
 class RunMethods(SyncWrappers, ABC):
     """Methods that AgentFlow's graphs call beside those of PyAgenity.
 
-    Stop requests and results of tools belong to a thread, and to its user. They are kept in the
-    backend's store, expire, and are removed with the thread.
+    Stop requests and results of tools belong to a thread, and to its user, and are removed with it.
+    Stop requests are kept in the backend's store, and expire.
     """
 
+    ttl_seconds: float | None
     user_id_type: UserIdType
     _owners: Owners
     _writes: Writes
@@ -110,6 +108,15 @@ class RunMethods(SyncWrappers, ABC):
     @property
     @abstractmethod
     def _values(self) -> Values: ...
+
+    @property
+    @abstractmethod
+    def backend(self) -> StorageBackend:
+        """See ``SessionCheckpointer``."""
+
+    @property
+    def _effects(self) -> EffectLog:
+        return EffectLog(self.backend, ttl_seconds=self.ttl_seconds)
 
     @abstractmethod
     def _call(self, config: Mapping[str, Any]) -> Call: ...
@@ -191,26 +198,23 @@ class RunMethods(SyncWrappers, ABC):
     async def aput_tool_result(
         self, config: Mapping[str, Any], tool_call_id: str, result: Mapping[str, Any]
     ) -> None:
-        """Record the result of a tool's call for seven days; the first one stays.
+        """Record the result of a tool's call as an effect of the thread; the first one stays.
 
         Raises:
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the result; nothing was written.
         """
         call = self._call(config)
-        await self._owners.claim(call, lambda: copy_json_object("result", result))
-        place = await self._place(call, "tools")
-        with suppress(ConflictError):
-            await self._values.put(place, str(tool_call_id), result, TOOL_RESULT_SECONDS, 0)
+        kept = copy_json_object("result", result)
+        await self._owners.claim(call)
+        await self._effects.record(call.thread_id, shorten_key(str(tool_call_id)), kept)
 
     async def aget_tool_result(
         self, config: Mapping[str, Any], tool_call_id: str
     ) -> dict[str, Any] | None:
         """Return the recorded result of a tool's call; ``None`` if there is none."""
-        call = self._call(config)
-        found: dict[str, Any] | None = await self._values.get(
-            await self._place(call, "tools"), str(tool_call_id)
-        )
+        call, key = self._call(config), shorten_key(str(tool_call_id))
+        found: dict[str, Any] | None = await self._effects.find_result(call.thread_id, key)
         return found if found is not None and await self._owners.may_read(call) else None
 
     async def _place(self, call: Call, kind: str) -> Namespace:
@@ -291,27 +295,19 @@ class Values:
     def __init__(self, store: BaseStore) -> None:
         self._store = store
 
-    async def put(
-        self, place: Namespace, key: str, value: Any, ttl_seconds: float, version: int | None = None
-    ) -> None:
-        """Store a value in place of that version of it; 0: of none, ``None``: of any.
-
-        Raises:
-            ConflictError: There is another version.
-        """
+    async def put(self, place: Namespace, key: str, value: Any, ttl_seconds: float) -> None:
+        """Store a value."""
         whole = {"key": key, "value": value}
-        await self._store.put(
-            place, _short(key), whole, ttl_seconds=ttl_seconds, expected_version=version
-        )
+        await self._store.put(place, shorten_key(key), whole, ttl_seconds=ttl_seconds)
 
     async def get(self, place: Namespace, key: str) -> Any:
         """Return a value; ``None`` if there is none."""
-        found = await self._store.get(place, _short(key))
+        found = await self._store.get(place, shorten_key(key))
         return None if found is None else found["value"]
 
     async def drop(self, place: Namespace, key: str) -> None:
         """Remove a value, if there is one."""
-        await self._store.delete(place, _short(key))
+        await self._store.delete(place, shorten_key(key))
 
     async def keys(self, place: Namespace) -> AsyncIterator[str]:
         """Yield the keys of a namespace."""
@@ -326,7 +322,7 @@ class Values:
         await self._store.clear_namespace(make_namespace(thread_id, "", None)[:-1], recursive=True)
 
 
-def _short(key: str) -> str:
-    """Return the key that the store has."""
+def shorten_key(key: str) -> str:
+    """Return the key that is stored: a long one as its digest."""
     is_digest = len(key) > MAX_ID_CHARACTERS
     return f"sha256:{sha256(key.encode()).hexdigest()}" if is_digest else key

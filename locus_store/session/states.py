@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pydantic import BaseModel
 
 from locus_store.errors import SerializationError
 from locus_store.session.models import AgentState, StateProvenance
@@ -13,9 +15,6 @@ from locus_store.types.state_classes import is_model, make_label_name
 from locus_store.values.canonical import encode_canonical_json
 from locus_store.values.encoding import require_size
 from locus_store.values.filters import STATE_CLASS
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
 CHOOSE: Final = 'choose another class: config["state_class"] or bind_state_type()'
 """The advice for a stored state that does not fit its class."""

@@ -12,6 +12,7 @@ from locus_store.sql import message_log
 from locus_store.sql.columns.types import now
 from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
+from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import is_live, make_same_thread_condition
 from locus_store.sql.threads.thread_rows import make_user_condition
@@ -81,6 +82,24 @@ def read_writes(
     return {} if line is None else pending.group_by_checkpoint(it, line, checkpoint_ids)
 
 
+def list_writes(
+    reads: Reads, thread_id: str, namespace: str, checkpoint_id: str | None
+) -> list[ArchivedWrite]:
+    """See ``KeepsEffects.list_writes``."""
+    threads, lines, writes = reads.tables.threads, reads.tables.lines, reads.tables.writes
+    query = (
+        sa.select(writes)
+        .join(lines, lines.c.line == writes.c.line)
+        .join(threads, make_same_thread_condition(reads.tables))
+        .where(lines.c.tenant == reads.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.namespace == namespace, is_live(reads.tables))
+    )
+    if checkpoint_id is not None:
+        query = query.where(writes.c.checkpoint_id == checkpoint_id)
+    found = _archived_writes(reads.connection.execute(query).mappings())
+    return sorted(found, key=versions.make_archive_sort_key)
+
+
 def list_namespaces(it: Repository, thread_id: str) -> list[str]:
     """See ``StoresThreads.namespaces``."""
     threads, lines = it.tables.threads, it.tables.lines
@@ -145,7 +164,10 @@ def _lines(it: Repository, thread_id: str) -> list[ArchivedLine]:
             floor=row.floor,
             last_sequence=row.last_sequence,
             records=_records(it, row.line),
-            writes=sorted(_archived_writes(it, row.line), key=versions.make_archive_sort_key),
+            writes=sorted(
+                _archived_writes(pending.read_rows(it, row.line)),
+                key=versions.make_archive_sort_key,
+            ),
         )
         for row in it.connection.execute(query).all()
     ]
@@ -171,8 +193,8 @@ def _records(it: Repository, line: int) -> list[ArchivedRecord]:
     ]
 
 
-def _archived_writes(it: Repository, line: int) -> Iterable[ArchivedWrite]:
-    for row in pending.read_rows(it, line):
+def _archived_writes(rows: Iterable[sa.RowMapping]) -> Iterable[ArchivedWrite]:
+    for row in rows:
         yield ArchivedWrite(
             checkpoint_id=row["checkpoint_id"],
             write=pending.write_of(row),

@@ -16,13 +16,7 @@ from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
 from locus_store.sql.threads.segments import Joining
 from locus_store.sql.threads.thread_rows import has_thread
-from locus_store.types.arguments import (
-    check_days,
-    check_limit,
-    check_names,
-    check_scan,
-    check_text,
-)
+from locus_store.types.arguments import check_days, check_limit, check_names, check_scan, check_text
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
 from locus_store.values.text import query_words
@@ -39,6 +33,7 @@ if TYPE_CHECKING:
     from locus_store.types import (
         Active,
         ArchivedThread,
+        ArchivedWrite,
         Head,
         Hit,
         LineContents,
@@ -292,6 +287,14 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
         check_names(thread_id, namespace, *checkpoint_ids)
         return await self._read(
             lambda it: archives.read_writes(it, thread_id, namespace, checkpoint_ids)
+        )
+
+    async def list_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> list[ArchivedWrite]:
+        check_names(thread_id, namespace, checkpoint_id)
+        return await self._query(
+            lambda it: archives.list_writes(it, thread_id, namespace, checkpoint_id), self._runner
         )
 
     async def namespaces(self, thread_id: str) -> list[str]:

@@ -7,6 +7,7 @@ in order costs one SELECT.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -39,7 +40,13 @@ from locus_store.sql.schema.status import (
     read_settings,
     read_status,
 )
-from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, make_tables
+from locus_store.sql.schema.tables import (
+    DEFAULT_PREFIX,
+    PARTITIONED,
+    Tables,
+    check_prefix,
+    make_tables,
+)
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -440,10 +447,15 @@ def excluding_names(
 def _named(prefix: str) -> Callable[[Any], bool]:
     """Return a predicate that recognizes our tables by name."""
     names = make_tables(prefix).names
+    moved = re.compile(rf"{prefix}({'|'.join(PARTITIONED)})_(p\d+_\d+|new|log|old)")
     made = ("search", "embeddings", "lock")  # on request
     # Oracle's indexes of words and vectors have tables of their own.
     grown = tuple(f"{of}{prefix}{it}".lower() for it in made for of in ("", "dr$", "vector$"))
-    return lambda name: name in names or str(name).lower().startswith(grown)
+    return lambda name: (
+        name in names
+        or str(name).lower().startswith(grown)
+        or moved.fullmatch(str(name)) is not None
+    )
 
 
 include_object: Final = excluding()

@@ -7,10 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
-from locus_store.errors import (
-    ConflictError,
-    UnsupportedError,
-)
+from locus_store.errors import ConflictError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, run_joined

@@ -25,6 +25,7 @@ from __future__ import annotations
 from locus_store.testing.backend import StorageBackendContract
 from locus_store.testing.conflicts import Conflicts
 from locus_store.testing.deleting import Deleting, Expiry, Retention
+from locus_store.testing.effects import EffectRules
 from locus_store.testing.finding import Metadata, Search, ThreadListRules
 from locus_store.testing.history import HistoryRules, LineageRules
 from locus_store.testing.kit import (
@@ -67,6 +68,7 @@ __all__ = [
     "Conflicts",
     "Copying",
     "Deleting",
+    "EffectRules",
     "Expiry",
     "HistoryRules",
     "Integrity",
@@ -104,6 +106,6 @@ class MinimalCheckpointerContract(Minimal):
 class CheckpointerContract(
     Minimal, RoundTrip, HistoryRules, LineageRules, Conflicts, Deleting, Retention, Expiry,
     ThreadListRules, Metadata, Search, Copying, Arguments, Concurrency, Integrity, Marks,
-    StateClasses, Tenants, LimitRules,
+    StateClasses, Tenants, LimitRules, EffectRules,
 ):  # fmt: skip
     """Everything that a checkpointer of this package promises; see the module's docstring."""

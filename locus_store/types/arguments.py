@@ -135,16 +135,6 @@ def check_days(days: object) -> float:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def check_number(name: str, value: object, most: float) -> None:
-    """Refuse an option that is not a number from 0 to ``most``.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
-        raise InvalidArgumentError(f"{name}={value!r} must be a number from 0 to {most:g}")
-
-
 def compile_thread_pattern(pattern: str) -> re.Pattern[str]:
     """Return the shell-style pattern of ``list_threads`` as a regular expression."""
     check_text("pattern", pattern, minimum=0)

@@ -13,13 +13,7 @@ from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentErr
 from locus_store.types.arguments import check_names, check_text, copy_json_object
 from locus_store.types.records import ArchivedMessage
 from locus_store.values.canonical import canonicalize, encode_canonical_json
-from locus_store.values.encoding import (
-    digest,
-    encode,
-    join_frames,
-    pack_frame,
-    require_size,
-)
+from locus_store.values.encoding import digest, encode, join_frames, pack_frame, require_size
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import decode_restored, escape, restore
 from locus_store.values.text import fold

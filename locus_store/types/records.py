@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OnConflict = Literal["raise", "branch", "overwrite"]
 """The reaction of a save to another writer's save since the load."""
 
-MustExist = Literal["thread", "checkpoint"]
+MustExist = Literal["thread", "checkpoint", "task"]
 """The record without which pending writes are refused: their thread, or their checkpoint."""
 
 
@@ -58,6 +58,9 @@ class CheckpointerCapabilities:
 
     messages: bool = False
     """Message logs: ``open_message_log``."""
+
+    effects: bool = False
+    """Calls of tools that run once: ``effect``, ``effects`` and ``resolve_effect``."""
 
 
 def make_unsupported_error(name: str, declared: object, capability: str) -> UnsupportedError:

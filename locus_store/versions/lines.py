@@ -240,6 +240,8 @@ def put_writes(
     if is_framed and (record is None or make_mark(lines, line, record) != known):
         return False
     there = lines.written(line, checkpoint_id)
+    if must_exist == "task" and not {it.task_id for it in writes} <= {name for name, _ in there}:
+        raise make_deleted_error(checkpoint_id)
     if seen is not None and any(key not in seen for key in there):
         found = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
         _require_own(found, {(it.task_id, it.idx): it for it in writes}, seen, checkpoint_id)

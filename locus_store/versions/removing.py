@@ -7,14 +7,7 @@ from itertools import groupby
 
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.values import frames
-from locus_store.versions.lines import (
-    REBUILT,
-    RECORD_OVERHEAD,
-    Line,
-    Lines,
-    Record,
-    is_visible,
-)
+from locus_store.versions.lines import REBUILT, RECORD_OVERHEAD, Line, Lines, Record, is_visible
 
 
 def remove_named(

@@ -1,20 +1,21 @@
 """Shards: the layout of a set of databases, the place of a thread in it, and moves between places.
 
-A set grows at its end only: its shards are numbered, and a thread's place depends on its tenant,
-its id and the number of shards. docs/decisions/0286 explains the states of a layout.
+A set grows and shrinks at its end only: its shards are numbered, and a thread's place depends on
+its tenant, its id and the number of shards. docs/decisions/0286 explains the states of a layout.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 
 import orjson
 
-from locus_store.errors import IntegrityError
+from locus_store.errors import IntegrityError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,38 @@ if TYPE_CHECKING:
     from locus_store.types import Active, ArchivedThread, Head
     from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 
+SHARDED: Final = "sharded:"
+"""The beginning of the URL of a set of shards."""
+
+
+def split_urls(url: str) -> list[str]:
+    """Return the URLs of the shards in the URL of a set.
+
+    Raises:
+        InvalidArgumentError: There are none.
+    """
+    urls = url.removeprefix(SHARDED).split()
+    if not urls:
+        raise InvalidArgumentError(
+            "sharded: is followed by the URLs of the shards, with spaces between them"
+        )
+    return urls
+
+
+def check_urls(urls: Sequence[str]) -> None:
+    """Refuse a list of URLs that cannot be those of shards.
+
+    Raises:
+        InvalidArgumentError: It is not a list, is empty, or has a URL twice.
+    """
+    if isinstance(urls, str) or not urls:
+        raise InvalidArgumentError("urls must be a list of URLs, one for each shard")
+    for at, url in enumerate(urls):
+        if url in urls[:at]:
+            first = list(urls).index(url) + 1
+            raise InvalidArgumentError(f"shards {first} and {at + 1} have the same URL")
+
+
 HIDDEN_TENANT: Final = "_moving_"
 """Prefix of the tenants that hold the copies of threads on their way."""
 
@@ -30,7 +63,7 @@ HIDDEN_TENANT: Final = "_moving_"
 def choose_shard(shards: int, tenant: str | None, thread_id: str) -> int:
     """Return the number of the shard of a thread: the highest hash of shard and thread.
 
-    Rendezvous hashing: one more shard moves only the threads that belong to it.
+    Rendezvous hashing: a shard more or less moves only the threads that belong to it.
     """
     if shards == 1:
         return 0
@@ -39,7 +72,21 @@ def choose_shard(shards: int, tenant: str | None, thread_id: str) -> int:
 
 
 COPY_TENANT: Final = f"{HIDDEN_TENANT}copy_"
-"""Prefix of those among them that hold copies of ``copy_thread``."""
+"""Prefix of those among them that hold copies of ``copy_thread``; the client's time follows."""
+
+COPY_SECONDS: Final = 3600
+"""A copy between two databases that is older was left by a process that ended."""
+
+
+def make_copy_tenant() -> str:
+    """Return the name of a tenant for one copy."""
+    return f"{COPY_TENANT}{int(time.time()):x}_{uuid4().hex}"
+
+
+def is_under_way(tenant: str) -> bool:
+    """Return whether a hidden tenant may have the copy of a ``copy_thread`` that has not ended."""
+    begun = tenant.removeprefix(COPY_TENANT)
+    return begun != tenant and int(begun.partition("_")[0], 16) > time.time() - COPY_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +101,8 @@ class ShardLayout:
     """Number of shards."""
 
     former: int
-    """Number of shards before the last change; threads may be at their places of that time."""
+    """Number of shards before the last change; threads may be at their places of that time. More
+    than ``shards``: the last one was removed, or is to be."""
 
     epoch: int = 1
     """Counts the changes; 0: the set is not complete, and was never used."""
@@ -66,9 +114,19 @@ class ShardLayout:
     def get_places(self, tenant: str | None, thread_id: str) -> tuple[int, int]:
         """Return the numbers of the shards where a thread was and where it belongs."""
         place = choose_shard(self.shards, tenant, thread_id)
-        if self.state == "stable" or place < self.former:
+        if self.state == "stable":
             return place, place
         return choose_shard(self.former, tenant, thread_id), place
+
+    @property
+    def databases(self) -> int:
+        """Number of databases, with one that was removed."""
+        return max(self.shards, self.former)
+
+    @property
+    def used(self) -> int:
+        """Number of databases that may have threads."""
+        return self.shards if self.state == "stable" else self.databases
 
     def change(self, **changes: object) -> ShardLayout:
         """Return the next layout."""
@@ -119,6 +177,12 @@ class Move:
     def from_text(cls, text: str) -> Move:
         """Return the move in JSON."""
         return cls(**orjson.loads(text))
+
+
+class HasShards:
+    """A backend over the databases of a set, whose module is imported with the first set."""
+
+    shards: Sequence[Any]
 
 
 class JoinsShards(ABC):

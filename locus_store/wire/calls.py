@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_typ
 from locus_store.backend import (
     ErasesThreads,
     Expires,
+    KeepsEffects,
     ListsHeads,
     ListsThreads,
     ListsVersions,
@@ -140,6 +141,7 @@ CALLS: Final = (
     *_calls("threads", QueriesMetadata, "read", "query", "tagged"),
     *_calls("threads", StoresWrites, "read", "writes_of"),
     *_calls("threads", StoresWrites, "write", "store_writes"),
+    *_calls("threads", KeepsEffects, "read", "list_writes"),
     *_calls("threads", StoresThreads, "read", "scan", "read_thread", "namespaces", "records"),
     *_calls("threads", StoresThreads, "write", "copy_thread", "restore"),
     *_calls("threads", StoresThreads, "admin", "prune"),

@@ -1,6 +1,6 @@
 """Fail-over of PostgreSQL under Patroni, in short: benchmarks/storms/failovers.
 
-Each fault once with a synchronous standby, and one kill without; ``make campaign`` does the rest.
+Each fault twice with a synchronous standby, and two kills without; ``make campaign`` does the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def programs() -> None:
 
 
 def test_a_fail_over_loses_no_acknowledged_save_and_nothing_is_restarted() -> None:
-    done = ran("failovers", "--trials", "1", "--asynchronous", "kill")
+    done = ran("failovers", "--trials", "2", "--clusters", "2", "--asynchronous", "kill")
     assert re.search(r"^wrong: 0$", done.stdout, re.MULTILINE), done.stdout + done.stderr
     assert done.returncode == 0, done.stdout + done.stderr
 

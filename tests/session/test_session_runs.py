@@ -15,6 +15,7 @@ from locus_store import (
     InvalidArgumentError,
     NotOwnerError,
     SerializationError,
+    StorageBackendAdapter,
 )
 from locus_store.session import AgentState, LocalCache, Message, SessionCheckpointer
 from locus_store.session.config import VERSION_KEY
@@ -157,15 +158,28 @@ async def test_a_call_without_a_user_reaches_the_run_of_the_threads_user(session
 async def test_what_a_run_leaves_expires_and_goes_with_the_thread(session) -> None:
     await session.aput_tool_result(ALICE, "call", {"n": 1})
     await session.arequest_stop(ALICE)
-    store = session._values._store
-    tool = await store.get_item(make_namespace("t", "tools", "alice"), "call")
-    stop = await store.get_item(make_namespace("t", "stop", "alice"), "requested")
-    assert (tool.ttl_seconds, stop.ttl_seconds) == (7 * 86_400, 3600)
+    stop = await session._values._store.get_item(make_namespace("t", "stop", "alice"), "requested")
+    assert stop.ttl_seconds == 3600
     await session.aput_tool_result({"thread_id": "t2"}, "call", {"n": 2})
     await session.aclean_thread(ALICE)
     assert await session.aget_tool_result(ALICE, "call") is None
     assert not await session.ais_stop_requested(ALICE)
     assert await session.aget_tool_result({"thread_id": "t2"}, "call") == {"n": 2}
+
+
+async def test_a_tools_result_is_an_effect_of_the_thread(session) -> None:
+    checkpointer = StorageBackendAdapter(session.backend)
+    await session.aput_tool_result(ALICE, "call", {"n": 1})
+    await session.aput_tool_result(ALICE, "long" * 100, {"n": 2})
+    assert [(it.status, it.result) for it in await checkpointer.effects("t")] == [
+        ("finished", {"n": 1}),
+        ("finished", {"n": 2}),
+    ]
+    assert await session.aget_tool_result(ALICE, "long" * 100) == {"n": 2}
+    await checkpointer.effect("t", "other", lambda _: {"n": 3})
+    assert await session.aget_tool_result(ALICE, "other") == {"n": 3}
+    assert (await session.backend.forget_user("alice"))["threads"] == 1
+    assert await session.aget_tool_result(ALICE, "call") is None
 
 
 # --- cached values

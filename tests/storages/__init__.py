@@ -192,6 +192,7 @@ STORAGES: Final = {
     "postgresql": Kind("postgresql.OnServer", (*EVERY, "locus states"), everyday=HALF),
     "postgresql-ungrouped": Kind("postgresql.Ungrouped", ONE, wraps("connection")),
     "postgresql-segments": Kind("postgresql.Joined", ONE, wraps("layout")),
+    "postgresql-partitions": Kind("postgresql.Divided", THREADS),
     "postgresql-index": Kind("postgresql.Indexed", ONE, wraps("search")),
     "postgresql-engine": Kind("postgresql.OverEngine", ONE, wraps("connection")),
     "postgresql-pool": Kind("postgresql.OverPool", ONE, wraps("connection")),

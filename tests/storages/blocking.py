@@ -37,7 +37,7 @@ def _in_a_thread(name: str) -> Any:
 for _name in (
     "save", "load", "list_checkpoints", "delete", "exists", "open", "close", "search",
     "query_by_metadata", "get_metadata", "vacuum", "expire", "copy_thread", "list_threads",
-    "list_with_metadata", "tenants",
+    "list_with_metadata", "tenants", "effect", "effects", "resolve_effect",
 ):  # fmt: skip
     setattr(Unblocked, _name, _in_a_thread(_name))
 Unblocked.__abstractmethods__ = frozenset()

@@ -119,6 +119,15 @@ class Alone(OnServer):
         return {}
 
 
+class Divided(OnServer):
+    """Tables with partitions, where reads find the line first."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        if self.tenant:
+            self.database = self.url = self.fixture("divided_database")
+
+
 class Joined(Alone):
     """Segments change no answer, and nothing that was deleted is left in them."""
 

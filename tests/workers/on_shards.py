@@ -1,5 +1,7 @@
 """A process whose children rebalance the set of shards that a line of its input names.
 
+``remove`` before the URLs removes the last one.
+
 It prints ``started PID``, ``step`` before and after each change of a shard, and ``ended`` when the
 child has ended.
 """
@@ -32,9 +34,10 @@ def report(name: str) -> None:
     setattr(SqlShard, name, reporting)
 
 
-async def run(urls: list[str]) -> None:
-    async with open_sharded(urls) as storage:
-        await rebalance(storage.backend)
+async def run(words: list[str]) -> None:
+    removes_last = words[0] == "remove"
+    async with open_sharded(words[removes_last:]) as storage:
+        await rebalance(storage.backend, removes_last=removes_last)
 
 
 def have_children_rebalance() -> None:

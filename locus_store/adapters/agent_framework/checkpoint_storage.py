@@ -19,13 +19,7 @@ from locus_store.adapters.agent_framework.values import (
     CheckpointValues,
 )
 from locus_store.adapters.logs import MAX_PLACES, Adapter, make_thread_id
-from locus_store.backend import (
-    ListsThreads,
-    QueriesMetadata,
-    StorageBackend,
-    StoresThreads,
-    needs,
-)
+from locus_store.backend import ListsThreads, QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer

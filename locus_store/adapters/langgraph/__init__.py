@@ -9,8 +9,9 @@ except ImportError as exc:
         f"LangGraph is not installed: {make_install_command('langgraph')}"
     ) from exc
 
+from locus_store.adapters.langgraph.durable_tools import durable_tool
 from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.adapters.langgraph.store import LangGraphStore
 
-__all__ = ["ExactSerializer", "LangGraphSaver", "LangGraphStore"]
+__all__ = ["ExactSerializer", "LangGraphSaver", "LangGraphStore", "durable_tool"]

@@ -9,6 +9,6 @@ except ImportError as exc:
         f"the OpenAI Agents SDK is not installed: {make_install_command('openai-agents')}"
     ) from exc
 
-from locus_store.adapters.openai_agents.session import LocusSession
+from locus_store.adapters.openai_agents.session import LocusSession, durable_tool
 
-__all__ = ["LocusSession"]
+__all__ = ["LocusSession", "durable_tool"]

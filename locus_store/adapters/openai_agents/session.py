@@ -1,21 +1,24 @@
-"""The session of the OpenAI Agents SDK, over a message log."""
+"""The session of the OpenAI Agents SDK, over a message log, and tools whose calls are effects."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from itertools import takewhile
 from typing import Any, Final, Self, cast
 
-from agents import TResponseInputItem
+from agents import FunctionTool, TResponseInputItem
 from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+from agents.tool_context import ToolContext
 
 from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
+from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.messages import ROLE, BaseMessageLog, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
@@ -213,3 +216,31 @@ def make_message(item: Mapping[str, Any]) -> NewMessage:
     return NewMessage(
         tag_numbers(item), role if isinstance(role, str) else ROLE, text=READABLE.get_text(item)
     )
+
+
+def durable_tool(
+    tool: FunctionTool, checkpointer: RunsEffects, thread_id: str, **options: Any
+) -> FunctionTool:
+    """Return a tool each of whose calls is made once; the id of the tool call is the effect's key.
+
+    Give the tool ``failure_error_function=None``: else the SDK turns its errors into results, which
+    are kept.
+
+    Args:
+        tool: A tool that returns JSON, such as text.
+        checkpointer: An asynchronous checkpointer, or a saver.
+        thread_id: The thread of the run.
+        options: Of ``effect``.
+    """
+    made, invoke = copy(tool), tool.on_invoke_tool
+
+    async def run(context: ToolContext[Any], arguments: str) -> Any:
+        async def call(_: str) -> Any:
+            return await invoke(context, arguments)
+
+        return await checkpointer.effect(
+            thread_id, context.tool_call_id, call, arguments=arguments, **options
+        )
+
+    made.on_invoke_tool = run
+    return made

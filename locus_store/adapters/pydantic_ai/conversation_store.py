@@ -17,13 +17,7 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_core import PydanticSerializationError
 
-from locus_store.adapters.logs import (
-    MAX_PLACES,
-    OpenedByUrl,
-    list_all,
-    tag_numbers,
-    untag_numbers,
-)
+from locus_store.adapters.logs import MAX_PLACES, OpenedByUrl, list_all, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
 from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot, NewMessage

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from locus_store.backends.documents.bundles import Bundle
 from locus_store.backends.documents.segments import SegmentedHistory, find_runs
-
-if TYPE_CHECKING:
-    from locus_store.backends.documents.bundles import Bundle
-    from locus_store.versions.histories import History, Row
-    from locus_store.versions.threads import Thread
+from locus_store.versions.histories import History, Row
+from locus_store.versions.threads import Thread
 
 Place: TypeAlias = "tuple[str, int]"
 """A namespace and a sequence."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from locus_store.backends.documents import format as documents_format
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from locus_store.backends.documents.protocol import Body, Documents, Tag
-    from locus_store.versions.threads import Thread, ThreadTransaction
+from locus_store.backends.documents.protocol import Body, Documents, Tag
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 class Parsed(NamedTuple):

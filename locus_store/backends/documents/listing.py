@@ -8,9 +8,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from locus_store import versions
-from locus_store.backend import ListsVersions
-from locus_store.types import FOREVER, LineContents, PendingWrite, Version, VersionsWanted
-from locus_store.types.arguments import check_limit, check_text
+from locus_store.backend import KeepsEffects, ListsVersions
+from locus_store.types import (
+    FOREVER,
+    ArchivedWrite,
+    LineContents,
+    PendingWrite,
+    Version,
+    VersionsWanted,
+)
+from locus_store.types.arguments import check_limit, check_names, check_text
 from locus_store.types.thread_info import (
     DescribesThreads,
     PutThread,
@@ -31,13 +38,30 @@ if TYPE_CHECKING:
     from locus_store.versions.threads import Thread, ThreadTransaction
 
 
-class DocumentVersionLists(ListsVersions):
+class DocumentVersionLists(ListsVersions, KeepsEffects):
     """Reads the documents of a backend."""
 
     _threads: DocumentThreads
 
+    async def list_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> list[ArchivedWrite]:
+        """See ``KeepsEffects``."""
+        check_names(thread_id, namespace, checkpoint_id)
+
+        def read() -> list[ArchivedWrite]:
+            thread = self._threads.read(thread_id)
+            history = thread.histories.get(namespace) if thread else None
+            if history is None:
+                return []
+            if checkpoint_id is not None:
+                return [*history.get_writes(checkpoint_id).values()]
+            return history.archive().writes
+
+        return sorted(await self._threads.look(read), key=versions.make_archive_sort_key)
+
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
-        """See ``ListsVersions``, also for the following method."""
+        """See ``ListsVersions``, also for ``contents``."""
         check_limit(limit)
         return await self._threads.look(self._newest, wanted, limit)
 

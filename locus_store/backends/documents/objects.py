@@ -6,9 +6,10 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from locus_store.backends.documents.protocol import (
     IDENTITY_KEY,
@@ -21,9 +22,6 @@ from locus_store.backends.documents.protocol import (
 )
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.facts import Fact
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
 
 T = TypeVar("T")
 R = TypeVar("R")

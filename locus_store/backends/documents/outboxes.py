@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from locus_store.backends.documents.forms import Parsed
+from locus_store.backends.documents.protocol import DocumentReads
+from locus_store.types.logs import Outbox
+from locus_store.types.messages import LogEdit
 from locus_store.versions import logs
-
-if TYPE_CHECKING:
-    from locus_store.backends.documents.forms import Parsed
-    from locus_store.backends.documents.protocol import DocumentReads
-    from locus_store.types.logs import Outbox
-    from locus_store.types.messages import LogEdit
-    from locus_store.versions.threads import ThreadChange, ThreadTransaction
+from locus_store.versions.threads import ThreadChange, ThreadTransaction
 
 MOST_DELIVERED: Final = 64
 """A thread with so many tokens loses half of them, once their outboxes are known to be removed."""

@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import IntegrityError
 from locus_store.runtime.stepping import run_in_thread
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from locus_store.backends.documents.workers import WriteQueues
-    from locus_store.types import Active
+from locus_store.types import Active
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -6,9 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from datetime import datetime
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
+from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
 from locus_store.backends.documents.item_store import ItemStore, KeptItem
 from locus_store.backends.documents.protocol import Access, ChangedError, Documents
@@ -17,12 +19,7 @@ from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import BackendError, SchemaError
 from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.retries import Pauses
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from locus_store.backends.documents.backend import DocumentBackend
-    from locus_store.types.items import Name
+from locus_store.types.items import Name
 
 T = TypeVar("T")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 from uuid import uuid4
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
@@ -29,13 +30,9 @@ from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.observe import report_unremoved
 from locus_store.runtime.recent import Recent
 from locus_store.runtime.retries import Pauses
+from locus_store.types.logs import Outbox
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
-
-if TYPE_CHECKING:
-    from datetime import datetime, timedelta
-
-    from locus_store.types.logs import Outbox
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,13 +8,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.documents.objects import (
-    HEADS,
-    IDENTITY,
-    ITEMS,
-    SEGMENTS,
-    describe_clock,
-)
+from locus_store.backends.documents.objects import HEADS, IDENTITY, ITEMS, SEGMENTS, describe_clock
 from locus_store.backends.oci import failures
 from locus_store.errors import ConflictError, ConnectionFailedError, InvalidArgumentError
 from locus_store.types.facts import Fact

@@ -13,11 +13,7 @@ from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import HEADS, SEGMENTS
 from locus_store.backends.opensearch import failures, index, search
-from locus_store.backends.opensearch.access import (
-    DEFAULT_INDEX,
-    make_place,
-    require,
-)
+from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
 from locus_store.backends.opensearch.client import IndexObjects
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions

@@ -13,10 +13,7 @@ from typing_extensions import Unpack
 
 from locus_store.backends.postgresql import contents, deletions, dialect
 from locus_store.backends.postgresql import dsn as dsns
-from locus_store.backends.postgresql.connecting import (
-    check_pool,
-    require_asyncpg,
-)
+from locus_store.backends.postgresql.connecting import check_pool, require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
 from locus_store.backends.postgresql.options import (
     PostgreSQLCheckpointerOptions,
@@ -32,6 +29,7 @@ from locus_store.backends.postgresql.replicas import (
     PrimaryRunner,
     Replica,
     ReplicaReader,
+    ask_through,
 )
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -129,7 +127,7 @@ class PostgreSQLBackend(ServerBackend):
         self._replicas: ReplicaReader | None = None
         if isinstance(self._runner, PrimaryRunner):
             self._reader = self._replicas = ReplicaReader(self._runner)
-            self._lists = ReplicaReader(self._runner, sees_writes=self._runner.lists_see_writes)
+            self._lists = ReplicaReader(self._runner, may_lack_writes=True)
         self.moves_between_threads = is_ours
         self._begin()
         is_grouped = given["group_saves"]
@@ -163,6 +161,12 @@ class PostgreSQLBackend(ServerBackend):
                 self._saves[pool] = saves
             return await saves.submit(save)
 
+    async def read_token(self) -> str:
+        """Return a token of all that is committed now, for ``limit_staleness(at_least=…)``."""
+        with self._translating():
+            pool = await self._runner.get_pool()
+            return (await pool.retry(lambda: ask_through(pool))).position.to_token()
+
     async def commit_on(self, save: Save, connection: object) -> Written:
         try:
             return await super().commit_on(save, connection)
@@ -185,7 +189,7 @@ class PostgreSQLBackend(ServerBackend):
         fast = self._database.fast
         text = (fast.head if checkpoint_id is None else fast.named)[with_writes]
         key = fast.make_key(thread_id, namespace, checkpoint_id)
-        rows = await self._ask(text, key, thread_id)
+        rows = await self._ask_line(text, key, thread_id)
         if not rows:
             return None
         if rows[0]["sequence"] is None and checkpoint_id is None:  # raises the error
@@ -209,7 +213,7 @@ class PostgreSQLBackend(ServerBackend):
         fast, store = self._database.fast, self._database.store
         text = fast.head_version if checkpoint_id is None else fast.named_version
         key = fast.make_key(thread_id, namespace, checkpoint_id)
-        rows = await self._ask(text, key, thread_id)
+        rows = await self._ask_line(text, key, thread_id)
         return next(iter(fast.make_versions(rows, store, thread_id, namespace)), None)
 
     async def history(
@@ -224,7 +228,7 @@ class PostgreSQLBackend(ServerBackend):
         check_limit(limit)
         fast = self._database.fast
         key = (*fast.make_key(thread_id, namespace), None if before is None else encode_key(before))
-        rows = await self._ask(fast.history, (*key, limit), thread_id)
+        rows = await self._ask_line(fast.history, (*key, limit), thread_id)
         if rows and before is not None and rows[0]["before"] is None:
             raise NotFoundError(
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
@@ -250,7 +254,8 @@ class PostgreSQLBackend(ServerBackend):
     ) -> bool:
         places = {(it.task_id, it.idx) for it in writes}
         is_ours = known is None or known.store == self._database.store
-        if seen is None and is_ours and len(places) == len(writes):
+        is_plain = seen is None and must_exist != "task"
+        if is_plain and is_ours and len(places) == len(writes):
             place = (thread_id, namespace, checkpoint_id)
             batch = Batch(*place, writes, known, must_exist=must_exist, ttl_seconds=ttl_seconds)
             # Once more: a line may be created by another call at the same time.
@@ -274,6 +279,25 @@ class PostgreSQLBackend(ServerBackend):
                 )
                 self._batches[pool] = batches
             return await batches.submit(batch)
+
+    async def _ask_line(self, text: str, key: tuple[Any, ...], thread_id: str) -> list[Any]:
+        """Run a statement that reads a line; where tables have partitions, find the line first.
+
+        Args:
+            text: It reads.
+            key: Its parameters behind the tenant: the thread, the namespace, and others.
+            thread_id: The thread.
+        """
+        find_line = self._database.fast.find_line
+        if find_line is None:
+            return await self._ask(text, key, thread_id)
+        rows: list[Any] = []
+        for _ in range(2):  # a line may be replaced by another one meanwhile
+            lines = await self._ask(find_line, key[:2], thread_id)
+            rows = await self._ask(text, (*key, lines[0]["line"]), thread_id) if lines else []
+            if rows or not lines:
+                break
+        return rows
 
     async def _ask(
         self,
@@ -367,6 +391,7 @@ def _own_runner(
             target,
             connect_timeout_seconds=timeout,
             statement_cache_size=size,
+            has_partitions=lambda: size > 0 and database.fast.find_line is not None,
         )
         limit = options["statement_timeout_seconds"]
         return {

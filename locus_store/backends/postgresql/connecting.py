@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
+from weakref import WeakSet
 
 from locus_store.backends.postgresql.dsn import PasswordError, Target
 from locus_store.backends.postgresql.failures import get_sqlstate, is_lost
@@ -75,6 +76,7 @@ async def connect(
         raise _refusal(exc, target.shown) from exc
     _set(connection, target.socket_options)
     _know_arrays(connection)
+    connection.add_log_listener(_note_warning)
     return connection
 
 
@@ -159,6 +161,24 @@ def _know_arrays(connection: Any) -> None:
     ]
     # As the socket above: asyncpg has no public way.
     connection._protocol.get_settings().register_data_types(known)  # noqa: SLF001
+
+
+_unconfirmed: WeakSet[Any] = WeakSet()
+
+
+def _note_warning(connection: Any, message: Any) -> None:
+    """Note a wait for a synchronous standby that was cancelled: the server reports a success."""
+    # By the function, as the text is in the server's language.
+    if message.server_source_function == "SyncRepWaitForLSN":
+        _unconfirmed.add(connection)
+
+
+def is_unconfirmed(connection: Any) -> bool:
+    """See ``ServerDatabase.is_unconfirmed``."""
+    is_noted = bool(_unconfirmed) and connection in _unconfirmed
+    if is_noted:
+        _unconfirmed.discard(connection)
+    return is_noted
 
 
 # --- errors ---------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ from locus_store.sql.schema.migrations import (
     make_named_tables,
     run_on_engine,
 )
-from locus_store.sql.schema.tables import Tables, make_tables
+from locus_store.sql.schema.status import UNFINISHED_SETTING, describe_partitions, read_status
+from locus_store.sql.schema.tables import Tables, make_partition_name, make_tables
 from locus_store.sql.schema.vectors import make_index_name
 from locus_store.types.options import CheckpointOptions, read_query
 from locus_store.values.vectors import Metric
@@ -52,7 +53,7 @@ ROWS_PER_LIST: Final = 1000
 """Of an IVFFlat index; as pgvector's documentation advises."""
 
 _WAITING: Final = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', '0', true)"
-_UNLIMITED: Final = """
+UNLIMITED: Final = """
 SELECT set_config(name, '0', true) FROM pg_settings
 WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')
 """
@@ -83,12 +84,12 @@ class PostgreSQLDefinition(SchemaDefinition):
 
     @contextmanager
     def lock(self, connection: Connection, ours: Tables) -> Iterator[None]:
-        with _read_committed(connection), connection.begin():
+        with isolate(connection), connection.begin():
             place = self.find_schema(connection, ours)
             # The application's limits would cut a migration short every time. All settings end
             # with the transaction, and so does the lock: a pooler may then give the connection to
             # others.
-            connection.exec_driver_sql(_UNLIMITED)
+            connection.exec_driver_sql(UNLIMITED)
             lock_timeout = connection.exec_driver_sql(_WAITING).scalar_one()
             _lock(connection, f"{place} {ours.prefix}")
             if ours.schema is None:
@@ -107,6 +108,10 @@ class PostgreSQLDefinition(SchemaDefinition):
         create some in the schema of the tables.
         """
         place, dialect = self.find_schema(connection, ours), connection.dialect
+        settings = read_status(connection, ours).settings
+        if settings and UNFINISHED_SETTING in settings.raw:
+            shown = make_place(connection).shown
+            raise SchemaError(f"{shown}{describe_partitions(settings)}")
         _search_in(connection, "pg_catalog")
         # Alembic's comparison leaves out the schema of what it finds there.
         default, dialect.default_schema_name = dialect.default_schema_name, "pg_catalog"
@@ -264,6 +269,26 @@ class PostgreSQLDefinition(SchemaDefinition):
         return True
 
 
+def create_partitions(
+    dialect: Dialect, table: sa.TableClause, count: int, name: str
+) -> Iterator[str]:
+    """Yield the statements that create the hash partitions of a table.
+
+    Args:
+        dialect: PostgreSQL's.
+        table: It is divided by hash.
+        count: How many there are.
+        name: What their names begin with.
+    """
+    words = dialect.identifier_preparer
+    for number in range(count):
+        part = sa.table(make_partition_name(name, count, number), schema=table.schema)
+        yield (
+            f"CREATE TABLE {words.format_table(part)} PARTITION OF {words.format_table(table)} "
+            f"FOR VALUES WITH (MODULUS {count}, REMAINDER {number})"
+        )
+
+
 def _engine(target: dsn.Target) -> AsyncEngine:
     async def connect(*_: Any, **__: Any) -> Any:
         limit = target.arguments.get("timeout", CONNECT_SECONDS)
@@ -286,10 +311,13 @@ def _engine(target: dsn.Target) -> AsyncEngine:
 
 
 @contextmanager
-def _read_committed(connection: Connection) -> Iterator[None]:
-    """In a transaction, whatever the connection's own setting; what waited for a lock sees news."""
+def isolate(connection: Connection, level: str = "READ COMMITTED") -> Iterator[None]:
+    """Set the isolation level of a transaction, whatever the connection's own setting.
+
+    By default, what waited for a lock sees news.
+    """
     dialect: Any = connection.dialect
-    dialect.set_isolation_level(connection.connection.dbapi_connection, "READ COMMITTED")
+    dialect.set_isolation_level(connection.connection.dbapi_connection, level)
     try:
         yield
     finally:

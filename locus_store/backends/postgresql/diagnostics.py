@@ -74,7 +74,8 @@ class PostgreSQLExamination(Examination):
             )
 
     def measure_table(self, table: sa.Table) -> int | None:
-        size = self._of_table("pg_total_relation_size(c.oid::regclass)", table)
+        parts = "(SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree(c.oid))"
+        size = self._of_table(f"coalesce({parts}, pg_total_relation_size(c.oid))", table)
         return None if size is None else int(size)
 
     def estimate_rows(self, table: sa.Table) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
@@ -18,9 +18,10 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from locus_store.backends.postgresql import deletions, failures
+from locus_store.backends.postgresql import connecting, deletions, failures
 from locus_store.backends.postgresql.columns import may_have_value, set_config
 from locus_store.backends.postgresql.connecting import connect, make_connection_error
+from locus_store.backends.postgresql.definition import create_partitions
 from locus_store.backends.postgresql.dsn import Target
 from locus_store.backends.postgresql.failures import (
     CANCELLED,
@@ -50,12 +51,14 @@ from locus_store.sql.connections.database import (
     Database,
     LostConnectionError,
     ServerDatabase,
+    UnconfirmedError,
     is_overtime,
     is_refused,
+    iterate_causes,
 )
 from locus_store.sql.migrate import AutoMigrate
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
-from locus_store.sql.schema.status import Settings
+from locus_store.sql.schema.status import PARTITIONS_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import (
     SEARCH_SETTING,
@@ -153,7 +156,10 @@ class PostgreSQLRepository(IndexedRepository):
             run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
             if self.has_index:
                 return False
-            for statement in _create_search_table(self.tables, self.connection.dialect):
+            settings = self.tables.settings
+            many = sa.select(settings.c.value).where(settings.c.name == PARTITIONS_SETTING)
+            count = int(self.connection.execute(many).scalar() or 1)
+            for statement in _create_search_table(self.tables, self.connection.dialect, count):
                 run(statement)
         self.index_versions("tsvector")
         return True
@@ -166,14 +172,16 @@ def search_table(tables: Tables) -> sa.TableClause:
     return sa.table(f"{tables.prefix}search", *columns, schema=tables.schema)
 
 
-def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
+def _create_search_table(tables: Tables, dialect: Dialect, count: int) -> Iterator[str]:
     name = dialect.identifier_preparer.format_table(search_table(tables))
     index = dialect.identifier_preparer.quote(derive_name(f"{tables.prefix}search_words"))
-    return (
-        f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
-          words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))""",
-        f"CREATE INDEX {index} ON {name} USING gin (words)",
-    )
+    clause = " PARTITION BY HASH (line)" if count > 1 else ""
+    yield f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
+      words tsvector NOT NULL, PRIMARY KEY (line, sequence, part)){clause}"""
+    yield f"CREATE INDEX {index} ON {name} USING gin (words)"
+    if clause:
+        table = search_table(tables)
+        yield from create_partitions(dialect, table, count, table.name)
 
 
 def split_lexemes(text: str) -> Iterator[list[str]]:
@@ -222,13 +230,18 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.fast = FastStatements(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
+        self.fast = self._make_statements(has_partitions=False)
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)
 
+    def _make_statements(self, *, has_partitions: bool) -> FastStatements:
+        dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
+        return FastStatements(self.tables, dialect, has_partitions=has_partitions)
+
     def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
+        self.fast = self._make_statements(has_partitions=PARTITIONS_SETTING in settings.raw)
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""
@@ -269,6 +282,9 @@ class PostgreSQLDatabase(ServerDatabase):
     def is_lost_primary(self, exc: BaseException) -> bool:
         return get_sqlstate(exc) == READ_ONLY
 
+    def is_unconfirmed(self, driver: Any) -> bool:
+        return connecting.is_unconfirmed(driver)
+
     def is_reader(self, driver: Any) -> bool:
         return failures.is_reader(driver)
 
@@ -291,9 +307,11 @@ class PostgreSQLDatabase(ServerDatabase):
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc) and state != READ_ONLY:
             limit = f"{state}, by the server's {LIMITS[state]}" if state in LIMITS else state
+            reason = f"the connection was lost ({limit or CLOSED})"
+            if any(isinstance(it, UnconfirmedError) for it in iterate_causes(exc)):
+                reason = "the wait for the synchronous standby was cancelled"
             return ConnectionFailedError(
-                f"{where}: the connection was lost ({limit or CLOSED}); the outcome of a save is "
-                "unknown, and saving again is safe"
+                f"{where}: {reason}; the outcome of a save is unknown, and saving again is safe"
             )
         if self.is_lost_schema(exc):
             return SchemaError(
@@ -333,6 +351,7 @@ def make_engine(
     connect_timeout_seconds: float | None,
     statement_timeout_seconds: float | None,
     statement_cache_size: int,
+    has_partitions: Callable[[], bool],
     **pool: Any,
 ) -> AsyncEngine:
     """Return an engine in autocommit on asyncpg connections to ``target``.
@@ -343,6 +362,8 @@ def make_engine(
         statement_timeout_seconds: For each statement; ``None``: as long as it takes.
         statement_cache_size: Prepared statements that a connection keeps; 0 where the server
             behind it may change between two transactions (PgBouncer).
+        has_partitions: Returns whether tables are divided: a plan for the values of each call then
+            costs more than the call.
         pool: Options of SQLAlchemy's pool.
     """
     timeout = connect_timeout_seconds or target.arguments.get("timeout", CONNECT_TIMEOUT_SECONDS)
@@ -354,7 +375,7 @@ def make_engine(
             command_timeout=statement_timeout_seconds,
             statement_cache_size=statement_cache_size,
         )
-        made = asyncio.ensure_future(opening)
+        made = asyncio.ensure_future(_with_plans(opening, is_general=has_partitions()))
         try:
             return await await_to_end(made)  # asyncpg does not like to be cancelled here
         except asyncio.CancelledError:
@@ -366,6 +387,13 @@ def make_engine(
         WANTED_SERVER: target.wanted or "any",
     }
     return _engine(connecting, statement_cache_size, execution_options=place, **pool)
+
+
+async def _with_plans(opening: Awaitable[Any], *, is_general: bool) -> Any:
+    connection = await opening
+    if is_general:
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+    return connection
 
 
 def _unwanted(task: asyncio.Future[Any]) -> None:

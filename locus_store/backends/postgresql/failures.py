@@ -117,11 +117,13 @@ def is_lost(exc: BaseException) -> bool:
 
 
 @contextmanager
-def translate_owner_errors(connection: Connection) -> Iterator[None]:
-    """Translate a refusal to create an index into an error that names the required role.
+def translate_owner_errors(
+    connection: Connection, work: str = "making the index"
+) -> Iterator[None]:
+    """Translate a refusal of work on the tables into an error that names the required role.
 
     Raises:
-        BackendError: The role may not create the index.
+        BackendError: The role may not do it.
     """
     try:
         yield
@@ -129,7 +131,7 @@ def translate_owner_errors(connection: Connection) -> Iterator[None]:
         if get_sqlstate(exc) != _FORBIDDEN:
             raise
         raise BackendError(
-            f"PostgreSQL {make_place(connection).shown}: {_FORBIDDEN}: making the index needs the"
+            f"PostgreSQL {make_place(connection).shown}: {_FORBIDDEN}: {work} needs the"
             " role that owns the tables; name that role in the URL"
         ) from exc
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
+from typing import Annotated, Any, Final, NamedTuple
 
 from sqlalchemy.engine import URL
 from typing_extensions import TypedDict
@@ -221,3 +224,87 @@ def make_pool_size(options: PostgreSQLOptions) -> tuple[int, int]:
     if whole < kept:
         raise InvalidArgumentError(f"max_pool_size={whole} must be at least min_pool_size={kept}")
     return kept, whole - kept
+
+
+# --- of a block of calls
+
+
+class WalPosition(NamedTuple):
+    """A position in the write-ahead log of a cluster."""
+
+    system: int
+    timeline: int
+    number: int
+
+    def is_comparable(self, other: WalPosition) -> bool:
+        """Return whether both are in the same log."""
+        return self[:2] == other[:2]
+
+    def to_token(self) -> str:
+        """Return the position as a string for other processes."""
+        return "-".join(map(str, self))
+
+    @classmethod
+    def from_token(cls, token: str) -> WalPosition | None:
+        """Return the position in a token; ``None``: of a storage whose reads are current.
+
+        Raises:
+            InvalidArgumentError: It is not a token.
+        """
+        if not token:
+            return None
+        try:
+            system, timeline, number = map(int, token.split("-"))
+        except (ValueError, AttributeError):
+            raise InvalidArgumentError(
+                f"at_least={token!r:.80} is not a token; pass what backend.read_token() returned"
+            ) from None
+        return cls(system, timeline, number)
+
+
+class ReadLimits(NamedTuple):
+    """The limits of reads from replicas."""
+
+    seconds: float = inf
+    """An answer may be so old; lists of threads and searches then may lack own writes."""
+
+    position: WalPosition | None = None
+    """All that was committed before."""
+
+    def raise_position(self, position: WalPosition) -> WalPosition | None:
+        """Return the later of the two positions; ``None``: they are in different logs."""
+        if self.position is None:
+            return position
+        return max(self.position, position) if position.is_comparable(self.position) else None
+
+
+_limits: ContextVar[ReadLimits] = ContextVar("locus_store_staleness", default=ReadLimits())  # noqa: B039  (a tuple)
+get_read_limits = _limits.get
+
+
+@contextmanager
+def limit_staleness(
+    max_staleness_seconds: float | None = None, *, at_least: str | None = None
+) -> Iterator[None]:
+    """Limit how old the answers of replicas are in a block; the primary answers otherwise.
+
+    It holds for calls on any object, in this thread or task. Storages whose reads are current, and
+    services, ignore it.
+
+    Args:
+        max_staleness_seconds: As the option of the same name, which may be lower: lists of threads
+            and searches may lack own writes.
+        at_least: A token of ``PostgreSQLBackend.read_token``, which may come from another process:
+            reads see all that was committed before.
+
+    Raises:
+        InvalidArgumentError: A value is not valid.
+    """
+    seconds = inf if max_staleness_seconds is None else max_staleness_seconds
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise InvalidArgumentError(f"max_staleness_seconds={seconds!r} must be above 0")
+    token = _limits.set(ReadLimits(seconds, WalPosition.from_token(at_least or "")))
+    try:
+        yield
+    finally:
+        _limits.reset(token)

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy.engine import Connection
 
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
+from locus_store.backends.postgresql.options import WalPosition, get_read_limits
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.forks import start_in_each_process
@@ -88,10 +89,8 @@ class ServerState(NamedTuple):
     database: tuple[int, str]
     """The identifier of the cluster, which its replicas share, and the database's name."""
 
-    timeline: int
-    """On a replica, the one of its last restart point: it may be an older one for a while."""
-
-    position: int
+    position: WalPosition
+    """The timeline of a replica is that of its last restart point: an older one for a while."""
 
     def has(self, other: ServerState) -> bool:
         """Return whether this replica follows a primary, and has replayed up to its position."""
@@ -99,7 +98,7 @@ class ServerState(NamedTuple):
 
     def is_replica_of(self, other: ServerState) -> bool:
         """Return whether this is a replica of a primary, on its timeline."""
-        is_its = self.database == other.database and self.timeline == other.timeline
+        is_its = self.database == other.database and self.position.is_comparable(other.position)
         return self.is_replica and is_its
 
 
@@ -107,10 +106,10 @@ async def ask(driver: Any, writes: int = 0) -> ServerState:
     """Return a server's state; ``writes`` is the number of this object's ended writes."""
     asked_at = time.monotonic()
     row = await driver.fetchrow(_ASK, timeout=ANSWER_SECONDS)
+    system, timeline = row["system_identifier"], int(row["timeline"][:8], 16)
     upper, _, lower = row["position"].partition("/")
-    position = (int(upper, 16) << 32) + int(lower, 16)
-    database, timeline = (row["system_identifier"], row["database"]), int(row["timeline"][:8], 16)
-    return ServerState(writes, asked_at, row["is_replica"], database, timeline, position)
+    position = WalPosition(system, timeline, (int(upper, 16) << 32) + int(lower, 16))
+    return ServerState(writes, asked_at, row["is_replica"], (system, row["database"]), position)
 
 
 async def ask_through(pool: LoopPool, writes: int = 0) -> ServerState:
@@ -126,11 +125,12 @@ class Positions:
     caller waits for that: a read of what has no position yet goes to the primary.
 
     Args:
-        stale_seconds: A replica may be so far behind the primary.
+        stale_seconds: A replica may be so far behind the primary; ``None``: ``STALE_SECONDS``.
     """
 
-    def __init__(self, stale_seconds: float) -> None:
-        self._stale_seconds = stale_seconds
+    def __init__(self, stale_seconds: float | None) -> None:
+        self._is_limited = stale_seconds is not None
+        self._stale_seconds = STALE_SECONDS if stale_seconds is None else stale_seconds
         self._writes = 0
         """The number of the last write."""
         self._any = 0
@@ -172,30 +172,33 @@ class Positions:
             self._any = max(self._any, self._threads.popitem(last=False)[1])
 
     def find(
-        self, pool: LoopPool, thread_id: str | None, *, sees_writes: bool = True
+        self, pool: LoopPool, thread_id: str | None, *, may_lack_writes: bool = False
     ) -> ServerState | None:
         """Return the state of the primary that a replica must have reached, if it is known.
 
         Args:
             pool: Of the primary, which is asked if its known state is old.
             thread_id: The thread that is read; ``None``: what is read may be of any write.
-            sees_writes: The read must see all writes of this object.
+            may_lack_writes: If its age is limited, the read may lack writes of this object.
         """
+        limits = get_read_limits()
+        sees_writes = not (may_lack_writes and (self._is_limited or limits.seconds < inf))
         with self._lock:
-            now = time.monotonic()
+            now, seconds = time.monotonic(), min(self._stale_seconds, limits.seconds)
             self._end_joined()
             number = max(self._any, self._threads.get(thread_id, 0)) if thread_id else self._writes
             is_open = any(thread_id in {None, it} or it is None for _, it in self._joined)
             states = self._states
-            oldest = bisect_left(states, now - self._stale_seconds, key=attrgetter("asked_at"))
+            oldest = bisect_left(states, now - seconds, key=attrgetter("asked_at"))
             if sees_writes:
                 oldest = max(oldest, bisect_left(states, number, key=attrgetter("writes")))
             is_known = oldest < len(states) and not (sees_writes and is_open)
             found = states[oldest] if is_known else None
-            is_old = not states or states[-1].asked_at < now - self._stale_seconds / 4
+            is_old = not states or states[-1].asked_at < now - seconds / 4
             if is_old or states[-1].writes < self._writes:
                 self._ask_soon(pool)
-        return found
+        needed = found and limits.raise_position(found.position)
+        return found._replace(position=needed) if found and needed else None
 
     def _end_joined(self) -> None:
         """Number the writes of the caller's transactions that have ended."""
@@ -382,8 +385,7 @@ class PrimaryRunner(PooledRunner):
     Args:
         database: Of the primary.
         replicas: Its replicas.
-        stale_seconds: How far these may be behind; ``None``: ``STALE_SECONDS``, and lists see all
-            writes of this object.
+        stale_seconds: See ``Positions``.
         options: See ``PooledRunner``.
     """
 
@@ -395,8 +397,7 @@ class PrimaryRunner(PooledRunner):
         stale_seconds: float | None,
         **options: Any,
     ) -> None:
-        self.positions = Positions(STALE_SECONDS if stale_seconds is None else stale_seconds)
-        self.lists_see_writes = stale_seconds is None
+        self.positions = Positions(stale_seconds)
         self.replicas = replicas
         make_pool = partial(PrimaryPool, positions=self.positions, replicas=replicas)
         super().__init__(database, make_pool=make_pool, **options)
@@ -416,12 +417,12 @@ class ReplicaReader:
 
     Args:
         runner: Of the primary.
-        sees_writes: Reads with ``read`` and ``query`` see all writes of this object.
+        may_lack_writes: Reads of a limited age may lack writes of this object.
     """
 
-    def __init__(self, runner: PrimaryRunner, *, sees_writes: bool = True) -> None:
+    def __init__(self, runner: PrimaryRunner, *, may_lack_writes: bool = False) -> None:
         self._runner = runner
-        self._sees_writes = sees_writes
+        self._may_lack_writes = may_lack_writes
         self._turns = count()
         self.note_joined = runner.positions.note_joined
 
@@ -445,7 +446,7 @@ class ReplicaReader:
 
             return await pool.run(begin_there, body)
 
-        found = await self._try(None, on_replica, sees_writes=self._sees_writes)
+        found = await self._try(None, on_replica, may_lack_writes=self._may_lack_writes)
         return found or await on_primary(body)
 
     async def fetch(
@@ -466,11 +467,12 @@ class ReplicaReader:
         thread_id: str | None,
         on_replica: Callable[[Replica, LoopPool, ServerState], Awaitable[T]],
         *,
-        sees_writes: bool = True,
+        may_lack_writes: bool = False,
     ) -> T | None:
         """Return the answer of a replica; ``None`` if none may or can answer."""
         primary_pool = await self._runner.get_pool()
-        primary = self._runner.positions.find(primary_pool, thread_id, sees_writes=sees_writes)
+        positions = self._runner.positions
+        primary = positions.find(primary_pool, thread_id, may_lack_writes=may_lack_writes)
         if primary is None:
             return None
         usable = []

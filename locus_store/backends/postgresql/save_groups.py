@@ -156,7 +156,7 @@ class Saves:
         self._last_size = 1
         """Saves of the last statement."""
         self._ready: deque[_Item] = deque()
-        self._behind: dict[Line, deque[_Item]] = {}
+        self._queued: dict[Line, deque[_Item]] = {}
         """Waiting saves in order, by line that has a save ready or in progress."""
 
     async def submit(self, save: Save) -> Written:
@@ -166,11 +166,11 @@ class Saves:
         row = make_row(save, database.store, indexed=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         item = _Item(save, row, done, observe.get_current(), _Deadline(self._timeout_seconds))
-        behind = self._behind.get(item.line)
-        if behind is not None:
-            behind.append(item)
+        queued = self._queued.get(item.line)
+        if queued is not None:
+            queued.append(item)
         else:
-            self._behind[item.line] = deque()
+            self._queued[item.line] = deque()
             if not self._sends_now(item):
                 self._ready.append(item)
                 self._wake()
@@ -179,15 +179,15 @@ class Saves:
     def _sends_now(self, item: _Item) -> bool:
         """Send a save in the caller's step, if no other save is there to share a statement."""
         is_lone = self._last_size == 1 and self._idle_workers and not self._ready
-        alone = self._alone_of([item]) if is_lone else None
-        if alone is None:
+        fields = self._make_lone_fields([item]) if is_lone else None
+        if fields is None:
             return False
         over = self._be_patient(item)
-        answered = partial(self._answered, item, alone.line, over)
+        answered = partial(self._answered, item, fields.line, over)
         append, limit = self._database.fast.append, self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
-        is_sent = self._pool.send(append, alone, answered, timeout_seconds=limit)
+        is_sent = self._pool.send(append, fields, answered, timeout_seconds=limit)
         if not is_sent:
             over.cancel()
             self._at_work.discard(item)
@@ -203,7 +203,7 @@ class Saves:
         self._free(item)
         if isinstance(rows, BaseException):
             self._failed([item], rows)
-            self._again(item)
+            self._run_by_rules(item)
         elif rows:
             observe.record_commit(self._database, 1)
             self._won(item, line, rows[0]["sequence"])
@@ -234,7 +234,7 @@ class Saves:
         """Drop the saves that no caller awaits, after all tasks of the loop were cancelled."""
         ready = self._ready
         self._ready = _awaited(ready)
-        self._behind = {line: _awaited(it) for line, it in self._behind.items()}
+        self._queued = {line: _awaited(it) for line, it in self._queued.items()}
         for item in ready:
             if item.done.done():
                 self._finish(item, asyncio.CancelledError())
@@ -243,12 +243,12 @@ class Saves:
         """Answer a save, and queue the next one of its line."""
         self._pool.note_write(item.save.thread_id)
         item.answer(result)
-        behind = self._behind[item.line]
-        if behind:
-            self._ready.append(behind.popleft())
+        queued = self._queued[item.line]
+        if queued:
+            self._ready.append(queued.popleft())
             self._wake()
         else:
-            del self._behind[item.line]
+            del self._queued[item.line]
 
     async def _send_all(self) -> None:
         worker = asyncio.current_task()
@@ -261,7 +261,7 @@ class Saves:
                     if item.done.done():
                         self._finish(item, asyncio.CancelledError())
                     else:
-                        self._again(item)
+                        self._run_by_rules(item)
                 raise
 
     def _give_way(self, worker: object) -> None:
@@ -314,7 +314,7 @@ class Saves:
                 item.was_first = True
                 self._ready.append(item)
             else:
-                self._again(item)
+                self._run_by_rules(item)
 
     def _failed(self, group: list[_Item], exc: BaseException) -> bool:
         """Report a statement that failed; return whether the database or the way to it did."""
@@ -329,31 +329,31 @@ class Saves:
         mark = Mark(self._database.store, line, sequence, item.save.change.tree.digest)
         self._finish(item, Written(item.save.checkpoint_id, mark, "head"))
 
-    def _again(self, item: _Item) -> None:
+    def _run_by_rules(self, item: _Item) -> None:
         def ended(task: asyncio.Task[None]) -> None:
             if task.cancelled() or task.exception():
                 self._leave_undone()
                 self._finish(item, asyncio.CancelledError())
 
-        self._pool.spawn(self._alone(item)).add_done_callback(ended)
+        self._pool.spawn(self._decide_by_rules(item)).add_done_callback(ended)
 
     async def _run(
         self, items: Sequence[_Item], deadline: _Deadline
     ) -> dict[Line, tuple[int, int]]:
         """Run the statement; return each written save's place, with its line's key and sequence."""
         database = self._database
-        alone, common = self._alone_of(items), self._common()
+        fields, common = self._make_lone_fields(items), self._common()
         group = database.fast.group[database.has_index, database.user_id_type]
         async with self._pool.lease_driver() as connection:
             with self._patience():
-                if alone is not None:
+                if fields is not None:
                     left = deadline.compute_seconds_left()
-                    found = await connection.fetch(database.fast.append, *alone, timeout=left)
+                    found = await connection.fetch(database.fast.append, *fields, timeout=left)
                     if found:
-                        return {items[0].line: (alone.line, found[0]["sequence"])}
-                fields = tuple(zip(*(it.row for it in items if it.row), strict=True))
+                        return {items[0].line: (fields.line, found[0]["sequence"])}
+                columns = tuple(zip(*(it.row for it in items if it.row), strict=True))
                 left = deadline.compute_seconds_left()
-                found = await connection.fetch(group, *common, *fields, timeout=left)
+                found = await connection.fetch(group, *common, *columns, timeout=left)
         return {
             (decode_key(thread_id), decode_key(namespace)): (line, sequence)
             for thread_id, namespace, line, sequence in found
@@ -363,12 +363,27 @@ class Saves:
         database = self._database
         return SaveGroup(encode_key(database.tenant), database.store, 1 + database.has_index)
 
-    def _alone_of(self, items: Sequence[_Item]) -> Appended | None:
-        """Return the parameters of the statement for a single save; ``None`` if it has none."""
+    def _make_lone_fields(self, items: Sequence[_Item]) -> Appended | None:
+        """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""
         [item, *others] = items
-        if others or item.row is None or item.is_refused or self._database.has_index:
+        row = item.row
+        if others or row is None or item.is_refused or self._database.has_index:
             return None
-        return _alone_of(self._common(), item.row)
+        is_frames = row.basis is not None
+        known, digest = row.basis, row.basis_digest
+        if not is_frames:
+            known, digest = row.expected, row.expected_digest
+        if row.line is None or known is None or digest is None:
+            return None
+        if row.keep_last is not None or row.ttl is not None:
+            return None
+        common = self._common()
+        return Appended(
+            *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
+            row.is_free or (row.expected, row.expected_digest) == (known, digest),
+            *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
+            *(row.payload, row.metadata, row.labels),
+        )
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
@@ -385,7 +400,7 @@ class Saves:
         loop = asyncio.get_running_loop()
         return loop.call_later(PATIENCE_SECONDS, self._give_way, worker)
 
-    async def _alone(self, item: _Item) -> None:
+    async def _decide_by_rules(self, item: _Item) -> None:
         """Write a save in a transaction under the full rules."""
         database = self._database
 
@@ -469,21 +484,3 @@ def _claim_of(save: Save) -> tuple[str | None, str | None, str | None]:
         return None, None, None
     user, name = (None if it is None else encode_key(it) for it in (claim.user_id, claim.name))
     return user, name, dump_jsonb(claim.metadata)
-
-
-def _alone_of(common: SaveGroup, row: SaveRow) -> Appended | None:
-    """Return the fields of the lone save's statement; ``None`` if it does not support the save."""
-    is_frames = row.basis is not None
-    known, digest = row.basis, row.basis_digest
-    if not is_frames:
-        known, digest = row.expected, row.expected_digest
-    if row.line is None or known is None or digest is None:
-        return None
-    if row.keep_last is not None or row.ttl is not None:
-        return None
-    return Appended(
-        *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
-        row.is_free or (row.expected, row.expected_digest) == (known, digest),
-        *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
-        *(row.payload, row.metadata, row.labels),
-    )

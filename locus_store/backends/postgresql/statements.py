@@ -180,8 +180,8 @@ WITH moved AS (
     AND (NOT {is_frames} OR (l.open_chain IS NOT NULL
       AND l.open_bytes + length({payload}) + {overhead} <= {factor} * {state_bytes} + {allowance}))
     AND {digest_of_known} = {known_digest}
-    AND (SELECT c.sequence FROM {checkpoints} c
-      WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id}) IS NULL
+    AND (SELECT c.sequence FROM {checkpoints} c  -- LIMIT: it prices partitions that are left out.
+      WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id} LIMIT 1) IS NULL
     AND (SELECT t.active_at = {minute}
         AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
       FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
@@ -211,9 +211,13 @@ _VERSION: Final = """c.sequence, c.checkpoint_id, c.digest, c.metadata::text AS 
 
 _LINE: Final = """WITH l AS MATERIALIZED (
   SELECT l.line, l.head, l.floor FROM {lines} l
-  WHERE l.tenant = $1 AND l.thread_id = $2 AND l.namespace = $3 AND l.head IS NOT NULL
+  WHERE l.tenant = $1 AND l.thread_id = $2 AND l.namespace = $3 AND l.head IS NOT NULL{is_line}
     AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
       WHERE t.tenant = $1 AND t.thread_id = $2))
+"""
+_FIND_LINE: Final = """
+SELECT l.line, l.head AS sequence FROM {lines} l
+WHERE l.tenant = $1 AND l.thread_id = $2 AND l.namespace = $3 AND l.head IS NOT NULL
 """
 # IS TRUE: as two conditions of the index they need a sort of the whole line.
 _IS_VISIBLE: Final = "(c.sequence >= l.floor OR c.sequence = l.head) IS TRUE"
@@ -227,10 +231,10 @@ FROM l LEFT JOIN {which}
 _FROM: Final = """(SELECT {columns} FROM {checkpoints} v
     WHERE v.line = {line} AND v.sequence >= {sequence} ORDER BY v.sequence LIMIT 1)"""
 _HEAD: Final = "{head} c ON c.sequence = l.head"
-_NAMED: Final = "{checkpoints} c ON c.line = l.line AND c.checkpoint_id = $4 AND {is_visible}"
+_NAMED: Final = "{checkpoints} c ON c.line = {line} AND c.checkpoint_id = $4 AND {is_visible}"
 _PAYLOAD: Final = """,
   (SELECT string_agg(p.payload, ''::bytea ORDER BY p.sequence) FROM {checkpoints} p
-    WHERE p.line = c.line AND p.chain = c.chain
+    WHERE p.line = {line} AND p.chain = c.chain
       AND p.sequence BETWEEN greatest({after_known}s.joined_to + 1, c.chain) AND c.sequence)
     AS payload, s.segments"""
 
@@ -239,13 +243,13 @@ _SEGMENTS: Final = """
 LEFT JOIN LATERAL (
   SELECT max(s.last) AS joined_to,
     pg_catalog.array_agg(ROW(s.chain, s.first, s.last, s.payload)) AS segments
-  FROM {segments} s WHERE s.line = c.line AND s.chain = c.chain AND s.first <= c.sequence
+  FROM {segments} s WHERE s.line = {line} AND s.chain = c.chain AND s.first <= c.sequence
     AND {is_wanted}) s ON true"""
 
 _WRITES: Final = """,
   (SELECT pg_catalog.array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis,
       w.payload))
-    FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
+    FROM {writes} w WHERE w.line = {line} AND w.checkpoint_id = c.checkpoint_id) AS writes"""
 
 # A thread without a version may exist nevertheless: a transaction decides.
 _HAS_VERSION: Final = """((SELECT h.line FROM {lines} h WHERE h.tenant = $1
@@ -266,10 +270,10 @@ _KNOWING: Final = {
 
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
-    WHERE c.line = l.line AND c.checkpoint_id = $4 LIMIT 1) AS before FROM l)
+    WHERE c.line = {line} AND c.checkpoint_id = $4 LIMIT 1) AS before FROM l)
 SELECT l.line, b.before, v.* FROM l CROSS JOIN b LEFT JOIN LATERAL (
   SELECT {version} FROM {checkpoints} c
-  WHERE c.line = l.line AND {is_visible}
+  WHERE c.line = {line} AND {is_visible}
     AND c.sequence < CASE WHEN $4::text IS NULL THEN {most} ELSE b.before END
   ORDER BY c.sequence DESC LIMIT $5) v ON true
 ORDER BY v.sequence DESC
@@ -277,9 +281,16 @@ ORDER BY v.sequence DESC
 
 
 class FastStatements:
-    """The fast statements of one set of tables."""
+    """The fast statements of one set of tables.
 
-    def __init__(self, tables: Tables, dialect: Dialect) -> None:
+    Args:
+        tables: The tables.
+        dialect: PostgreSQL's.
+        has_partitions: The tables are divided. The planner leaves out all partitions but that of a
+            line that is a parameter, so ``find_line`` is asked first, and reads have one more.
+    """
+
+    def __init__(self, tables: Tables, dialect: Dialect, *, has_partitions: bool = False) -> None:
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
@@ -295,12 +306,17 @@ class FastStatements:
         fields = render_parameters(Appended._fields)
         known = self._of("digest", fields["line"], fields["known"])
         self.append = self._filled(_APPEND, **fields, digest_of_known=known)
-        self.head = self._loads(_HEAD + _SEGMENTS, _PAYLOAD, **_COLD)
-        self.head_after = self._loads(_HEAD + _KNOWN + _SEGMENTS, _PAYLOAD_AFTER, **_KNOWING)
-        self.named = self._loads(_NAMED + _SEGMENTS, _PAYLOAD, **_COLD)
-        self.head_version = self._one(_HEAD, "")
-        self.named_version = self._one(_NAMED, "")
-        self.history = self._filled(_LINE + _HISTORY)
+        self.find_line = self._filled(_FIND_LINE) if has_partitions else None
+        last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
+        of_head, named, listed = last
+        self.head = self._loads(_HEAD + _SEGMENTS, _PAYLOAD, line=of_head, **_COLD)
+        self.head_after = self._loads(
+            _HEAD + _KNOWN + _SEGMENTS, _PAYLOAD_AFTER, line="$4::bigint", **_KNOWING
+        )
+        self.named = self._loads(_NAMED + _SEGMENTS, _PAYLOAD, line=named, **_COLD)
+        self.head_version = self._one(_HEAD, "", line=of_head)
+        self.named_version = self._one(_NAMED, "", line=named)
+        self.history = self._filled(_LINE + _HISTORY, line=listed)
         wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
         self.contents = self._filled(CONTENTS, wanted=wanted)
         self.put_writes = self._puts(**make_batches())
@@ -351,12 +367,14 @@ class FastStatements:
 
     # --- the texts
 
-    def _filled(self, text: str, **more: str) -> str:
+    def _filled(self, text: str, *, line: str = "l.line", **more: str) -> str:
         known = {
             **self._names,
             "minute": _MINUTE,
-            "parent_id": self._of("checkpoint_id", "c.line", "c.parent"),
-            "digest_of_head": self._of("digest", "l.line", "l.head"),
+            "line": line,
+            "is_line": "" if line == "l.line" else f" AND l.line = {line}",
+            "parent_id": self._of("checkpoint_id", line, "c.parent"),
+            "digest_of_head": self._of("digest", line, "l.head"),
             "digest_of_expected": self._of("digest", "i.line", "i.expected"),
             "digest_of_basis": self._of("digest", "i.line", "i.basis"),
             "is_visible": _IS_VISIBLE,
@@ -385,13 +403,13 @@ class FastStatements:
         """Return the statement of a load without, and with, pending writes."""
         return self._one(which, payload, **parts), self._one(which, payload + _WRITES, **parts)
 
-    def _one(self, which: str, payload: str, **more: str) -> str:
-        head = f"LATERAL {self._from('l.line', 'l.head')}"
+    def _one(self, which: str, payload: str, *, line: str, **more: str) -> str:
+        head = f"LATERAL {self._from(line, 'l.head')}"
         known = f"LATERAL {self._from('$4::bigint', '$5::bigint')}"
         parts = {**self._names, **more, "is_visible": _IS_VISIBLE, "head": head}
-        parts["known"] = known
+        parts |= {"known": known, "line": line}
         which, payload = which.format(**parts), payload.format(**parts)
-        return self._filled(_LINE + _ONE, which=which, payload=payload)
+        return self._filled(_LINE + _ONE, line=line, which=which, payload=payload)
 
     def _puts(self, **parts: str) -> str:
         parts["may_come_first"] = _MAY_COME_FIRST.format(has_version=self._has_version("b"))

@@ -14,12 +14,7 @@ from typing import Final
 
 from redis import exceptions as driver
 
-from locus_store.errors import (
-    BackendError,
-    ConnectionFailedError,
-    LocusStoreError,
-    SchemaError,
-)
+from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError, SchemaError
 
 
 class StaleError(driver.ConnectionError):
@@ -216,10 +211,3 @@ _TOLD: Final[Sequence[tuple[_Kinds, re.Pattern[str] | None, type[LocusStoreError
         " has a key of our name that is not ours; use another prefix=",
     ),
 )
-
-
-def make_busy_error(thread_id: str) -> BackendError:
-    """Return the error of a change that others were always faster than."""
-    return BackendError(
-        f"other clients kept changing thread {thread_id!r}; nothing was written. Try again"
-    )

@@ -127,10 +127,7 @@ class UnchangedError(Exception):
 
 def get_client_errors() -> tuple[type[BaseException], ...]:
     """Return the errors of a client."""
-    from botocore.exceptions import (  # noqa: PLC0415  (of an extra, and slow to import)
-        BotoCoreError,
-        ClientError,
-    )
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  (of an extra, and slow to import)
 
     return BotoCoreError, ClientError
 

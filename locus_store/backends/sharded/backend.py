@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from locus_store.backends.sharded.lists import ShardedLists
 from locus_store.backends.sharded.shard_set import Shard, ShardSet
@@ -13,7 +12,7 @@ from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.types.arguments import check_text
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import COPY_TENANT, HIDDEN_TENANT, JoinsShards
+from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards, make_copy_tenant
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -22,37 +21,6 @@ if TYPE_CHECKING:
     from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 
 T = TypeVar("T")
-
-SHARDED: Final = "sharded:"
-"""The beginning of the URL of a set of shards."""
-
-
-def split_urls(url: str) -> list[str]:
-    """Return the URLs of the shards in the URL of a set.
-
-    Raises:
-        InvalidArgumentError: There are none.
-    """
-    urls = url.removeprefix(SHARDED).split()
-    if not urls:
-        raise InvalidArgumentError(
-            "sharded: is followed by the URLs of the shards, with spaces between them"
-        )
-    return urls
-
-
-def check_urls(urls: Sequence[str]) -> None:
-    """Refuse a list of URLs that cannot be those of shards.
-
-    Raises:
-        InvalidArgumentError: It is not a list, is empty, or has a URL twice.
-    """
-    if isinstance(urls, str) or not urls:
-        raise InvalidArgumentError("urls must be a list of URLs, one for each shard")
-    for at, url in enumerate(urls):
-        if url in urls[:at]:
-            first = list(urls).index(url) + 1
-            raise InvalidArgumentError(f"shards {first} and {at + 1} have the same URL")
 
 
 def _route(name: str, *, writes: bool) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -71,7 +39,7 @@ def _route(name: str, *, writes: bool) -> Callable[..., Coroutine[Any, Any, Any]
 
 _READS = (
     *("fetch", "fetch_head", "history", "version", "has_thread", "writes_of", "read_thread"),
-    *("namespaces", "records", "facts_of"),
+    *("list_writes", "namespaces", "records", "facts_of"),
 )
 _WRITES = ("remove", "store_writes", "restore", "prune", "renew", "put_facts", "clear_versions")
 
@@ -98,7 +66,7 @@ class _Turns(LoopResources):
         return name not in self._last
 
 
-class ShardedBackend(_Routed, ShardedLists):  # type: ignore[misc]
+class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
     """Keeps each thread in one of several databases; lists and searches ask all of them.
 
     The databases know their set: a list in another order, an incomplete one, or one that names a
@@ -269,7 +237,7 @@ class ShardedBackend(_Routed, ShardedLists):  # type: ignore[misc]
     async def _copy_to(self, dest: Shard, thread: ArchivedThread, thread_id: str) -> bool:
         """Copy a thread within its new database, where that is another tenant's until the end."""
         tenant = self.tenant or ""
-        hidden = dest.for_tenant(COPY_TENANT + uuid4().hex)
+        hidden = dest.for_tenant(make_copy_tenant())
         await hidden.restore(thread)
         try:
             await hidden.copy_thread(thread.thread_id, thread_id)

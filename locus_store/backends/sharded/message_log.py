@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
+from locus_store.backends.sharded.backend import ShardedBackend
+from locus_store.backends.sharded.shard_set import Shard
 from locus_store.errors import UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.stepping import needs_no_loop
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from locus_store.backends.sharded.backend import ShardedBackend
-    from locus_store.backends.sharded.shard_set import Shard
-    from locus_store.types.logs import LogsWanted
-    from locus_store.types.messages import LogChange, LogChanged, LogInfo, LogRead, LogWanted
+from locus_store.types.logs import LogsWanted
+from locus_store.types.messages import LogChange, LogChanged, LogInfo, LogRead, LogWanted
 
 T = TypeVar("T")
 

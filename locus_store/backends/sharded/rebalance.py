@@ -1,14 +1,14 @@
-"""The move of threads to the shards that were added to a set."""
+"""The move of threads to the shards that are added to a set, and from one that is removed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from locus_store.backends.sharded import shard_set
-from locus_store.errors import ConflictError, IntegrityError, LocusStoreError
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.progress import step
 from locus_store.runtime.stepping import pause
-from locus_store.versions.sharding import COPY_TENANT, HIDDEN_TENANT, choose_shard
+from locus_store.versions.sharding import HIDDEN_TENANT, choose_shard, is_under_way
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -31,22 +31,29 @@ class Rebalanced(NamedTuple):
     """The number of threads that this run moved; clients that wrote to threads moved others."""
 
 
-async def rebalance(backend: ShardedBackend) -> Rebalanced:
+async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> Rebalanced:
     """Add the databases behind the shards of a set to it, and move the threads that belong there.
 
     Clients may read and write meanwhile, if they have opened the set with the longer list. For
     ``ANNOUNCED_SECONDS``, writes to the threads that are to be moved wait. A second run continues
-    an interrupted one.
+    an interrupted one, and removes copies that a ``copy_thread`` has left.
+
+    Args:
+        backend: Over all databases.
+        removes_last: Remove the last shard of the list instead; its threads move to the others.
 
     Raises:
         ConflictError: A thread is in two shards; the others were moved, and the set keeps its
             state until a further run. Or another rebalance adds other databases.
         IntegrityError: A thread is damaged; as above.
-        InvalidArgumentError: A new database is not empty, or the list is not the set's.
+        InvalidArgumentError: A new database is not empty, or the list is not the set's. Or the
+            last one is not a shard, or the only one.
     """
     of = backend.shard_set
     layout = await of.open()
-    if layout.state == "stable" and layout.shards < len(of.shards):
+    if removes_last:
+        layout = await _remove_last(of, layout)
+    elif layout.state == "stable" and layout.shards < len(of.shards):
         for number in range(layout.shards, len(of.shards)):
             if await of.shards[number].tenants():
                 raise shard_set.make_used_error(number)
@@ -59,11 +66,26 @@ async def rebalance(backend: ShardedBackend) -> Rebalanced:
         await of.write_layout(layout)
     moved = await _move_all(of, layout)
     if layout.state == "moving":
-        layout = layout.change(state="stable", former=layout.shards)
+        layout = layout.change(state="stable", former=layout.databases)
         await of.write_layout(layout)
         # Again: a client that had stood still may have written one to its former place.
         moved += await _move_all(of, layout)
     return Rebalanced(layout.shards, moved)
+
+
+async def _remove_last(of: ShardSet, layout: ShardLayout) -> ShardLayout:
+    """Return the layout in which the removal of the last shard is announced, or has begun."""
+    count = len(of.shards)
+    if layout.former == count == layout.shards + 1 and await of.shards[-1].read_layout():
+        return layout
+    if layout.state != "stable" or layout.shards != count:
+        raise InvalidArgumentError(
+            f"database {count} of the list is not a shard yet, and cannot be removed; list the"
+            " shards, or complete its rebalance first"
+        )
+    if count == 1:
+        raise InvalidArgumentError("a set keeps one shard at least, and this one has no other")
+    return layout.change(state="announced", former=count, shards=count - 1)
 
 
 async def _move_all(of: ShardSet, layout: ShardLayout) -> int:
@@ -79,7 +101,7 @@ async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
         ConflictError, IntegrityError: A thread cannot be moved; the others were.
     """
     moved, failed = 0, list[LocusStoreError]()
-    for was in range(layout.former):
+    for was in range(min(layout.databases, len(of.shards))):
         async for shards, thread_id in _list_threads(of, was):
             place = choose_shard(layout.shards, shards[was].tenant, thread_id)
             try:
@@ -110,9 +132,9 @@ async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
     """End the moves that other clients began and left, and remove hidden copies without a move."""
     hidden = [
         (number, tenant.name)
-        for number in range(layout.shards)
+        for number in range(min(layout.databases, len(of.shards)))
         for tenant in await of.shards[number].tenants()
-        if tenant.name.startswith(HIDDEN_TENANT) and not tenant.name.startswith(COPY_TENANT)
+        if tenant.name.startswith(HIDDEN_TENANT) and not is_under_way(tenant.name)
     ]
     former = of.shards[: layout.former]
     while moves := [(shard, move) for shard in former for move in await shard.list_moves()]:

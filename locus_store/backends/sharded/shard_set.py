@@ -126,9 +126,9 @@ class ShardSet:
         return newest
 
     def _require_all(self, layout: ShardLayout) -> None:
-        if layout.shards > len(self.shards):
+        if layout.used > len(self.shards):
             raise InvalidArgumentError(
-                f"the set has {layout.shards} shards, and the list names {len(self.shards)}; list"
+                f"the set has {layout.used} shards, and the list names {len(self.shards)}; list"
                 " all of them, in the order of the set"
             )
 
@@ -201,7 +201,7 @@ class ShardSet:
         Raises:
             ConflictError: Another rebalance has stored another one.
         """
-        for number in range(layout.shards):
+        for number in range(min(layout.databases, len(self.shards))):
             shard, mine = self.shards[number], replace(layout, shard=number)
             while (old := await shard.read_layout()) is None or old.epoch < mine.epoch:
                 await shard.write_layout(old, mine)
@@ -336,19 +336,22 @@ class ShardSet:
     ) -> list[T]:
         """Return the answers of all shards in their order.
 
-        A thread that moves meanwhile is in one answer at least: those of the former shards come
-        first, and it moves from them to the others.
+        A thread that moves meanwhile is in one answer at least: the shards that threads leave are
+        asked first.
         """
         while True:
             layout = self.layout or await self.open()
-            newest = [await self._refresh(it) for it in range(layout.shards)]
+            newest = [await self._refresh(it) for it in range(layout.used)]
             if newest[-1].epoch == layout.epoch:
                 break
-        found = await run_together(ask(it) for it in shards[: layout.former])
-        if layout.former == layout.shards:
-            return found
+        if layout.state == "stable":
+            return await run_together(ask(it) for it in shards[: layout.shards])
+        count, shrinks = min(layout.shards, layout.former), layout.shards < layout.former
+        parts = [shards[:count], shards[count : layout.databases]]
+        left = await run_together(ask(it) for it in parts[shrinks])
         await self.admit_taken(shards, layout)
-        return found + await run_together(ask(it) for it in shards[layout.former : layout.shards])
+        others = await run_together(ask(it) for it in parts[not shrinks])
+        return others + left if shrinks else left + others
 
     async def admit_taken(self, shards: Sequence[Shard], layout: ShardLayout) -> None:
         """Complete the moves of this tenant whose threads were taken."""

@@ -14,13 +14,7 @@ from locus_store.sql.columns.dialect_columns import (
     Text,
     escape_text,
 )
-from locus_store.sql.columns.types import (
-    MOST_FORMS,
-    ORDERS,
-    bind_text,
-    is_there,
-    to_microseconds,
-)
+from locus_store.sql.columns.types import MOST_FORMS, ORDERS, bind_text, is_there, to_microseconds
 from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
@@ -17,9 +17,7 @@ from locus_store.timeline.lineage import find_ancestry, read_line
 from locus_store.timeline.rewind import prepare
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.transfer.building import fork as forked
-
-if TYPE_CHECKING:
-    from locus_store.types import Mark, Version
+from locus_store.types import Mark, Version
 
 log: Final = logging.getLogger("locus_store.inspector.changes")
 """INFO each change, without content. ``serve`` and ``inspect`` print it."""

@@ -373,7 +373,7 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
         return get_columns(dialect).bind_json(value) if value else None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
-        """Read what is no text as damage, by one call; see ``keeps_types``."""
+        """Read what is not text as damage, by one call; see ``keeps_types``."""
         if get_columns(dialect).keeps_types:
             return super().result_processor(dialect, coltype)
         return _load_text

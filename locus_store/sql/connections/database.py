@@ -256,6 +256,14 @@ class ServerDatabase(Database):
     def is_lost_primary(self, exc: BaseException) -> bool:
         """Return whether the server refused to write: it is a standby, or was demoted to one."""
 
+    def is_unconfirmed(self, driver: Any) -> bool:
+        """Return whether the last commit on a connection did not wait for its standby to the end.
+
+        The answer is ``True`` once.
+        """
+        del driver
+        return False
+
     def is_reader(self, driver: Any) -> bool:
         """Return whether a connection leads to a database that is read-only by default."""
         del driver
@@ -277,6 +285,10 @@ class ServerDatabase(Database):
 
 class LostConnectionError(Exception):
     """The connection was closed; raised from the driver's error, and never leaves ``sql``."""
+
+
+class UnconfirmedError(LostConnectionError):
+    """A commit may be on the primary only, as if the connection had been lost."""
 
 
 def is_refused(exc: BaseException) -> bool:

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import now
-from locus_store.sql.schema.status import HEAD, read_settings
+from locus_store.sql.schema.status import (
+    HEAD,
+    UNFINISHED_SETTING,
+    describe_partitions,
+    read_settings,
+)
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.types.facts import Fact
+from locus_store.types.facts import Fact, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +121,9 @@ class Examination:
             "ok" if has_index else "info",
             "" if has_index else "if you search: locus-store db search-index",
         )
+        if settings and (divided := describe_partitions(settings)):
+            verdict: Verdict = "warn" if UNFINISHED_SETTING in settings.raw else "ok"
+            yield Fact("partitions", divided.lstrip(",; "), verdict)
         numbers = settings.raw.get(DIMENSION_SETTING) if settings else None
         yield Fact("vector index", f"{numbers} numbers" if numbers else "no")
 

@@ -21,7 +21,11 @@ from sqlalchemy.util import memoized_property
 from sqlalchemy.util.queue import AsyncAdaptedQueue
 
 from locus_store.runtime import driven, loops, observe
-from locus_store.sql.connections.database import LostConnectionError, ServerDatabase
+from locus_store.sql.connections.database import (
+    LostConnectionError,
+    ServerDatabase,
+    UnconfirmedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -133,6 +137,8 @@ class LeasingPool(loops.LoopResources):
         self, lease: Lease, answered: Callable[[Any], None], rows: list[Any] | BaseException
     ) -> None:
         self._working.pop(lease.driver, None)
+        if self.database.is_unconfirmed(lease.driver):
+            rows = UnconfirmedError()
         if isinstance(rows, BaseException) and self._is_spoilt(lease, rows):
             lease.entry.invalidate()
             if isinstance(rows, Exception):
@@ -166,6 +172,7 @@ class LeasingPool(loops.LoopResources):
         self._watch(driver)
         try:
             yield
+            self._require_confirmed(driver)
         except BaseException as exc:
             self._working.pop(driver, None)
             if self._is_spoilt(lease, exc):
@@ -177,6 +184,15 @@ class LeasingPool(loops.LoopResources):
             self._working.pop(driver, None)
             if not self._put_back(lease):
                 await greenlet_spawn(self._put_away, lease)
+
+    def _require_confirmed(self, driver: Any) -> None:
+        """Check that a commit has waited for its standby.
+
+        Raises:
+            UnconfirmedError: It has not; the connection is dropped.
+        """
+        if self.database.is_unconfirmed(driver):
+            raise UnconfirmedError
 
     def _is_spoilt(self, lease: Lease, exc: BaseException) -> bool:
         """Return whether a connection is to be dropped after an error."""

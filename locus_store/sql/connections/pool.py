@@ -347,6 +347,7 @@ class LoopPool(LeasingPool):
                 result = body(connection)
                 lost = LostConnectionError
                 connection.commit()
+                self._require_confirmed(connection.connection.driver_connection)
             except self.database.driver_errors as exc:
                 # SQLAlchemy closes the connection of a statement that timed out.
                 if self._is_lost(connection, exc) and not is_overtime(exc):

@@ -25,6 +25,12 @@ HEAD: Final = REVISIONS[-1]
 USERS_SETTING: Final = "user_id_type"
 """Row of ``settings`` with the type of users' ids."""
 
+PARTITIONS_SETTING: Final = "partitions"
+"""Row of ``settings`` with the number of hash partitions; plain tables have none."""
+
+UNFINISHED_SETTING: Final = "partitions_wanted"
+"""Row of ``settings`` with the number of partitions that the tables are being moved to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -90,6 +96,16 @@ def is_usable(settings: Settings) -> bool:
     if settings.revision in REVISIONS:
         return settings.revision == HEAD
     return settings.compatibility_floor <= HEAD
+
+
+def describe_partitions(settings: Settings) -> str:
+    """Return the number of partitions, and the command that finishes a move to another number."""
+    count = settings.raw.get(PARTITIONS_SETTING)
+    text = f", {count} partitions by line" if count else ""
+    if wanted := settings.raw.get(UNFINISHED_SETTING):
+        text += f"; a move of the tables to {wanted} partitions is not finished: "
+        text += f"locus-store db partition --by-line {wanted}"
+    return text
 
 
 def _settings(rows: dict[str, str]) -> Settings | None:
@@ -200,7 +216,8 @@ class _Look:
             lacking = self._lacking()
             if lacking:
                 return self._damaged(found, f"it lacks {', '.join(lacking[:5])}")
-            return self._known("ok", settings, f"schema revision {found}, up to date")
+            extra = describe_partitions(settings)
+            return self._known("ok", settings, f"schema revision {found}, up to date{extra}")
         if found in REVISIONS:
             message = (
                 f"schema revision {found} is behind this library's {HEAD}; upgrade it:"

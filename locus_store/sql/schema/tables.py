@@ -132,6 +132,16 @@ _TABLE_NAMES = (
 )
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 
+PARTITIONED: Final = ("checkpoints", "segments", "writes", "search")
+"""Tables that PostgreSQL may divide by line; the last one is created on request."""
+
+MAX_PARTITIONS: Final = 256
+
+
+def make_partition_name(table_name: str, count: int, number: int) -> str:
+    """Return the name of a partition of a table that is divided into ``count``."""
+    return f"{table_name}_p{count}_{number}"
+
 
 class Index(sa.Index):
     """An index whose options are resolved when a statement needs them.

@@ -26,11 +26,7 @@ from locus_store.values.frames.operations import (
     make_malformed_error,
     parse_frame,
 )
-from locus_store.values.msgpack import (
-    as_json,
-    convert_to_json,
-    get_packed,
-)
+from locus_store.values.msgpack import as_json, convert_to_json, get_packed
 
 
 class Decodable(Protocol):

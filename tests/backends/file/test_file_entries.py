@@ -17,13 +17,7 @@ import pytest
 from lazily import TESTS_RUN
 from test_cli import run  # noqa: F401
 
-from locus_store import (
-    FileBackend,
-    IntegrityError,
-    LocusStoreError,
-    MemoryBackend,
-    SchemaError,
-)
+from locus_store import FileBackend, IntegrityError, LocusStoreError, MemoryBackend, SchemaError
 from locus_store.backends.file import descriptors
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify

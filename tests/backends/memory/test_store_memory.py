@@ -12,13 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locus_store import (
-    BaseStore,
-    InMemoryStore,
-    InvalidArgumentError,
-    UnsupportedError,
-    blocking,
-)
+from locus_store import BaseStore, InMemoryStore, InvalidArgumentError, UnsupportedError, blocking
 from locus_store.blocking import BlockingStore
 from locus_store.types.items import check_name, decode_namespace, encode_namespace
 

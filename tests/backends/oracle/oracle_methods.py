@@ -17,12 +17,7 @@ from locus_store.types.items import NamespaceMatch, Put
 from locus_store.versions import segments
 
 if TYPE_CHECKING:
-    from locus_store import (
-        OracleBackend,
-        OracleCheckpointSaver,
-        OracleMessageLog,
-        OracleStore,
-    )
+    from locus_store import OracleBackend, OracleCheckpointSaver, OracleMessageLog, OracleStore
 
 NS = ("memory", "u")
 WRITE = PendingWrite("task", 0, "channel", "json", b"1")

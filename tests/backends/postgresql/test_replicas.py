@@ -18,6 +18,7 @@ from locus_store import (
     ConnectionFailedError,
     InvalidArgumentError,
     blocking,
+    limit_staleness,
     postgresql_checkpointer,
 )
 from locus_store.backends.postgresql import replicas
@@ -174,6 +175,52 @@ async def test_a_server_of_another_database_is_refused_before_anything_is_writte
             await mine.save({"n": 1}, "t")
     tables = "SELECT count(*) FROM pg_class WHERE relname LIKE 'locus%'"
     assert pair.primary.value(tables) == 0
+
+
+async def test_a_token_of_another_process_and_a_limit_choose_the_server_of_a_call(
+    pair: Pair,
+) -> None:
+    with pair.primary.migrated_database() as name:
+        async with opened(pair, name) as mine, plain(pair, name) as other:
+            await other.save({"n": 1}, "t")
+            pair.catch_up()
+            await warm(mine)
+            with pair.pause():
+                before = await other.backend.read_token()
+                await other.save({"n": 2}, "t")
+                await mine.save({"n": 1}, "mine")
+                after = await other.backend.read_token()
+                await warm(mine)
+                with limit_staleness(at_least=before):
+                    assert await mine.load("t") == {"n": 1}, "of the standby"
+                with limit_staleness(at_least=after):
+                    assert await mine.load("t") == {"n": 2}
+                assert await mine.list_threads() == ["mine", "t"]
+                with limit_staleness(10):
+                    assert await mine.list_threads() == ["t"], "of the standby"
+                    assert await mine.load("mine") == {"n": 1}
+                await eventually(lambda: is_current(mine, 0.2))
+
+
+async def is_current(mine: Any, seconds: float) -> bool:
+    """Return whether a read of a limited age sees what a paused standby lacks."""
+    with limit_staleness(seconds):
+        return bool(await mine.load("t") == {"n": 2})
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "1", float("nan")])
+def test_a_limit_that_is_not_a_time_is_refused(seconds: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="must be above 0"), limit_staleness(seconds):
+        pass
+
+
+@pytest.mark.parametrize("token", ["x", "1-2", "1-2-x", 7])
+def test_what_is_not_a_token_is_refused(token: Any) -> None:
+    with (
+        pytest.raises(InvalidArgumentError, match="read_token"),
+        limit_staleness(at_least=token),
+    ):
+        pass
 
 
 @pytest.mark.full

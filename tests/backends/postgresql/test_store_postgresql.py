@@ -14,12 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from test_store_sql import items_of
 
-from locus_store import (
-    ConnectionFailedError,
-    PostgreSQLStore,
-    SchemaError,
-    UnsupportedError,
-)
+from locus_store import ConnectionFailedError, PostgreSQLStore, SchemaError, UnsupportedError
 from locus_store.sql import migrate
 from locus_store.sql.schema.vectors import create_vector_index
 

@@ -26,8 +26,10 @@ from locus_store import (
 )
 from locus_store.backends.sharded import ShardedBackend, shard_set
 from locus_store.backends.sharded.rebalance import rebalance
-from locus_store.sql import sharding as of_sql
+from locus_store.sql.backend import SqlBackend
+from locus_store.sql.sharding import SqlShard
 from locus_store.types import PendingWrite
+from locus_store.versions import sharding
 from locus_store.versions.sharding import HIDDEN_TENANT, choose_shard
 
 if TYPE_CHECKING:
@@ -247,9 +249,11 @@ def place(thread_id: str) -> int:
 # --- a rebalance
 
 
-def crash(patch: pytest.MonkeyPatch, name: str, after: int, *, done: bool = False) -> None:
+def crash(
+    patch: pytest.MonkeyPatch, name: str, after: int, *, done: bool = False, of: Any = SqlShard
+) -> None:
     """Let a call of a shard's method fail, and all that follow, before it is done or after."""
-    method, calls = getattr(of_sql.SqlShard, name), []
+    method, calls = getattr(of, name), []
 
     async def crashing(*args: Any, **kwargs: Any) -> Any:
         calls.append(name)
@@ -259,7 +263,7 @@ def crash(patch: pytest.MonkeyPatch, name: str, after: int, *, done: bool = Fals
             await method(*args, **kwargs)
         raise BackendError("the process ended here")
 
-    patch.setattr(of_sql.SqlShard, name, crashing)
+    patch.setattr(of, name, crashing)
 
 
 async def rebalanced(urls: Sequence[str]) -> None:
@@ -529,3 +533,137 @@ def test_a_rebalance_by_the_command(urls: list[str], run: Any) -> None:
     check_places(urls[:3])
     code, _, error = run("shards", "rebalance", "--url", urls[0])
     assert (code, "sharded:URL URL" in error) == (1, True)
+
+
+# --- a removal
+
+
+async def removed(urls: Sequence[str]) -> None:
+    async with open_sharded(urls) as storage:
+        await rebalance(storage.backend, removes_last=True)
+
+
+async def test_a_removal_moves_the_threads_of_the_last_shard_only(urls: list[str]) -> None:
+    await made(urls[:3])
+    before = [rows(it) for it in urls[:3]]
+    async with open_sharded(urls[:3]) as storage, open_sharded(urls[:3]) as another:
+        await check_states(another)
+        done = await rebalance(storage.backend, removes_last=True)
+        assert done == (2, len(before[2]))
+        assert (await rebalance(storage.backend, removes_last=True)).moved == 0
+        await check_states(another)
+    assert rows(urls[2]) == []
+    async with open_sharded(urls[:2]) as storage:
+        await check_states(storage)
+        assert (await rebalance(storage.backend)) == (2, 0)
+    check_places(urls[:2])
+    assert all(set(rows(urls[it])) >= set(before[it]) for it in range(2))
+    async with open_sharded([*urls[:2], urls[3]]) as storage:
+        assert (await rebalance(storage.backend)).shards == 3
+        await check_states(storage)
+
+
+@pytest.mark.parametrize(("name", "after", "done"), STEPS)
+async def test_a_removal_that_ended_anywhere_is_continued(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch, name: str, after: int, done: bool
+) -> None:
+    await made(urls[:3])
+    with monkeypatch.context() as patch:
+        crash(patch, name, after, done=done)
+        with pytest.raises(BackendError, match="ended here"):
+            await removed(urls[:3])
+    async with open_sharded(urls[:3]) as storage:
+        await check_states(storage)
+        await rebalance(storage.backend, removes_last=True)
+        await check_states(storage)
+    check_places(urls[:2])
+    assert rows(urls[2]) == []
+
+
+async def test_a_removal_that_cannot_be_is_refused(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(urls[:1])
+    with pytest.raises(InvalidArgumentError, match="one shard at least"):
+        await removed(urls[:1])
+    with pytest.raises(InvalidArgumentError, match="database 2 of the list is not a shard yet"):
+        await removed(urls[:2])
+    await end_in(monkeypatch, urls[:2], "take_thread")
+    with pytest.raises(InvalidArgumentError, match="complete its rebalance first"):
+        await removed(urls[:2])
+    await rebalanced(urls[:2])
+    with monkeypatch.context() as patch:
+        crash(patch, "take_thread", 1)
+        with pytest.raises(BackendError, match="ended here"):
+            await removed(urls[:2])
+    with pytest.raises(InvalidArgumentError, match="the set has 2 shards, and the list names 1"):
+        await made(urls[:1])
+    await rebalanced(urls[:2])  # continues the removal
+    check_places(urls[:1])
+
+
+async def test_a_database_of_no_set_cannot_be_removed_and_keeps_its_threads(
+    urls: list[str],
+) -> None:
+    await made(urls[:3])
+    await removed(urls[:3])
+    async with open_storage(urls[3]) as other:
+        await put(other, ["own"])
+    before = dump(urls[3])
+    with pytest.raises(InvalidArgumentError, match="database 3 of the list is not a shard yet"):
+        await removed([*urls[:2], urls[3]])
+    assert dump(urls[3]) == before
+
+
+async def test_writes_go_on_while_a_shard_is_removed(urls: list[str]) -> None:
+    await made(urls[:3])
+    async with open_sharded(urls[:3]) as storage, open_sharded(urls[:3]) as another:
+        work = asyncio.create_task(rebalance(another.backend, removes_last=True))
+        checkpointer = storage.checkpointer(state_type=dict)
+        counts = dict.fromkeys(THREADS, 2)
+
+        async def write(thread_id: str) -> None:
+            while not work.done():
+                state = await checkpointer.load(thread_id)
+                state["n"] += 1
+                await checkpointer.save(state, thread_id)
+                counts[thread_id] += 1
+                assert len(await checkpointer.list_threads()) == len(THREADS)
+
+        await asyncio.gather(*map(write, THREADS), work)
+        for it, count in counts.items():
+            assert len(await checkpointer.list_checkpoints(it, limit=10_000)) == count, it
+    check_places(urls[:2])
+
+
+async def test_a_copy_that_a_process_left_is_removed(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(urls[:2])
+    async with open_sharded(urls[:2]) as storage:
+        source = next(it for it in THREADS if place(it) == 0)
+        dest = next(f"c{it}" for it in range(99) if place(f"c{it}") == 1)
+        with monkeypatch.context() as patch:
+            for name in ("admit_thread", "remove_thread"):
+                crash(patch, name, 1, of=SqlBackend)
+            with pytest.raises(BackendError, match="ended here"):
+                await storage.checkpointer().copy_thread(source, dest)
+        hidden = "SELECT thread_id FROM locus_threads WHERE tenant <> 'default' ORDER BY 1"
+        assert rows(urls[1], hidden) == sorted([source, dest])
+        await rebalance(storage.backend)
+        assert rows(urls[1], hidden) == sorted([source, dest]), "it may be under way"
+        monkeypatch.setattr(sharding, "COPY_SECONDS", -1)
+        await rebalance(storage.backend)
+        assert rows(urls[1], hidden) == []
+    check_places(urls[:2])
+
+
+def test_a_removal_by_the_command(urls: list[str], run: Any) -> None:
+    asyncio.run(made(urls[:2]))
+    command = ("shards", "rebalance", "--url", f"sharded:{' '.join(urls[:2])}", "--remove")
+    for it in (urls[0], urls[1][-4:], ""):
+        code, _, error = run(*command, it)
+        assert (code, "only the last shard can be removed" in error) == (1, True)
+    code, text, _ = run(*command, urls[1], "--json")
+    assert (code, json.loads(text)["shards"]) == (0, 1)
+    check_places(urls[:1])

@@ -8,9 +8,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from test_store_sql import items_of
 
-from locus_store import (
-    SQLiteStore,
-)
+from locus_store import SQLiteStore
 from locus_store.backends.sqlite.store import can_load_vec
 
 pytestmark = pytest.mark.anyio

@@ -109,6 +109,15 @@ def test_a_worker_that_was_killed_goes_on_after_its_last_step(
         assert run("background_worker.py", "work") == ""
 
 
+def test_a_workflow_that_crashed_pays_once(run: Callable[..., str], tmp_path: Path) -> None:
+    example = str(EXAMPLES / "dbos_workflow.py")
+    paid, _ = started(tmp_path, example, "order-42", "--crash").communicate(timeout=120)
+    assert paid == "paying\n"
+    assert run("dbos_workflow.py", "order-42") == (
+        "order-42-turn-1 {'paid': {'receipt': 7}} ['order-42-turn-1']"
+    )
+
+
 def test_the_tables_of_an_application_have_migrations_of_their_own(tmp_path: Path) -> None:
     folder = EXAMPLES / "alembic_beside"
     shop = f"sqlite:///{tmp_path}/shop.db"

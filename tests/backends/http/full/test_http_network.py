@@ -14,12 +14,7 @@ from services import Service, parts
 from test_http_transports import Canned, answer, serving
 from tiers import LONG
 
-from locus_store import (
-    ConnectionFailedError,
-    HTTPBackend,
-    http_checkpointer,
-    open_saver,
-)
+from locus_store import ConnectionFailedError, HTTPBackend, http_checkpointer, open_saver
 from locus_store.wire import bodies
 from locus_store.wire.calls import may_repeat
 

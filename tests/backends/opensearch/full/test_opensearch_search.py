@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 import opensearchpy
 import pytest
 
-from locus_store import (
-    ConflictError,
-    InvalidArgumentError,
-    SchemaError,
-    opensearch_checkpointer,
-)
+from locus_store import ConflictError, InvalidArgumentError, SchemaError, opensearch_checkpointer
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.opensearch import bulk, versions

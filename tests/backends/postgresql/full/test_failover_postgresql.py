@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import servers
 
-from locus_store import BackendError, ConnectionFailedError, postgresql_checkpointer
+from locus_store import BackendError, ConnectionFailedError, open_storage, postgresql_checkpointer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +25,7 @@ HBA = f"{servers.TRUST}\nlocal replication postgres trust\n"
 FENCED = "ALTER SYSTEM SET default_transaction_read_only TO on"
 POSITION = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
 WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 IS_THERE = "SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0') >= $1"
 
 
@@ -127,42 +128,75 @@ async def test_saves_go_on_after_a_fail_over(
         assert not standby.value("SELECT pg_is_in_recovery()")
 
 
-async def test_a_repeated_save_waits_for_the_synchronous_standby_too(
-    pair: tuple[servers.PostgreSQL, servers.Standby],
-) -> None:
-    """After a crash the primary has the first save, which the standby never got."""
-    primary, standby = pair
+async def until(server: servers.Server, condition: str) -> None:
+    await asyncio.to_thread(servers.wait_until, lambda: server.value(condition), condition)
+
+
+@asynccontextmanager
+async def silent_standby(
+    primary: servers.PostgreSQL, standby: servers.Standby
+) -> AsyncIterator[None]:
+    """Stop a synchronous standby meanwhile: commits wait for it."""
 
     def send(number: signal.Signals) -> None:
         assert standby.process is not None
         for pid in (standby.process.pid, *servers.children(standby.process.pid)):
             os.kill(pid, number)
 
-    async def until(condition: str) -> None:
-        await asyncio.to_thread(servers.wait_until, lambda: primary.value(condition), condition)
+    await asyncio.to_thread(primary.execute, "ALTER SYSTEM SET synchronous_standby_names TO '*'")
+    await asyncio.to_thread(primary.execute, "SELECT pg_reload_conf()")
+    await until(primary, "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+    send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send(signal.SIGCONT)
 
+
+async def test_a_repeated_save_waits_for_the_synchronous_standby_too(
+    pair: tuple[servers.PostgreSQL, servers.Standby],
+) -> None:
+    """After a crash the primary has the first save, which the standby never got."""
+    primary, standby = pair
     async with postgresql_checkpointer(primary.url()) as checkpointer:
         await checkpointer.save({"n": 1}, "t", "v1")
-        await asyncio.to_thread(
-            primary.execute, "ALTER SYSTEM SET synchronous_standby_names TO '*'"
-        )
-        await asyncio.to_thread(primary.execute, "SELECT pg_reload_conf()")
-        await until("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
-        send(signal.SIGSTOP)
-        try:
+        async with silent_standby(primary, standby):
             first = asyncio.create_task(checkpointer.save({"n": 2}, "t", "v2"))
-            await until(WAITS)
+            await until(primary, WAITS)
             await asyncio.to_thread(primary.kill)
             with pytest.raises(ConnectionFailedError):
                 await first
             await asyncio.to_thread(primary.start)
             assert await checkpointer.exists("t", "v2")
             second = asyncio.create_task(checkpointer.save({"n": 2}, "t", "v2"))
-            await until(WAITS)
+            await until(primary, WAITS)
             assert not second.done()
-        finally:
-            send(signal.SIGCONT)
         assert await second == "v2"
+
+
+@pytest.mark.parametrize(("call", "waits"), [("save", 3), ("put", 1)])
+async def test_a_write_whose_wait_for_the_standby_is_cancelled_is_not_acknowledged(
+    pair: tuple[servers.PostgreSQL, servers.Standby], call: str, waits: int
+) -> None:
+    """The server reports a success with a warning; a save is sent twice more, and waits again."""
+    primary, standby = pair
+
+    async def write(opened: Any) -> object:
+        if call == "put":
+            return await opened.store().put(("a",), "key", {"n": 2})
+        return await opened.checkpointer().save({"n": 2}, "t", "v2")
+
+    async with open_storage(primary.url()) as opened:
+        await opened.checkpointer().save({"n": 1}, "t", "v1")
+        async with silent_standby(primary, standby):
+            writing = asyncio.create_task(write(opened))
+            for _ in range(waits):
+                await until(primary, WAITS)
+                assert not writing.done()
+                await asyncio.to_thread(primary.execute, CANCEL)
+            with pytest.raises(ConnectionFailedError, match="wait for the synchronous standby"):
+                await writing
+        assert await opened.checkpointer().exists("t", "v2") == (call == "save")
 
 
 async def test_a_database_that_is_read_only_by_default_is_told_at_once(

@@ -111,7 +111,7 @@ def names_used(server: servers.Server) -> list[str]:
     names = {it for (it,) in server.fetch("SELECT DISTINCT proname FROM pg_proc")}
     folders = ("sql", "backends/postgresql")
     files = [file for it in folders for file in (SOURCES / it).rglob("*.py")]
-    files += [*(SOURCES.parent / "alembic").rglob("*.py"), *SOURCES.rglob("features.sql")]
+    files += [*(SOURCES.parent / "alembic").rglob("*.py"), *SOURCES.rglob("*.sql")]
     return sorted(names & {it for file in files for it in WORD.findall(file.read_text("utf-8"))})
 
 

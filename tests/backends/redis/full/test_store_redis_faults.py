@@ -10,12 +10,7 @@ import servers
 from redis.crc import key_slot
 from test_store_redis import KEYS, name_there
 
-from locus_store import (
-    BackendError,
-    ConnectionFailedError,
-    IntegrityError,
-    SchemaError,
-)
+from locus_store import BackendError, ConnectionFailedError, IntegrityError, SchemaError
 from locus_store.backends import RedisStore
 from locus_store.types.items import PutItem, Remove
 

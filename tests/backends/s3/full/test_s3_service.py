@@ -12,12 +12,7 @@ import pytest
 from test_store_kills import kill_in_the_middle
 from tiers import ALL
 
-from locus_store import (
-    ConflictError,
-    UnsupportedError,
-    open_checkpointer,
-    open_store,
-)
+from locus_store import ConflictError, UnsupportedError, open_checkpointer, open_store
 from locus_store.backends.documents.objects import HEADS
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.s3 import client as s3_client

@@ -91,9 +91,9 @@ class Writer:
         self.counts[thread_id] = known + 1
 
 
-async def kill_one(worker: Any, urls: list[str], steps: int) -> None:
+async def kill_one(worker: Any, words: list[str], steps: int) -> None:
     """Start a rebalance, and kill it after so many lines of its output."""
-    print(*urls, file=worker.stdin, flush=True)
+    print(*words, file=worker.stdin, flush=True)
     pid = int((await asyncio.to_thread(worker.stdout.readline)).split()[1])
     for _ in range(steps):
         if await asyncio.to_thread(worker.stdout.readline) != "step\n":
@@ -143,15 +143,32 @@ async def test_a_killed_rebalance_loses_and_doubles_nothing(
                 await Writer(storage, counts).save(f"t{it}")
         while len(urls) < SHARDS and kills < TRIALS:
             urls.append(make_url())
-            async with open_sharded(urls) as storage, open_sharded(urls) as another:
-                writer = Writer(storage, counts)
-                writing = asyncio.create_task(writer.run())
-                for _ in range(min(10, TRIALS - kills)):
-                    await kill_one(worker, urls, dice.randrange(1, 40))
-                    kills += 1
-                    met.update(await find_state(storage))
-                await rebalance(another.backend)
-                writer.is_over = True
-                await writing
+            kills += await kill_some(worker, urls, counts, (dice, met), TRIALS - kills)
             await check(urls, counts)
+        kills += await kill_some(worker, urls, counts, (dice, met), 5, removes_last=True)
+        await check(urls[:-1], counts)
     print(f"{kills} kills, in the states {dict(met)}")
+
+
+async def kill_some(
+    worker: Any,
+    urls: list[str],
+    counts: dict[str, int],
+    tools: tuple[random.Random, Counter[str]],
+    most: int,
+    *,
+    removes_last: bool = False,
+) -> int:
+    """Kill a rebalance ten times at most while a client writes, and complete it."""
+    dice, met = tools
+    async with open_sharded(urls) as storage, open_sharded(urls) as another:
+        writer = Writer(storage, counts)
+        writing = asyncio.create_task(writer.run())
+        line = ["remove", *urls] if removes_last else urls
+        for _ in range(min(10, most)):
+            await kill_one(worker, line, dice.randrange(1, 40))
+            met.update(await find_state(storage))
+        await rebalance(another.backend, removes_last=removes_last)
+        writer.is_over = True
+        await writing
+    return min(10, most)

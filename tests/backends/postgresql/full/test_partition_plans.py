@@ -1,0 +1,108 @@
+"""Plans in a database with partitions: what belongs to a line is looked up in one partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from servers import run
+from test_plans import Explaining, new, onto
+
+from locus_store.backends.postgresql import PostgreSQLBackend
+from locus_store.backends.postgresql.partitions import partition
+from locus_store.types import PendingWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from test_plans import Plan
+
+PARTS = 16
+
+
+@pytest.fixture(scope="module")
+def plans(postgresql) -> Iterator[dict[str, list[Plan]]]:
+    name = postgresql.new_database(template=postgresql.migrated_template())
+    url = postgresql.url(name)
+    partition(url, PARTS)
+    yield run(perform(url))
+    postgresql.drop_database(name)
+
+
+async def perform(url: str) -> dict[str, list[Plan]]:
+    pool = await asyncpg.create_pool(url, min_size=1, max_size=1, connection_class=Explaining)
+    backend = PostgreSQLBackend(pool=pool)
+    found: dict[str, list[Plan]] = {}
+    for number in range(40):
+        await backend.commit(new(f"t{number}"))
+        for version in range(3):
+            head = await backend.fetch(f"t{number}")
+            await backend.commit(onto(head, id=f"v{version}"))
+    head = await backend.fetch("t7")
+    write = PendingWrite(task_id="task", idx=0, channel="c", type="json", payload=b"x")
+    place = "t7", head.version.checkpoint_id, [write]
+    calls: dict[str, Any] = {
+        "load": lambda: backend.fetch("t8", with_writes=True),
+        "load again": lambda: backend.fetch_head("t7", known=head.head),
+        "load by id": lambda: backend.fetch("t8", checkpoint_id="v1"),
+        "version": lambda: backend.version("t8"),
+        "version by id": lambda: backend.version("t8", "v1"),
+        "history": lambda: backend.history("t8"),
+        "history after": lambda: backend.history("t8", before="v2"),
+        "put_writes": lambda: backend.put_writes(*place, known=head.version.mark),
+        "append": lambda: backend.commit(onto(head, id="v3")),
+    }
+    for name, call in calls.items():
+        Explaining.plans = found[name] = []
+        await call()
+        Explaining.plans = None
+    await backend.close()
+    await pool.close()
+    return found
+
+
+def list_scans(plan: Plan) -> list[Any]:
+    """Return the scans of partitions that may run, and those that did."""
+    scans = [it for it in plan.nodes if "_p16_" in it.get("Relation Name", "")]
+    return [
+        {it["Relation Name"].rpartition("_")[2] for it in some if it["Node Type"] != "ModifyTable"}
+        for some in (scans, [it for it in scans if it["Actual Loops"]])
+    ]
+
+
+OPERATIONS = ("load", "load again", "load by id", "version", "version by id", "history")
+
+
+@pytest.mark.parametrize("operation", [*OPERATIONS, "history after", "put_writes", "append"])
+def test_a_statement_of_one_line_reads_one_partition(plans, operation):
+    assert {it.is_generic for it in plans[operation]} == {True, False}
+    for plan in plans[operation]:
+        planned, run_ = list_scans(plan)
+        assert len(run_) <= 1, plan
+        if operation != "put_writes":  # its line may be unknown
+            assert len(planned) <= 1, plan
+
+
+def test_a_server_prefers_the_general_plan_of_a_save(postgresql):
+    """Planning for the values of each save would cost more than the save."""
+    name = postgresql.new_database(template=postgresql.migrated_template())
+    url = postgresql.url(name)
+    partition(url, 64)
+    kinds = run(count_plans(url))
+    postgresql.drop_database(name)
+    assert kinds["generic_plans"] > kinds["custom_plans"], kinds
+
+
+async def count_plans(url: str) -> Any:
+    pool = await asyncpg.create_pool(url, min_size=1, max_size=1)
+    backend = PostgreSQLBackend(pool=pool)
+    for number in range(20):
+        head = await backend.fetch("t")
+        await backend.commit(onto(head, id=f"v{number}") if head else new("t"))
+    query = """SELECT generic_plans, custom_plans FROM pg_prepared_statements
+      WHERE statement LIKE '%WITH moved AS%RETURNING sequence%'"""
+    found = await pool.fetchrow(query)
+    await backend.close()
+    await pool.close()
+    return found
