@@ -37,8 +37,8 @@ from locus_store.cli.removal import delete, expire, prune, vacuum
 from locus_store.cli.service import inspect, serve, tokens
 from locus_store.cli.store import store
 from locus_store.cli.tenants import tenants
-from locus_store.cli.threads import messages, threads
-from locus_store.cli.timeline import bisect, blame, report, rewind, watch
+from locus_store.cli.threads import threads
+from locus_store.cli.timeline import bisect, blame, messages, report, rewind, watch
 from locus_store.cli.transfer import backup, copy, export, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 

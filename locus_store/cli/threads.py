@@ -1,4 +1,4 @@
-"""``locus-store threads …``: show, compare and copy threads, and show their message logs."""
+"""``locus-store threads …``: show, compare and copy threads, and their effects."""
 
 from __future__ import annotations
 
@@ -38,27 +38,14 @@ from locus_store.cli.output import (
 from locus_store.cli.store import read_json
 from locus_store.cli.tenants import TenantOptions
 from locus_store.effects import Effect
-from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError
-from locus_store.messages import LogSnapshot
+from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.open import Storage
 from locus_store.timeline import readable
 from locus_store.timeline.changes import BriefChanges, describe_versions
-from locus_store.timeline.graph import (
-    Cursor,
-    Node,
-    find_marks,
-    find_writers,
-    graph,
-    name_nodes,
-)
+from locus_store.timeline.graph import Cursor, Node, find_marks, find_writers, graph, name_nodes
 from locus_store.timeline.lineage import read_line
 from locus_store.timeline.paths import format_path
-from locus_store.timeline.readable import (
-    Difference,
-    cut_common_ends,
-    find_differences,
-    format_content,
-)
+from locus_store.timeline.readable import Difference, cut_common_ends, find_differences
 from locus_store.transfer.building import fork as copy_version
 from locus_store.types import Snapshot, Version
 from locus_store.types.arguments import check_text
@@ -403,50 +390,6 @@ def fork(
     head, versions, summary = at.ask(forked)
     document = {"thread_id": new, "checkpoint_id": head, "versions": versions}
     put_outcome(document, f"{new}: {summary}", as_json=at.as_json)
-
-
-# --- messages
-
-MESSAGE_FIELDS = ("message_id", "role", "created_at", "metadata", "content")
-
-
-def messages(
-    thread: Thread,
-    *,
-    namespace: Namespace = "",
-    newest: Annotated[int, typer.Option(min=0, help="Only the newest so many.")] = 100,
-    at: TenantOptions,
-) -> None:
-    """Print the messages of a thread's log, oldest first, as 'role: text'.
-
-    --json: [{message_id, role, created_at, metadata, content}].
-    """
-    found = at.ask(lambda it: _read_log(it, thread, namespace, newest))
-    if at.as_json:
-        put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
-        return
-    for it in found.messages:
-        print_said(f"{it.role}: {format_content(it.content)}")
-    if found.info.count > len(found.messages):
-        note(f"The log has {found.info.count:,} messages: see --newest.")
-
-
-async def _read_log(backend: FullBackend, thread: str, namespace: str, newest: int) -> LogSnapshot:
-    log = Storage(backend).messages()
-    thread = await thread_named(backend, thread)
-    found = await log.read(thread, namespace=namespace, newest=newest)
-    if found is None:
-        others = [repr(it.namespace) for it in await log.logs(thread)]
-        if not others:
-            raise NotFoundError(
-                f"thread {thread!r} has no message log; 'locus-store threads list' shows the"
-                " threads"
-            )
-        raise NotFoundError(
-            f"thread {thread!r} has no message log in the namespace {namespace!r}; its logs"
-            f" have --namespace {', '.join(others)}"
-        )
-    return found
 
 
 # --- effects
