@@ -17,6 +17,7 @@ from locus_store.errors import (
     OutcomeUnknownError,
     SchemaError,
     SerializationError,
+    TurnError,
     UnsupportedError,
 )
 from locus_store.runtime.extras import keep_available, load_name
@@ -94,10 +95,12 @@ if TYPE_CHECKING:
     )
     from locus_store.saver import CheckpointSaver
     from locus_store.store import BaseStore
+    from locus_store.turns import HeldTurn
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import SemanticSearchResult, StoreCapabilities, StoreItem
     from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, NewMessage, Popped
     from locus_store.types.state import AgentState, Message, Role, ToolCall
+    from locus_store.types.turns import ThreadTurn
 
 __version__ = "0.1.0"
 
@@ -119,6 +122,7 @@ __all__ = [
     "HTTPCheckpointer",
     "HTTPMessageLog",
     "HTTPStore",
+    "HeldTurn",
     "InMemoryMessageLog",
     "InMemoryStore",
     "IntegrityError",
@@ -172,7 +176,9 @@ __all__ = [
     "StoreCapabilities",
     "StoreItem",
     "Tenant",
+    "ThreadTurn",
     "ToolCall",
+    "TurnError",
     "UnsupportedError",
     "file_checkpointer",
     "http_checkpointer",
@@ -229,6 +235,8 @@ _LAZY = {
     "limit_staleness": "backends.postgresql.options",
     "CheckpointerCapabilities": "types",
     "Tenant": "types",
+    "HeldTurn": "turns",
+    "ThreadTurn": "types.turns",
 }
 """Loaded on first use: a command starts at once, and memory needs no driver."""
 

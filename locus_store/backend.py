@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from locus_store.errors import IntegrityError, UnsupportedError
+from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import count, measure_stored, note, observe, report_branch
 from locus_store.types import (
@@ -51,6 +52,7 @@ from locus_store.types.facts import Fact
 from locus_store.types.marks import refuse_mark
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.types.thread_info import PutThread, require_describing
+from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.msgpack import convert_to_json
@@ -198,6 +200,11 @@ class StorageBackend(ForTenants, Closing, ABC):
         """The tenant whose threads this object sees; ``None`` where the storage has no tenants."""
         return None
 
+    @property
+    def storage_name(self) -> str:
+        """Names the storage: objects with the same name share the turns that a context holds."""
+        return repr(self)
+
     async def damage(self) -> list[str]:
         """Return what the storage's own check finds outside any thread; nothing where all is well.
 
@@ -304,6 +311,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             labels=labels,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            turn=get_number(self, thread_id),
             claim=claim,
         )
         if connection is None:
@@ -670,12 +678,15 @@ class StoresWrites(StorageBackend):
         check_writes(kept)
         if not kept:
             return True
+        turn = get_number(self, thread_id)
+        which: dict[str, Any] = {} if turn is None else {"turn": turn}  # not all have turns
         return await self.store_writes(
             *(thread_id, namespace, checkpoint_id, kept),
             known=known,
             seen=seen,
             must_exist=must_exist,
             ttl_seconds=ttl_seconds,
+            **which,
         )
 
     @abstractmethod
@@ -690,8 +701,9 @@ class StoresWrites(StorageBackend):
         seen: Collection[tuple[str, int]] | None,
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
+        turn: int | None = None,
     ) -> bool:
-        """Store pending writes that were found valid; see ``put_writes``."""
+        """Store pending writes that were found valid; see ``put_writes``, and ``Save.turn``."""
 
     @abstractmethod
     async def writes_of(
@@ -924,6 +936,34 @@ class SharedByTenants(StorageBackend):
         """
 
 
+class TakesTurns(StorageBackend):
+    """A backend that gives the turn of a thread to one holder at a time.
+
+    While a turn is held, ``commit``, ``store_writes`` and changes of message logs are refused
+    unless they carry its number; those of a turn that has ended are refused. The same step as the
+    write decides it, atomically. Turns outlive the deletion of their thread, and are no part of
+    copies and archives.
+    """
+
+    @abstractmethod
+    async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
+        """Ask for a turn, or renew one; return the thread's turns, the one that is held first.
+
+        A request that is rejected is not among them. See ``versions.turns.take_step``.
+        """
+
+    @abstractmethod
+    async def end_turn(self, thread_id: str, turn_key: str | None = None) -> bool:
+        """End a turn, or a wait for it; return whether there was one.
+
+        ``turn_key`` is that of the request; ``None``: the turn that is held, by any client.
+        """
+
+    @abstractmethod
+    async def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
+        """Return the turns of a thread, or of all threads by thread id, with those that wait."""
+
+
 class FullBackend(
     ListsThreads,
     ListsHeads,
@@ -946,6 +986,7 @@ _POWERS: Final[dict[str, type[StorageBackend]]] = {
     "list_threads": ListsThreads,
     "list_with_metadata": ListsHeads,
     "tenants": SharedByTenants,
+    "turns": TakesTurns,
     "effects": KeepsEffects,
 }
 """The power behind each capability."""

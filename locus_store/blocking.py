@@ -13,6 +13,7 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.portals import Portals, make_blocking
 from locus_store.store import BaseStore
+from locus_store.turns import HasTurns
 from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from locus_store.backends.memory.options import InMemoryStoreOptions
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
     from locus_store.store import Embed
+    from locus_store.turns import HeldTurn
     from locus_store.types import CheckpointerCapabilities
     from locus_store.types.items import StoreCapabilities
+    from locus_store.types.turns import TurnOptions
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
@@ -82,7 +85,21 @@ def _require_sync(options: Mapping[str, Any]) -> None:
         )
 
 
-class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
+class _BlockingTurns(_Blocking[Wrapped]):
+    """The turns of a checkpointer's or message log's threads."""
+
+    def turn(self, thread_id: str, **options: Unpack[TurnOptions]) -> HeldTurn:
+        """Return the turn of a thread, to be held within ``with``; see ``turns.HasTurns.turn``."""
+        held = cast("HasTurns", self._async).turn(thread_id, **options)
+        held.run = self._run
+        return held
+
+    busy = make_blocking(HasTurns.busy)
+    turns = make_blocking(HasTurns.turns)
+    release_turn = make_blocking(HasTurns.release_turn)
+
+
+class BlockingCheckpointer(_BlockingTurns[BaseCheckpointer[S]], Generic[S]):
     """A checkpointer whose methods block; usable from any number of threads.
 
     On SQLite, files and memory, the calling thread does the work. Elsewhere the object has an event
@@ -189,7 +206,7 @@ class InMemoryStore(BlockingStore):
         super().__init__(memory.InMemoryStore(**options))
 
 
-class BlockingMessageLog(_Blocking[BaseMessageLog]):
+class BlockingMessageLog(_BlockingTurns[BaseMessageLog]):
     """A message log whose methods block; usable from any number of threads.
 
     The threads are those of ``BlockingCheckpointer``. Each method has the arguments, results and

@@ -30,6 +30,7 @@ from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.background import Saving, wait_for_saves
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop
+from locus_store.turns import HasTurns
 from locus_store.types import (
     CheckpointerCapabilities,
     Expected,
@@ -59,7 +60,7 @@ REMEMBERED_THREADS = 4096
 """Threads whose outstanding loads one adapter remembers; the least recent go first."""
 
 
-class BaseCheckpointer(RunsEffects, ForTenants, Closing, ABC, Generic[S]):
+class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[S]):
     """Saves and restores the states of threads; ``Agent(checkpointer=...)`` calls it.
 
     A subclass with ``save``, ``load`` and ``list_checkpoints`` works wherever a checkpointer goes;

@@ -2,6 +2,7 @@
 
 LocusStoreError
 ├── ConflictError           another writer saved the thread first (head_id, parent_id)
+│   └── TurnError           another turn of the thread is held, or the caller's own is over
 ├── NotFoundError           the thread or checkpoint does not exist (LookupError)
 ├── NotOwnerError           the thread belongs to another user (PermissionError)
 ├── UnsupportedError        a capability that is not declared (NotImplementedError)
@@ -59,6 +60,10 @@ class ConflictError(LocusStoreError):
         """Checkpoint id of the thread's present head; ``None`` if the thread does not exist."""
         self.parent_id = parent_id
         """Checkpoint id that the refused state was made from; ``None`` if it does not exist."""
+
+
+class TurnError(ConflictError):
+    """Another turn of the thread is held, or the caller's own is over; nothing was written."""
 
 
 class NotFoundError(LocusStoreError, LookupError):

@@ -13,7 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
+from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
+from locus_store.turns import HasTurns
 from locus_store.types.arguments import (
     check_limit,
     check_list,
@@ -76,7 +78,7 @@ Heads: TypeAlias = "list[LogSnapshot]"
 Reads: TypeAlias = "list[LogRead]"
 
 
-class BaseMessageLog(ForTenants, Closing, ABC):
+class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
     """The message logs of all threads of a storage.
 
     The order of the messages in a log never changes and does not depend on their times. A change is
@@ -198,6 +200,8 @@ class BaseMessageLog(ForTenants, Closing, ABC):
             thread_id, namespace, messages, metadata, expected_revision, user_id=user_id
         )
         change.also = make_edits(change, also or {}, self.max_state_bytes)
+        for edit in change.also:
+            edit.turn = self._find_number(edit.thread_id)
         require_distinct(change)
         try:
             return (await self.change(change)).revision
@@ -478,8 +482,14 @@ class BaseMessageLog(ForTenants, Closing, ABC):
             expected_revision=expected_revision,
             ttl_seconds=self.ttl_seconds,
             user_id=check_user(user_id),
+            turn=self._find_number(thread_id),
             puts=make_puts(messages, namespace, metadata, self.max_state_bytes),
         )
+
+    def _find_number(self, thread_id: str) -> int | None:
+        """Return the number of the turn that the caller holds."""
+        backend = getattr(self, "backend", None)
+        return get_number(backend, thread_id) if backend is not None else None
 
     async def _logged(self, *found: LogRead) -> Messages:
         messages = [it for log in found for it in log.messages]

@@ -16,6 +16,7 @@ from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop, wait_for_end
+from locus_store.turns import HasTurns
 from locus_store.types import PendingWrite
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, check_ttl
 from locus_store.types.codec import get_labels
@@ -49,7 +50,7 @@ NAMESPACE: Final = "namespace"
 _SHOWN_CHARACTERS: Final = 200
 
 
-class CheckpointSaver(RunsEffects, ForTenants, Closing):
+class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
     """Stores the steps of a graph runner.
 
     Each namespace of a thread has versions of its own. Without an id, ``get`` returns the newest

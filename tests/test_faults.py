@@ -32,9 +32,10 @@ from locus_store.types import CheckpointerCapabilities
 from locus_store.values import frames, text
 from locus_store.values.encoding import unpack_frames
 from locus_store.versions import lines as lines_
-from locus_store.versions import reading, removing, saving
+from locus_store.versions import reading, removing, saving, turns
 from locus_store.versions.erasing import Swept
 from locus_store.versions.saving import Placement
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -363,6 +364,69 @@ def stars_are_operators(patch: Patch) -> None:
 
     patch.setattr(documents, "query_words", words)
     patch.setattr(text.Match, "add", add)
+
+
+# --- turns
+
+
+@caught_by("test_only_the_holder_saves")
+def turns_guard_nothing(patch: Patch) -> None:
+    patch.setattr(turns, "require_turn", lambda *_: None)
+
+
+@caught_by("test_saves_of_every_kind_carry_the_turn")
+def saves_forget_their_turn(patch: Patch) -> None:
+    patch.setattr(backend, "get_number", lambda *_: None)
+
+
+@caught_by("test_a_turn_that_was_not_renewed_is_over")
+def an_ended_turn_still_saves(patch: Patch) -> None:
+    patch.setattr(turns, "get_held", lambda tickets, now: tickets[0] if tickets else None)
+
+
+@caught_by("test_a_turn_that_was_replaced_is_over")
+def any_turn_saves(patch: Patch) -> None:
+    def require_turn(guard, number):
+        if number is None:
+            required(guard, number)
+
+    required = turns.require_turn
+    patch.setattr(turns, "require_turn", require_turn)
+
+
+@caught_by("test_turns_come_in_the_order_of_their_requests")
+def the_last_is_served_first(patch: Patch) -> None:
+    def take_step(tickets, step, now):
+        found = taken(tickets, step, now)
+        return [*found[:1], *sorted(found[1:], key=lambda it: -it.number)]
+
+    taken = turns.take_step
+    patch.setattr(turns, "take_step", take_step)
+
+
+@caught_by("test_a_turn_has_one_holder")
+def a_number_is_used_again(patch: Patch) -> None:
+    def take_step(tickets, step, now):
+        return [it._replace(number=7) for it in taken(tickets, step, now)]
+
+    taken = turns.take_step
+    patch.setattr(turns, "take_step", take_step)
+
+
+@caught_by("test_a_turn_is_no_part_of_a_thread")
+def a_turn_is_deleted_with_its_thread(patch: Patch) -> None:
+    def finish(self):
+        if self.thread is None:
+            self.tickets = ()
+        finished(self)
+
+    finished = ThreadTransaction.finish
+    patch.setattr(ThreadTransaction, "finish", finish)
+
+
+@caught_by("test_an_expired_turn_is_removed")
+def the_place_of_a_turn_is_a_thread(patch: Patch) -> None:
+    patch.setattr(Thread, "is_live", property(lambda it: True))
 
 
 # --- effects

@@ -153,6 +153,13 @@ class TakesAPrefixForAPattern(InMemoryMessageLog):
         return await super().find_logs(replace(wanted, prefix=wanted.prefix.rstrip("%_/")))
 
 
+@caught_by("test_only_the_holder_changes_the_logs")
+class ForgetsTheTurn(InMemoryMessageLog):
+    async def change(self, change):
+        held = await self.busy(change.thread_id)
+        return await super().change(replace(change, turn=held.number if held else None))
+
+
 @pytest.mark.parametrize("double", DOUBLES, ids=lambda it: it.__name__)
 def test_a_broken_log_is_caught(double: type[InMemoryMessageLog]) -> None:
     with pytest.raises((AssertionError, LocusStoreError, pytest.fail.Exception, ValueError)):

@@ -17,7 +17,7 @@ depends_on = None
 
 TABLES = (
     *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
-    *("store", "settings"),
+    *("turns", "store", "settings"),
 )
 
 NEW_ID = {
@@ -44,6 +44,7 @@ def upgrade() -> None:
     _writes(prefix, schema)
     _logs(prefix, schema)
     _messages(prefix, schema)
+    _turns(prefix, schema)
     _store(prefix, schema)
     _settings(prefix, schema)
     _heads(prefix, schema)
@@ -229,6 +230,21 @@ def _messages(prefix: str, schema: str | None) -> None:
         sa.Column("payload", Blob),
         sa.PrimaryKeyConstraint("thread", "namespace", "sequence", name=derive_name(f"{table}_pk")),
         sa.UniqueConstraint("thread", "namespace", "message_id", name=derive_name(f"{table}_id")),
+        schema=schema,
+    )
+
+
+def _turns(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}turns"
+    op.create_table(
+        table,
+        sa.Column("tenant", Key(64), nullable=False),
+        sa.Column("thread_id", Key(255), nullable=False),
+        sa.Column("turn", sa.BigInteger, nullable=False),
+        sa.Column("expires_at", Instant, nullable=False),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.Column("tickets", Json, nullable=False),
+        sa.PrimaryKeyConstraint("tenant", "thread_id", name=derive_name(f"{table}_pk")),
         schema=schema,
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from locus_store.backend import StorageBackend
+from locus_store.backend import StorageBackend, TakesTurns
 from locus_store.errors import IntegrityError
 from locus_store.messages import BaseMessageLog, LogInfo, LogSnapshot
 from locus_store.open import Storage, open_message_log
+from locus_store.turns import HasTurns
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import decode, encode_canonical, encode_strictly
 from locus_store.values.msgpack import FORM, TAG, freeze, thaw
@@ -44,8 +45,8 @@ class Adapter(ForTenants, Closing):
             await getattr(self, self.part).close()
 
 
-class LogAdapter(Adapter):
-    """An adapter over a message log.
+class LogAdapter(HasTurns, Adapter):
+    """An adapter over a message log; ``turn`` takes the id of a session.
 
     Args:
         log: A message log, or a backend that has message logs; ``close`` leaves it open.
@@ -58,6 +59,9 @@ class LogAdapter(Adapter):
 
     def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
         self.log = log if isinstance(log, BaseMessageLog) else Storage(log).messages()
+
+    def _find_backend(self) -> TakesTurns:
+        return self.log._find_backend()  # noqa: SLF001  (of the same base)
 
 
 class OpenedByUrl(LogAdapter):

@@ -34,6 +34,7 @@ from locus_store.cli.output import (
     repair_streams,
 )
 from locus_store.cli.removal import delete, expire, prune, vacuum
+from locus_store.cli.running import list_effects, list_turns, release_turn, resolve  # noqa: F401  (their commands)
 from locus_store.cli.service import inspect, serve, tokens
 from locus_store.cli.store import store
 from locus_store.cli.tenants import tenants

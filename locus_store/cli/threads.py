@@ -1,4 +1,4 @@
-"""``locus-store threads …``: show, compare and copy threads, and their effects."""
+"""``locus-store threads …``: show, compare and copy threads."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ from locus_store.cli.output import (
     select,
     show,
 )
-from locus_store.cli.store import read_json
 from locus_store.cli.tenants import TenantOptions
-from locus_store.effects import Effect
-from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.errors import IntegrityError
 from locus_store.open import Storage
 from locus_store.timeline import readable
 from locus_store.timeline.changes import BriefChanges, describe_versions
@@ -390,86 +388,3 @@ def fork(
     head, versions, summary = at.ask(forked)
     document = {"thread_id": new, "checkpoint_id": head, "versions": versions}
     put_outcome(document, f"{new}: {summary}", as_json=at.as_json)
-
-
-# --- effects
-
-EFFECT_FIELDS = (
-    *("key", "status", "calls", "idempotency_key", "begun_at", "changed_at", "arguments"),
-    *("result", "error"),
-)
-
-
-@add_command(threads, "effects")
-def list_effects(
-    thread: Thread,
-    *,
-    since: Annotated[
-        str | None, typer.Option(help="Only what ran since this version was saved.")
-    ] = None,
-    unknown: Annotated[
-        bool, typer.Option("--unknown", help="Only calls whose outcome is unknown.")
-    ] = False,
-    at: TenantOptions,
-) -> None:
-    """List the effects of a thread: calls of tools, and what is known of their outcomes.
-
-    Settle an unknown outcome with 'threads resolve'. --json: [{key, status, calls, idempotency_key,
-    begun_at, changed_at, arguments, result, error}].
-    """
-
-    async def found(backend: FullBackend) -> list[Effect]:
-        name, version = await find_named(backend, thread, since, "")
-        return await Storage(backend).checkpointer().effects(name, since=version)
-
-    effects = [it for it in at.ask(found) if it.status == "unknown" or not unknown]
-    put_found(
-        [select(it, EFFECT_FIELDS) for it in effects],
-        ("effect", "status", "calls", "begun", "result"),
-        (
-            (
-                effect.key,
-                effect.status,
-                effect.calls,
-                format_time(effect.begun_at),
-                cut(effect.error or effect.result, CELL),
-            )
-            for effect in effects
-        ),
-        ids=("effect",),
-        as_json=at.as_json,
-    )
-
-
-@add_command(threads)
-def resolve(
-    thread: Thread,
-    key: Annotated[str, typer.Argument(help="The key of the effect.")],
-    *,
-    result: Annotated[
-        str | None,
-        typer.Option(help="The call took place: its result as JSON, @FILE, or - for stdin."),
-    ] = None,
-    not_done: Annotated[
-        bool, typer.Option("--not-done", help="The call did not take place; it is made again.")
-    ] = False,
-    at: TenantOptions,
-) -> None:
-    """Settle an effect whose outcome is unknown, after finding out.
-
-    --json: {thread_id, key, took_place}.
-    """
-    if (result is None) is not not_done:
-        raise InvalidArgumentError("give --result, or --not-done; nothing was changed")
-    value = None if result is None else read_json(result, "--result")
-
-    async def settled(backend: FullBackend) -> str:
-        name = await thread_named(backend, thread)
-        checkpointer = Storage(backend).checkpointer()
-        await checkpointer.resolve_effect(name, key, took_place=not not_done, result=value)
-        return name
-
-    name = at.ask(settled)
-    text = f"{name}: effect {key!r} " + ("may be called again" if not_done else "is finished")
-    document = {"thread_id": name, "key": key, "took_place": not not_done}
-    put_outcome(document, text, as_json=at.as_json)

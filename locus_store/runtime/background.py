@@ -7,7 +7,8 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
@@ -151,7 +152,8 @@ async def repeat_beside(work: Callable[[], Awaitable[None]], seconds: float) -> 
             while not over.wait(seconds):
                 run(work, [])
 
-        thread = threading.Thread(target=keep_on, name="locus-store-repeat", daemon=True)
+        target = partial(copy_context().run, keep_on)  # which may hold a turn
+        thread = threading.Thread(target=target, name="locus-store-repeat", daemon=True)
         thread.start()
         try:
             yield

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from weakref import finalize
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
+from locus_store.runtime.holding import carry_held
 from locus_store.runtime.stepping import ThreadCall, is_ours, needs_no_loop, require_threads, run
 
 P = ParamSpec("P")
@@ -105,7 +106,7 @@ class Portals:
             RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call
                 waits for an async one that the caller's own loop has begun.
         """
-        make = partial(call, *args, **kwargs)
+        make = carry_held(partial(call, *args, **kwargs))
         if self._steps:
             if self._user != os.getpid():
                 require_threads()

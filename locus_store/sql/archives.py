@@ -54,8 +54,10 @@ def store_writes(
     seen: Collection[tuple[str, int]] | None,
     must_exist: MustExist | None,
     ttl_seconds: float | None,
+    turn: int | None,
 ) -> bool:
     """See ``StoresWrites.store_writes``."""
+    it.guard(thread_id, turn)
     line = versions.find_for_writes(it, thread_id, namespace, checkpoint_id, must_exist)
     is_new = line is None and it.open_thread(thread_id)
     if line is None:

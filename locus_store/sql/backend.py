@@ -13,7 +13,7 @@ from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
-from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
+from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo, SqlTurns
 from locus_store.sql.threads.segments import Joining
 from locus_store.sql.threads.thread_rows import has_thread
 from locus_store.types.arguments import check_days, check_limit, check_names, check_scan, check_text
@@ -60,7 +60,7 @@ VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
 
 
-class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
+class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, SqlShard):
     """Implements the contract with a repository; a subclass names its database and runner."""
 
     persistent_checkpoint_ids = True
@@ -268,6 +268,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
         seen: Collection[tuple[str, int]] | None,
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
+        turn: int | None = None,
     ) -> bool:
         return await self._write(
             lambda it: archives.store_writes(
@@ -277,6 +278,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
                 seen=seen,
                 must_exist=must_exist,
                 ttl_seconds=ttl_seconds,
+                turn=turn,
             ),
             thread_id=thread_id,
         )
@@ -386,6 +388,10 @@ class ServerBackend(SqlBackend):
 
     _database: ServerDatabase
     _runner: PooledRunner
+
+    async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
+        with self._translating():
+            return await self._runner.write_once(self._writing(body))
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)

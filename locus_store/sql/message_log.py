@@ -13,7 +13,7 @@ from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import log_reads
 from locus_store.sql.columns.dialect_columns import escape_text
 from locus_store.sql.log_reads import MESSAGE, make_message
-from locus_store.sql.threads import pending
+from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.repository import Repository, settle
 from locus_store.sql.threads.statements import is_live
@@ -53,8 +53,11 @@ def _change(it: Repository, wanted: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; in a transaction that holds the locks of the threads."""
     edits = wanted.split()
     puts_into = {edit.thread_id for edit in edits if edit.puts}
-    names = dict.fromkeys(edit.thread_id for edit in edits)
-    threads = {name: _opened(it, name, creates=name in puts_into) for name in names}
+    numbers = {edit.thread_id: edit.turn for edit in edits}
+    threads = {}
+    for name, number in numbers.items():
+        it.guard(name, number)
+        threads[name] = _opened(it, name, creates=name in puts_into)
     thread = threads[wanted.thread_id]
     log = None if thread is None else _Log(it, thread[0], wanted)
     revision = log.revision if log else 0
@@ -75,10 +78,11 @@ def _opened(it: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] |
         it.open_thread(thread_id)
     else:
         it.lock_thread(thread_id)
-    row = it.sql.thread.fetch_first(
-        it.connection, {"tenant": it.scope.tenant, "thread_id": thread_id}
-    )
-    return row if row and row[1] else None
+    key = {"tenant": it.scope.tenant, "thread_id": thread_id}
+    *row, turn = it.sql.thread.fetch_rows(it.connection, key)[0]
+    if it.is_outside_turns:
+        turns.require_none(it, thread_id, turn)
+    return row if row[0] is not None and row[1] else None
 
 
 def _own(it: Repository, thread: Sequence[Any], edit: LogEdit) -> None:

@@ -53,6 +53,7 @@ from locus_store.testing.sharing import Arguments, Concurrency, Copying, Integri
 from locus_store.testing.states import Marks, StateClasses
 from locus_store.testing.store import StoreContract
 from locus_store.testing.tenants import Tenants
+from locus_store.testing.turns import Turns
 
 __all__ = [
     "CUT_TEXTS",
@@ -89,6 +90,7 @@ __all__ = [
     "StoreContract",
     "Tenants",
     "ThreadListRules",
+    "Turns",
     "exact",
     "needs",
     "probe",
@@ -106,6 +108,6 @@ class MinimalCheckpointerContract(Minimal):
 class CheckpointerContract(
     Minimal, RoundTrip, HistoryRules, LineageRules, Conflicts, Deleting, Retention, Expiry,
     ThreadListRules, Metadata, Search, Copying, Arguments, Concurrency, Integrity, Marks,
-    StateClasses, Tenants, LimitRules, EffectRules,
+    StateClasses, Tenants, LimitRules, EffectRules, Turns,
 ):  # fmt: skip
     """Everything that a checkpointer of this package promises; see the module's docstring."""

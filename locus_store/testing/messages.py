@@ -35,6 +35,7 @@ from locus_store.testing.kit import (
 )
 from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
+from locus_store.testing.turns import MessageTurns
 
 
 @seam("connection", "loop")
@@ -359,6 +360,7 @@ class MessageLogContract(
     MessageConcurrency,
     LogsOfThreads,
     Owning,
+    MessageTurns,
     Keeping,
 ):
     """Everything that a ``BaseMessageLog`` promises; see the module's docstring."""

@@ -167,6 +167,7 @@ def _optional_calls(checkpointer: Any) -> dict[str, Callable[[], Awaitable[Any]]
         "branching": lambda: checkpointer.copy_thread("t", "copy"),
         "list_threads": checkpointer.list_threads,
         "list_with_metadata": checkpointer.list_with_metadata,
+        "turns": checkpointer.turns,
     }
 
 

@@ -153,6 +153,9 @@ class LogEdit:
     is_kept: bool = False
     """The thread has no time to live and no age: it is stored until it is deleted."""
 
+    turn: int | None = None
+    """See ``Save.turn``."""
+
     cut: Cut | None = None
     puts: list[PutMessage] = field(default_factory=list)
     """With distinct ids. Without any, a log that does not exist is not created."""

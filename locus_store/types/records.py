@@ -59,6 +59,9 @@ class CheckpointerCapabilities:
     messages: bool = False
     """Message logs: ``open_message_log``."""
 
+    turns: bool = False
+    """One turn of a thread at a time: ``turn``, ``busy`` and ``turns``."""
+
     effects: bool = False
     """Calls of tools that run once: ``effect``, ``effects`` and ``resolve_effect``."""
 
@@ -169,6 +172,10 @@ class Save:
 
     keep_last: int | None = None
     ttl_seconds: float | None = None
+    turn: int | None = None
+    """The number of the turn that the save belongs to. Another one, or none, that is held raises
+    ``TurnError``."""
+
     claim: PutThread | None = None
     """Registers the owner of the thread in the same transaction. The thread of another user raises
     ``NotOwnerError``."""

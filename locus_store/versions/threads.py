@@ -23,7 +23,7 @@ from locus_store.types import (
     Version,
 )
 from locus_store.values.text import Match
-from locus_store.versions import Line, Record
+from locus_store.versions import Line, Record, turns
 from locus_store.versions.archives import (
     compute_idle_since,
     compute_last_active_at,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from locus_store.types.logs import Outbox
     from locus_store.types.messages import LogEdit
+    from locus_store.versions.turns import Ticket
 
 T = TypeVar("T")
 ThreadChange: TypeAlias = "Callable[[ThreadTransaction], T]"
@@ -77,9 +78,17 @@ class Thread:
     is_listed: bool = False
     """The thread exists, although this object may have a part of it only."""
 
+    tickets: Sequence[Ticket] = ()
+    """The turn that is held, and those that wait for it; only replaced."""
+
+    is_placeholder: bool = False
+    """There is no thread, but tickets for one."""
+
     @property
     def is_live(self) -> bool:
-        """True if the thread has not expired."""
+        """True if there is a thread, and it has not expired."""
+        if self.is_placeholder:
+            return False
         return self.expires_at is None or self.expires_at > datetime.now(UTC)
 
     @property
@@ -115,7 +124,20 @@ class Thread:
             outbox=self.outbox,
             delivered=self.delivered,
             is_listed=self.is_listed,
+            tickets=self.tickets,
         )
+
+    def dump_turns(self) -> dict[str, Any]:
+        """Return the turns as JSON; empty if there are none."""
+        if not self.tickets:
+            return {}
+        kind = {"is_placeholder": True} if self.is_placeholder else {}
+        return {"tickets": turns.dump_tickets(self.tickets), **kind}
+
+    def load_turns(self, turns_json: dict[str, Any]) -> None:
+        """Set the turns to those of ``dump_turns``."""
+        self.tickets = turns.load_tickets(turns_json.get("tickets"))
+        self.is_placeholder = turns_json.get("is_placeholder", False)
 
     def find_history(self, namespace: str) -> History | None:
         """Return the history of a namespace; ``None`` if it has no version."""
@@ -239,6 +261,9 @@ class ThreadTransaction:
 
         self.now: Final = now or datetime.now(UTC)
         """The time of the transaction."""
+
+        self.tickets: Sequence[Ticket] = old.tickets if old else ()
+        """Of the thread's turns after the transaction. They outlive the thread."""
 
     def make_row(
         self,
@@ -430,7 +455,20 @@ class ThreadTransaction:
             line.head, line.floor, line.last_sequence = old.head, old.floor, old.last_sequence
 
     def finish(self) -> None:
-        """Record in each new version how its save changed the line."""
+        """Record in each new version how its save changed the line, and keep the turns.
+
+        Without a thread, a placeholder has them until the last one ends.
+        """
+        live = [it for it in self.tickets if it.until > self.now]
+        if self.thread is None and live:
+            place = self.begin()
+            place.is_placeholder, place.expires_at = True, max(it.until for it in live)
+        if self.thread is not None:
+            self.thread.tickets = self.tickets if live else ()
+        elif self.old is not None and self.old.is_placeholder:
+            self.drops = True
+        if self.old is not None and self.old.tickets and not live:
+            self.adds_only = False  # the whole document is written, and has no trace of them
         for history, row in self.added:
             if isinstance(row, Row):
                 row.line_changes = _list_line_changes(self, history.line, row.record.sequence)

@@ -23,6 +23,7 @@ from locus_store.backend import (
     StorageBackend,
     StoresThreads,
     StoresWrites,
+    TakesTurns,
     Vacuums,
 )
 from locus_store.messages import BaseMessageLog
@@ -113,7 +114,7 @@ def _calls(part: Part, contract: type[Any], right: Right, *names: str) -> list[W
     return [WireCall(part, contract, it, right, it in repeatable) for it in names]
 
 
-_REPEATABLE: Final = frozenset({"commit", "store_writes", "put_facts", "renew"})
+_REPEATABLE: Final = frozenset({"commit", "store_writes", "put_facts", "renew", "step_turn"})
 """Writes that may be sent again after a lost reply; reads always may."""
 
 
@@ -149,6 +150,8 @@ CALLS: Final = (
     *_calls("threads", ErasesThreads, "admin", "forget_user", "forget_where"),
     *_calls("threads", Vacuums, "admin", "vacuum_report"),
     *_calls("threads", Expires, "write", "renew", "expire"),
+    *_calls("threads", TakesTurns, "read", "list_turns"),
+    *_calls("threads", TakesTurns, "write", "step_turn", "end_turn"),
     *_calls("threads", DescribesThreads, "read", "facts_of", "find_facts"),
     *_calls("threads", DescribesThreads, "write", "put_facts", "clear_versions"),
     *_calls("store", BaseStore, "read", "read", "page", "recent", "nearest", "vectors_of"),

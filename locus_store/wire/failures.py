@@ -17,6 +17,7 @@ from locus_store.errors import (
     NotOwnerError,
     SchemaError,
     SerializationError,
+    TurnError,
     UnsupportedError,
 )
 from locus_store.values.encoding import TooLargeError
@@ -26,6 +27,7 @@ UNAVAILABLE: Final = 503
 
 STATUSES: Final[dict[type[LocusStoreError], int]] = {
     ConflictError: 409,
+    TurnError: 409,
     NotFoundError: 404,
     NotOwnerError: 403,
     UnsupportedError: 501,

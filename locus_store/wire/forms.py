@@ -42,7 +42,7 @@ CHARACTERS: Final = {
         (
             *("thread_id", "source_thread_id", "dest_thread_id", "checkpoint_id", "checkpoint_ids"),
             *("message_id", "message_ids", "parent_id", "writer", "run", "user_id", "run_id"),
-            *("task_id", "channel", "role", "after", "before", "store"),
+            *("task_id", "channel", "role", "after", "before", "store", "owner", "turn_key"),
         ),
         (1, MAX_ID_CHARACTERS),
     ),

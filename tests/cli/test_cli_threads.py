@@ -18,7 +18,7 @@ from lazily import TESTS_RUN
 from test_cli import Terminal
 from tiers import first_of
 
-from locus_store import open_checkpointer
+from locus_store import blocking, open_checkpointer
 from locus_store.timeline import readable
 
 if TESTS_RUN:
@@ -607,3 +607,21 @@ def test_a_checkpoint_that_is_not_there_is_told_from_its_thread(run: Run, url: s
         assert "threads history t" in errors
     code, _, errors = run("threads", "delete", "no")
     assert "no thread 'no'" in errors
+
+
+def test_turns_are_listed_and_released(run: Run, url: str) -> None:
+    with blocking.open_checkpointer(url) as checkpointer:
+        turn = checkpointer.turn("chat", owner=NASTY, lease_seconds=600)
+        turn.run(turn.begin)
+        code, out, _ = run("threads", "turns", "--json")
+        [listed] = json.loads(out)
+        assert (code, listed["thread_id"], listed["position"]) == (0, "chat", 0)
+        assert (listed["owner"], listed["number"]) == (NASTY, turn.number)
+        code, out, _ = run("threads", "turns")
+        assert "chat" in out
+        assert NASTY not in out
+        released = json.loads(run("threads", "release", "chat", "--json")[1])
+        assert released == {"released": turn.number}
+        code, _, err = run("threads", "release", "chat")
+        assert (code, "no turn of thread 'chat' is held" in err) == (4, True)
+        turn.run(turn.end)

@@ -10,6 +10,7 @@ import anyio.to_thread
 from locus_store import BaseCheckpointer
 
 if TYPE_CHECKING:
+    from locus_store import HeldTurn
     from locus_store.blocking import BlockingCheckpointer, BlockingStore
 
 
@@ -25,6 +26,33 @@ class Unblocked(BaseCheckpointer):
     def for_tenant(self, tenant: str) -> Unblocked:
         return Unblocked(self.blocking.for_tenant(tenant))
 
+    def turn(self, thread_id: str, **options: Any) -> Any:
+        return UnblockedTurn(self.blocking.turn(thread_id, **options))
+
+
+class UnblockedTurn:
+    """A blocking turn."""
+
+    def __init__(self, turn: HeldTurn) -> None:
+        self._turn = turn
+
+    number = property(lambda self: self._turn.number)
+
+    async def begin(self) -> None:
+        await anyio.to_thread.run_sync(self._turn.run, self._turn.begin)
+
+    async def end(self) -> None:
+        await anyio.to_thread.run_sync(self._turn.run, self._turn.end)
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        self._turn.enter()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._turn.leave()
+        await self.end()
+
 
 def _in_a_thread(name: str) -> Any:
     async def call(self: Unblocked, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +65,8 @@ def _in_a_thread(name: str) -> Any:
 for _name in (
     "save", "load", "list_checkpoints", "delete", "exists", "open", "close", "search",
     "query_by_metadata", "get_metadata", "vacuum", "expire", "copy_thread", "list_threads",
-    "list_with_metadata", "tenants", "effect", "effects", "resolve_effect",
+    "list_with_metadata", "tenants", "effect", "effects", "resolve_effect", "busy", "turns",
+    "release_turn",
 ):  # fmt: skip
     setattr(Unblocked, _name, _in_a_thread(_name))
 Unblocked.__abstractmethods__ = frozenset()

@@ -50,6 +50,7 @@ from locus_store.saver import (
     get_namespace,
     make_line_name,
 )
+from locus_store.turns import HasTurns
 from locus_store.types import VersionsWanted
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
@@ -97,7 +98,7 @@ Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 
 
-class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
+class LangGraphSaver(HasTurns, SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of LangGraph's graphs in any backend of this package.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -177,6 +178,11 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.saver!r})"
+
+    @property
+    def backend(self) -> StorageBackend:
+        """The backend of the saver."""
+        return self.saver.backend
 
     @property
     def _values(self) -> ChannelValues:

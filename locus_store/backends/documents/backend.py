@@ -12,6 +12,7 @@ from locus_store import versions
 from locus_store.backend import FullBackend
 from locus_store.backends.documents.listing import (
     DocumentThreadInfo,
+    DocumentTurns,
     DocumentVersionLists,
     claim_and_save,
     list_writes,
@@ -46,6 +47,7 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
+from locus_store.versions import turns
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.erasing import Sweep, Swept
 
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
 
 
-class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
+class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, DocumentThreadInfo):
     """Keeps each thread in a document that is replaced by a conditional put.
 
     Args:
@@ -346,8 +348,10 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         seen: Collection[tuple[str, int]] | None,
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
+        turn: int | None = None,
     ) -> bool:
         def store(transaction: ThreadTransaction) -> bool:
+            turns.require_turn(transaction, turn)
             versions.find_for_writes(transaction, thread_id, namespace, checkpoint_id, must_exist)
             place = transaction, replace(transaction.open_history(namespace).line), checkpoint_id
             stored = versions.put_writes(
@@ -478,8 +482,8 @@ def _vacuum(transaction: ThreadTransaction, limit: datetime, sweep: Sweep) -> Sw
 
 
 def _expire(transaction: ThreadTransaction) -> Swept:
-    """Remove a thread whose time to live is over."""
+    """Remove a thread whose time to live is over, and the place of turns that have ended."""
     if transaction.old is None or transaction.thread is not None:
         return Swept(0)
     transaction.drop_thread()
-    return Swept(0, is_whole=True)
+    return Swept(0, is_whole=not transaction.old.is_placeholder)

@@ -32,7 +32,7 @@ ENTRY_BYTES: Final = 200
 """The facts of one version or write count as this many bytes."""
 
 THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
-"""The fields of a thread, beside its times."""
+"""The fields of a thread, beside its times and turns."""
 
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _LINE: Final = (

@@ -3,8 +3,8 @@
 It is one JSON object. Its first line says whose it is, each further one is an entry of its list
 ``log``: a ``line`` (a namespace, and what has become of it), a ``version``, a ``write``, a
 ``message``, a ``log`` (a message log without its messages), an ``activity``, an ``outbox``, a
-``delivery``. Read in order they give the thread. Commas stand at the beginning of lines, so that
-what is added leaves every line as it was.
+``delivery``, the ``turns``. Read in order they give the thread. Commas stand at the beginning of
+lines, so that what is added leaves every line as it was.
 
 Each line ends with a checksum of itself, begun with that of the line above: a line that was
 changed, lost, added or moved is found.
@@ -102,6 +102,7 @@ def encode_tail(transaction: ThreadTransaction, end: End) -> tuple[Body, End]:
     implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, histories=histories)
     implied.expires_at, implied.logs = old.expires_at, old.logs
     implied.outbox, implied.delivered = old.outbox, old.delivered
+    implied.tickets = old.tickets
     messages = thread.messages[len(old.messages) :]
     rest, after = _continued(b"", end, implied, thread, transaction.added, messages=messages)
     if after.entries == end.entries:
@@ -177,6 +178,8 @@ def _corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
         token = thread.delivered.get(source)
         if implied.delivered.get(source) != token:
             yield _encoded("delivery", {"thread_id": source, "token": token})
+    if implied.tickets != thread.tickets:
+        yield _encoded("turns", thread.dump_turns())
     times = {"active_at": thread.active_at, "expires_at": thread.expires_at}
     if times != {name: getattr(implied, name) for name in times}:
         yield _encoded("activity", times)
@@ -322,6 +325,8 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
         thread.logs[log.namespace] = log
     elif kind == "outbox":
         thread.outbox = Outbox.from_json(it["edits"])
+    elif kind == "turns":
+        thread.load_turns(it)
     elif kind == "delivery":
         delivered = {**thread.delivered, it["thread_id"]: it["token"]}
         thread.delivered = {name: token for name, token in delivered.items() if token}

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from locus_store import versions
-from locus_store.backend import KeepsEffects, ListsVersions
+from locus_store.backend import KeepsEffects, ListsVersions, TakesTurns
 from locus_store.types import (
     FOREVER,
     ArchivedWrite,
@@ -27,15 +27,19 @@ from locus_store.types.thread_info import (
     make_facts,
     require_owner,
 )
+from locus_store.versions import turns
 from locus_store.versions.reading import Newest, is_plain
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from locus_store.backends.documents.protocol import Documents
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types import Save, Written
+    from locus_store.types.turns import ThreadTurn, TurnStep
     from locus_store.versions.histories import History, Row
     from locus_store.versions.threads import Thread, ThreadTransaction
+    from locus_store.versions.turns import Ticket
 
 
 class DocumentVersionLists(ListsVersions, KeepsEffects):
@@ -197,6 +201,57 @@ class DocumentThreadInfo(DescribesThreads):
         return await self._threads.look(find)
 
 
+class DocumentTurns(TakesTurns):
+    """Keeps the turns of a thread in its document, so that they decide each put of it."""
+
+    _documents: Documents
+    _threads: DocumentThreads
+
+    async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
+        """See ``TakesTurns``, also for the following methods."""
+
+        def take(transaction: ThreadTransaction) -> list[ThreadTurn]:
+            tickets = turns.take_step(transaction.tickets, step, transaction.now)
+            transaction.tickets = tickets
+            return turns.describe_tickets(step.thread_id, tickets, transaction.now)
+
+        return await self._threads.make(step.thread_id, take)
+
+    async def end_turn(self, thread_id: str, turn_key: str | None = None) -> bool:
+        check_text("thread_id", thread_id)
+
+        def end(transaction: ThreadTransaction) -> bool:
+            live = turns.end_tickets(transaction.tickets, "", transaction.now)
+            transaction.tickets = turns.end_tickets(live, turn_key, transaction.now)
+            return len(transaction.tickets) < len(live)
+
+        return bool(await self._threads.change(thread_id, end))
+
+    async def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
+        check_limit(limit)
+
+        def find() -> list[ThreadTurn]:
+            ids = self._documents.keys() if thread_id is None else iter([thread_id])
+            found = (
+                turn
+                for name, tickets in self._documents.each(self._read_tickets, ids)
+                for turn in turns.describe_tickets(name, tickets, self._documents.now())
+            )
+            return list(islice(found, limit))
+
+        return await self._threads.look(find)
+
+    def require_turn(self, thread_id: str, number: int | None) -> None:
+        """Refuse a write that the turn of a thread does not permit; see ``turns.require_turn``."""
+        guard = turns.ReadGuard(*self._read_tickets(thread_id), self._documents.now())
+        turns.require_turn(guard, number)
+
+    def _read_tickets(self, thread_id: str) -> tuple[str, Sequence[Ticket]]:
+        """Return the tickets of a thread, which need not be live."""
+        found = self._threads.read_parsed(self._documents, thread_id)
+        return thread_id, found.thread.tickets if found else ()
+
+
 def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:
     """Refuse a put into another user's thread, which ``put_facts`` refuses too.
 
@@ -209,6 +264,7 @@ def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:
 
 def claim_and_save(transaction: ThreadTransaction, save: Save) -> Written:
     """Save a version, and claim its thread if the save says so; see ``StorageBackend.commit``."""
+    turns.require_turn(transaction, save.turn)
     if save.claim is None:
         return versions.save(transaction, save)
     require_its_owner(transaction, save.claim)

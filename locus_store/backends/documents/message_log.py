@@ -22,7 +22,7 @@ from locus_store.types.messages import (
     require_revision,
 )
 from locus_store.types.thread_info import require_owner
-from locus_store.versions import logs
+from locus_store.versions import logs, turns
 
 if TYPE_CHECKING:
     from locus_store.backends.documents.backend import DocumentBackend
@@ -65,10 +65,12 @@ class DocumentMessageLog(BaseMessageLog):
         for other in others:
             thread = None if other.user_id is None else self._threads.read(other.thread_id)
             require_owner(other.thread_id, thread.user_id if thread else None, other.user_id)
+            self.backend.require_turn(other.thread_id, other.turn)
         applied = [it for it in others if it.puts]
         outbox = Outbox(uuid4().hex, applied) if applied else None
 
         def apply(transaction: ThreadTransaction) -> LogChanged:
+            turns.require_turn(transaction, change.turn)
             thread = transaction.thread
             for user_id in own:
                 require_owner(name, thread.user_id if thread else None, user_id)

@@ -211,6 +211,9 @@ class ObjectDocuments(Documents):
         self.prefix = check_prefix(prefix)
         self.heads = self.prefix + heads
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.objects!r}, {self.prefix!r})"
+
     @property
     def pool(self) -> Executor | None:
         """See ``Documents``, also for the following methods."""

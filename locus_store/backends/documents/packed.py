@@ -82,6 +82,8 @@ class PackedForm(DocumentForm):
         active_at = thread.active_at if thread.exists else None
         # A server that removes what has expired must not remove an outbox that is not applied.
         expires_at = None if thread.outbox else thread.expires_at
+        if expires_at and thread.tickets:  # nor a turn
+            expires_at = max(expires_at, *(it.until for it in thread.tickets))
         body = Body(end.size, pack, active_at=active_at, expires_at=expires_at)
         return Draft(body, thread, PackEnd(end.size + len(pack), checksum))
 
@@ -105,6 +107,7 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
         "lines": [bundles.describe_line(it) for it in thread.histories.values()],
         "logs": [bundles.describe_log(it) for it in thread.logs.values()],
         **_deliveries(thread),
+        **({"turns": thread.dump_turns()} if thread.tickets else {}),
     }
     histories = thread.histories.items()
     groups = ((name, of_one.values()) for name, it in histories for of_one in it.writes.values())
@@ -134,6 +137,8 @@ def _added(transaction: ThreadTransaction, old: Thread) -> tuple[dict[str, Any],
         facts["logs"] = [bundles.describe_log(it) for it in logs]
     if (thread.outbox, thread.delivered) != (old.outbox, old.delivered):
         facts |= _deliveries(thread)
+    if thread.tickets != old.tickets:
+        facts["turns"] = thread.dump_turns()
     implied = transaction.now if bundle.rows else old.active_at
     if (thread.active_at, thread.expires_at) != (implied, old.expires_at):
         facts["times"] = [thread.active_at, thread.expires_at]
@@ -207,6 +212,8 @@ def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> No
         thread.logs[log.namespace] = log
     if "outbox" in facts:
         thread.outbox, thread.delivered = Outbox.from_json(facts["outbox"]), facts["delivered"]
+    if "turns" in facts:
+        thread.load_turns(facts["turns"])
 
 
 def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:

@@ -157,6 +157,7 @@ class SegmentedForm(DocumentForm):
         thread.logs = {it.namespace: it for it in map(bundles.log_of, facts["logs"])}
         thread.outbox = Outbox.from_json(facts["outbox"])
         thread.delivered = facts["delivered"]
+        thread.load_turns(facts.get("turns", {}))
         source = Source(self.reader, thread.thread_id, head.table)
         for namespace, line in map(bundles.parse_line, facts["lines"]):
             thread.histories[namespace] = SegmentedHistory(
@@ -425,6 +426,7 @@ def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
         "message_segments": [[it.name, it.count, it.size] for it in head.messages],
         "outbox": thread.outbox and thread.outbox.to_json(),
         "delivered": thread.delivered,
+        **({"turns": thread.dump_turns()} if thread.tickets else {}),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from typing_extensions import Unpack
 
-from locus_store.backend import FullBackend
+from locus_store.backend import FullBackend, TakesTurns
 from locus_store.backends.http.connections import HTTPConnections, make_requests
 from locus_store.backends.http.options import HTTPCheckpointerOptions, HTTPOptions, HTTPURLOptions
 from locus_store.backends.http.remote import RemoteService
@@ -56,7 +56,7 @@ _Requests: Any = make_requests("threads")
 """Type checkers see the methods of the contract."""
 
 
-class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[misc]
+class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads):  # type: ignore[misc]
     """Keeps versions in a service of ``locus-store serve``.
 
     A save is one request with the changes, or two if the service needs the whole state. A load is

@@ -89,6 +89,11 @@ class MemoryBackend(DocumentBackend):
     def __repr__(self) -> str:
         return "MemoryBackend()"
 
+    @property
+    def storage_name(self) -> str:
+        """See ``StorageBackend``."""
+        return f"memory {id(self._documents)}"
+
     def clear(self) -> None:
         """Remove all threads."""
         for thread_id in self._documents.keys(after=""):

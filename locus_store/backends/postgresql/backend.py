@@ -251,13 +251,14 @@ class PostgreSQLBackend(ServerBackend):
         seen: Collection[tuple[str, int]] | None,
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
+        turn: int | None = None,
     ) -> bool:
         places = {(it.task_id, it.idx) for it in writes}
         is_ours = known is None or known.store == self._database.store
         is_plain = seen is None and must_exist != "task"
         if is_plain and is_ours and len(places) == len(writes):
             place = (thread_id, namespace, checkpoint_id)
-            batch = Batch(*place, writes, known, must_exist=must_exist, ttl_seconds=ttl_seconds)
+            batch = Batch(*place, writes, known, must_exist, ttl_seconds, turn)
             # Once more: a line may be created by another call at the same time.
             if await self._store_batch(batch) or await self._store_batch(batch):
                 return True
@@ -267,6 +268,7 @@ class PostgreSQLBackend(ServerBackend):
             seen=seen,
             must_exist=must_exist,
             ttl_seconds=ttl_seconds,
+            turn=turn,
         )
 
     async def _store_batch(self, batch: Batch) -> bool:

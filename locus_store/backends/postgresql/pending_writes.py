@@ -34,6 +34,7 @@ class Batch:
 
     must_exist: MustExist | None
     ttl_seconds: float | None
+    turn: int | None
 
     @property
     def size(self) -> int:
@@ -51,7 +52,7 @@ class Batch:
         known, ttl = self.known, self.ttl_seconds
         version = (known.sequence, known.line, known.digest) if known else (None, None, None)
         slack = None if ttl is None else compute_ttl_slack(ttl)
-        return (*map(encode_key, names), *version, self.must_exist, ttl, slack)
+        return (*map(encode_key, names), *version, self.must_exist, ttl, slack, self.turn)
 
     def make_rows(self) -> list[tuple[Any, ...]]:
         """Return the writes as the statement's rows."""

@@ -382,7 +382,7 @@ class Saves:
             *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
             row.is_free or (row.expected, row.expected_digest) == (known, digest),
             *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
-            *(row.payload, row.metadata, row.labels),
+            *(row.payload, row.metadata, row.labels, row.turn),
         )
 
     @contextmanager
@@ -473,6 +473,7 @@ def make_row(save: Save, store: str, *, indexed: bool, users: UserIdType) -> Sav
         save.keep_last,
         save.ttl_seconds,
         None if save.ttl_seconds is None else compute_ttl_slack(save.ttl_seconds),
+        save.turn,
         *_claim_of(save),
     )
 

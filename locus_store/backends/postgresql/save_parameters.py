@@ -50,6 +50,7 @@ class SaveRow(NamedTuple):
     keep_last: int | None
     ttl: float | None
     slack: float | None
+    turn: int | None
     owner: str | None
     """The user who claims the thread, which the save creates, with its name and metadata."""
 
@@ -81,11 +82,12 @@ class Appended(NamedTuple):
     payload: bytes
     metadata: str | None
     labels: str | None
+    turn: int | None
 
 
 _TYPES: Final = {
     **dict.fromkeys(("facts", "line", "expected", "basis", "known"), "bigint"),
-    **dict.fromkeys(("state_bytes", "keep_last"), "bigint"),
+    **dict.fromkeys(("state_bytes", "keep_last", "turn"), "bigint"),
     **dict.fromkeys(("expected_digest", "basis_digest", "known_digest"), "bytea"),
     **dict.fromkeys(("digest", "payload"), "bytea"),
     **dict.fromkeys(("is_free", "is_held", "is_frames", "thread_must_exist"), "boolean"),

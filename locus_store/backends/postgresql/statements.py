@@ -43,7 +43,8 @@ _GROUP: Final = """
 WITH input AS MATERIALIZED (
   -- In the database that was opened, with an index if it had one then.
   SELECT * FROM unnest({arrays}) i({fields}) WHERE $3 = (SELECT count(*) FROM {settings} s
-    WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index')),
+    WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index')
+    AND {turn_of_input}),
 locked AS MATERIALIZED (
   -- Nobody waits here for a line that is held for long: its save is left to a transaction.
   -- IS TRUE: without statistics, an index on the tenant looked better than one on the line.
@@ -187,6 +188,7 @@ WITH moved AS (
       FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
     AND (SELECT count(*) FROM {settings} s
       WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = 1
+    AND {is_turn}
   RETURNING l.last_sequence, l.open_chain)
 INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
   labels, created_at, payload)
@@ -194,6 +196,8 @@ SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}
   {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
 RETURNING sequence
 """
+_TURN: Final = """(SELECT u.turn FROM {turns} u
+    WHERE {which} AND u.expires_at > statement_timestamp() FOR SHARE) IS NOT DISTINCT FROM {turn}"""
 _INDEXED: Final = """
 found AS (
   INSERT INTO {search} (line, sequence, part, words)
@@ -294,7 +298,9 @@ class FastStatements:
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
-            for name in ("threads", "lines", "checkpoints", "segments", "writes", "settings")
+            for name in (
+                *("threads", "lines", "checkpoints", "segments", "writes", "settings", "turns"),
+            )
         }
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
@@ -305,7 +311,8 @@ class FastStatements:
         }
         fields = render_parameters(Appended._fields)
         known = self._of("digest", fields["line"], fields["known"])
-        self.append = self._filled(_APPEND, **fields, digest_of_known=known)
+        is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
+        self.append = self._filled(_APPEND, **fields, digest_of_known=known, is_turn=is_turn)
         self.find_line = self._filled(_FIND_LINE) if has_partitions else None
         last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
         of_head, named, listed = last
@@ -375,6 +382,7 @@ class FastStatements:
             "is_line": "" if line == "l.line" else f" AND l.line = {line}",
             "parent_id": self._of("checkpoint_id", line, "c.parent"),
             "digest_of_head": self._of("digest", line, "l.head"),
+            "turn_of_input": render_turn_condition(self._names["turns"], "i.thread_id", "i.turn"),
             "digest_of_expected": self._of("digest", "i.line", "i.expected"),
             "digest_of_basis": self._of("digest", "i.line", "i.basis"),
             "is_visible": _IS_VISIBLE,
@@ -412,6 +420,8 @@ class FastStatements:
         return self._filled(_LINE + _ONE, line=line, which=which, payload=payload)
 
     def _puts(self, **parts: str) -> str:
+        turn = render_turn_condition(self._names["turns"], "b.thread_id", "b.turn")
+        parts["turn_of_batch"] = turn
         parts["may_come_first"] = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
         return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l"), **parts)
 
@@ -430,6 +440,16 @@ class FastStatements:
             user_type=_USER_TYPES[users],
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
+
+
+def render_turn_condition(turns: str, thread_id: str, turn: str, tenant: str = "$1") -> str:
+    """Return the condition that a write belongs to the turn that is held, or none is.
+
+    The lock lets the next turn begin after the write. It is taken on a row that is committed by
+    then, so the condition looks at what another turn has made of it.
+    """
+    which = f"u.tenant = {tenant} AND u.thread_id = {thread_id}"
+    return _TURN.format(turns=turns, which=which, turn=turn)
 
 
 def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:

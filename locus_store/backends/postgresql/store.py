@@ -9,17 +9,20 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql.compiler import IdentifierPreparer
 from typing_extensions import Unpack
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.backends.postgresql.options import PostgreSQLOptions
+from locus_store.backends.postgresql.statements import render_turn_condition
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog, make_columns
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.store import ServerStore
 from locus_store.sql.threads.statements import Scope
 from locus_store.store import Embed
@@ -169,10 +172,8 @@ class _NotPlainError(Exception):
 
 
 def _append(connection: Connection, scope: Scope, change: LogChange) -> int:
-    quote = connection.dialect.identifier_preparer
     tables = scope.tables
-    names = (tables.threads, tables.logs, tables.messages, tables.settings)
-    statement = _statement(*map(quote.format_table, names), _USERS[tables.user_id_type])
+    statement = _statement(tables, connection.dialect.identifier_preparer)
     revision = 0
     for edit in change.split():
         require_user_id(edit.user_id, tables.user_id_type)
@@ -199,6 +200,7 @@ def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
         "first_revision": edit.first_revision,
         "user_id": None if edit.user_id is None else encode_key(edit.user_id),
         "kept_until": FOREVER if edit.is_kept else None,
+        "turn": edit.turn,
         "ttl": ttl,
         "ttl_and_slack": None if ttl is None else ttl + compute_ttl_slack(ttl),
         "ids": [*map(encode_key, columns["message_id"])],
@@ -232,7 +234,7 @@ look AS MATERIALIZED (
   SELECT is_plain, found, is_plain AND (CAST(:expected AS bigint) IS NULL OR :expected = found)
     AS does
   FROM (SELECT (SELECT count FROM fact) = 1 AND coalesce((SELECT is_plain FROM there), true)
-    AS is_plain, coalesce((SELECT revision FROM log), 0) AS found) f),
+    AND {is_turn} AS is_plain, coalesce((SELECT revision FROM log), 0) AS found) f),
 thread AS (
   INSERT INTO {threads} (tenant, thread_id, user_id, created_at, active_at, expires_at)
   SELECT :tenant, :thread_id, CAST(:user_id AS {users}), statement_timestamp(),
@@ -288,36 +290,29 @@ _IS_LATE: Final = """(CAST(:ttl AS double precision) IS NOT NULL AND (t.expires_
         AND statement_timestamp() + make_interval(secs => :ttl_and_slack)))"""
 
 
+_TABLES: Final = ("threads", "logs", "messages", "turns", "settings")
 _USERS: Final = {"string": "text", "int": "integer", "bigint": "bigint"}
 
 
 @lru_cache(maxsize=64)
-def _statement(threads: str, logs: str, messages: str, settings: str, users: str) -> sa.TextClause:
-    """Return the statement that appends a batch; the names of the tables are quoted.
-
-    Args:
-        threads: The table of threads.
-        logs: The table of logs.
-        messages: The table of messages.
-        settings: The table of settings.
-        users: The type of users' ids.
-    """
+def _statement(tables: Tables, quote: IdentifierPreparer) -> sa.TextClause:
+    """Return the statement that appends a batch."""
+    names = {it: quote.format_table(getattr(tables, it)) for it in _TABLES}
+    users = _USERS[tables.user_id_type]
     texts, blobs = sa.ARRAY(sa.Text()), sa.ARRAY(sa.LargeBinary())
     kinds: dict[str, Any] = {
         **dict.fromkeys(("ids", "roles", "metadata", "texts"), texts),
         **dict.fromkeys(("digests", "payloads"), blobs),
         **dict.fromkeys(("tenant", "thread_id", "namespace", "store_id", "user_id"), PlainText()),
         "kept_until": sa.DateTime(timezone=True),
-        **dict.fromkeys(("expected", "first_revision"), sa.BigInteger()),
+        **dict.fromkeys(("expected", "first_revision", "turn"), sa.BigInteger()),
         **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),
     }
     text = _APPEND.format(
-        threads=threads,
-        logs=logs,
-        messages=messages,
-        settings=settings,
+        **names,
         users=users,
         is_late=_IS_LATE,
+        is_turn=render_turn_condition(names["turns"], ":thread_id", ":turn", ":tenant"),
     )
     return sa.text(text.strip()).bindparams(
         *(sa.bindparam(name, type_=kind) for name, kind in kinds.items())

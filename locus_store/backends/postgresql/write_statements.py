@@ -13,8 +13,8 @@ from typing import Final
 PUT_WRITES: Final = """
 WITH b AS MATERIALIZED (
   SELECT * FROM {batches} b (number, thread_id, namespace, checkpoint_id, sequence, line, digest,
-    must_exist, ttl, slack)
-  WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2),
+    must_exist, ttl, slack, turn)
+  WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2 AND {turn_of_batch}),
 there AS MATERIALIZED (
   SELECT t.thread_id, b.namespace FROM b CROSS JOIN LATERAL (
     SELECT t.thread_id FROM {threads} t
@@ -69,7 +69,7 @@ SELECT number FROM l
 """
 _BATCH: Final = (
     *("text", "text", "text", "bigint", "bigint", "bytea", "text"),
-    *("double precision", "double precision"),
+    *("double precision", "double precision", "bigint"),
 )
 """SQL types of a batch of writes, without its number."""
 

@@ -41,7 +41,10 @@ _READS = (
     *("fetch", "fetch_head", "history", "version", "has_thread", "writes_of", "read_thread"),
     *("list_writes", "namespaces", "records", "facts_of"),
 )
-_WRITES = ("remove", "store_writes", "restore", "prune", "renew", "put_facts", "clear_versions")
+_WRITES = (
+    *("remove", "store_writes", "restore", "prune", "renew", "put_facts", "clear_versions"),
+    *("step_turn", "end_turn"),
+)
 
 _Routed: Any = type(
     "Routed",

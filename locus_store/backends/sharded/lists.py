@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from locus_store.backend import FullBackend, SharedByTenants
+from locus_store.backend import FullBackend, SharedByTenants, TakesTurns
 from locus_store.types import Tenant, Vacuumed
 from locus_store.types.arguments import check_limit, check_scan
 from locus_store.types.facts import Fact
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from locus_store.backends.sharded.shard_set import Shard, ShardSet
     from locus_store.types import Active, Head, Hit, LineContents, Version, VersionsWanted
     from locus_store.types.thread_info import ThreadFacts, ThreadsWanted, UserIdType
+    from locus_store.types.turns import ThreadTurn
 
 T = TypeVar("T")
 
 
-class ShardedLists(FullBackend, DescribesThreads, SharedByTenants):
+class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants):
     """Asks all shards of a backend.
 
     A thread that changes its shard meanwhile may be in two answers: the last one counts.
@@ -111,6 +112,12 @@ class ShardedLists(FullBackend, DescribesThreads, SharedByTenants):
         check_scan(limit, after)
         found = _join(await self._gather(lambda it: it.scan(limit, after=after)))
         return sorted(set(found))[:limit]
+
+    async def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
+        if thread_id is not None:
+            return await self.read_at(thread_id, lambda it: it.list_turns(thread_id, limit))
+        found = _join(await self._gather(lambda it: it.list_turns(limit=limit)))
+        return sorted(found, key=lambda it: (it.thread_id, it.position))[:limit]
 
     async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
         found = await self._gather(lambda it: it.find_threads(key, value, user_id=user_id))

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from locus_store.backend import FullBackend, SharedByTenants
+from locus_store.backend import FullBackend, SharedByTenants, TakesTurns
 from locus_store.errors import (
     BackendError,
     ConflictError,
@@ -42,7 +42,7 @@ WAITS = 10
 """Times ``ANNOUNCED_SECONDS`` that a write waits for the first move."""
 
 
-class Shard(FullBackend, SharedByTenants, DescribesThreads, JoinsShards):
+class Shard(FullBackend, TakesTurns, SharedByTenants, DescribesThreads, JoinsShards):
     """The powers of a database that may be a shard; for type checkers."""
 
 

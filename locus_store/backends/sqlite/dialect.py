@@ -124,9 +124,11 @@ class SQLiteRepository(Repository):
         )
         if row is None:
             return None
-        *state, is_noted, head_digest, is_named, has_index = row
+        *state, is_noted, turn, head_digest, is_named, has_index = row
         line = make_line(state)
-        if is_named or not versions.can_append(line, head_digest, save, append):
+        if is_named or turn != save.turn:
+            return None
+        if not versions.can_append(line, head_digest, save, append):
             return None
         if is_noted and not has_index and appends.changes_head_only(save):
             sequence = appends.append_head(self.connection, self.tables, line, save, append)

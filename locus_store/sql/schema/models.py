@@ -64,6 +64,12 @@ class MessageRow(Base):
     __mapper_args__ = {"properties": {"metadata_": _tables.messages.c.metadata}}  # noqa: RUF012
 
 
+class TurnRow(Base):
+    """The turn of a thread that is held, and those that wait."""
+
+    __table__ = _tables.turns
+
+
 class StoreItemRow(Base):
     """A value of the long-term store."""
 

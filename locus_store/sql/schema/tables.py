@@ -128,7 +128,7 @@ NAME_LENGTH: Final = 1000
 
 _TABLE_NAMES = (
     *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
-    *("store", "settings"),
+    *("turns", "store", "settings"),
 )
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 
@@ -335,6 +335,23 @@ sa.Table(
     sa.UniqueConstraint("thread", "namespace", "message_id", name="locus_messages_id"),
 )
 
+# The turn of a thread that is held, and those that wait. There is no row without them, and no
+# thread is needed.
+sa.Table(
+    "locus_turns",
+    METADATA,
+    sa.Column("tenant", Key(TENANT_LENGTH), primary_key=True),
+    sa.Column("thread_id", Key(ID_LENGTH), primary_key=True),
+    # The fencing token of the turn that is held.
+    sa.Column("turn", BigInteger, nullable=False),
+    sa.Column("expires_at", Instant, nullable=False),
+    # Grows with each change.
+    sa.Column("revision", BigInteger, nullable=False),
+    # All of ``versions.turns.Ticket``.
+    sa.Column("tickets", Json, nullable=False),
+    sa.PrimaryKeyConstraint("tenant", "thread_id", name="locus_turns_pk"),
+)
+
 # A cross-thread key/value entry.
 sa.Table(
     "locus_store",
@@ -385,6 +402,7 @@ class Tables:
     writes: sa.Table
     logs: sa.Table
     messages: sa.Table
+    turns: sa.Table
     store: sa.Table
     settings: sa.Table
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from locus_store import versions
+from locus_store.backend import TakesTurns
 from locus_store.errors import NotFoundError
+from locus_store.sql.threads import turns
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, make_head
 from locus_store.sql.threads.statements import is_live
@@ -25,10 +27,11 @@ from locus_store.sql.threads.thread_rows import (
     select_last_active,
 )
 from locus_store.types import Active
-from locus_store.types.arguments import check_names, check_text, compile_thread_pattern
+from locus_store.types.arguments import check_limit, check_names, check_text, compile_thread_pattern
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
 from locus_store.versions.archives import cut_to_minute
 from locus_store.versions.sizes import INTERRUPT, RECORD_BYTES, MeasuresVersions, ThreadStatus
+from locus_store.versions.turns import describe_tickets, take_step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import Head
     from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
+    from locus_store.types.turns import ThreadTurn, TurnStep
 
 PAGE: Final = 200
 """Threads that are matched in Python at first, at least."""
@@ -222,6 +226,42 @@ class SqlThreadInfo(DescribesThreads):
     async def clear_versions(self, thread_id: str) -> None:
         check_text("thread_id", thread_id)
         await self._write(lambda it: versions.clear(it, thread_id, ""))
+
+
+class SqlTurns(TakesTurns):
+    """Runs the queries of ``turns`` on the connections of a backend."""
+
+    _runner: Any
+    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+
+    async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
+        """Run a body with one writing statement, without a transaction where others would wait."""
+        return await self._write(body)
+
+    async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
+        """See ``TakesTurns``, also for the following methods."""
+        thread_id = step.thread_id
+        if step.entry == "none":  # mostly without effect
+            guard, _ = await self._query(lambda it: turns.read_tickets(it, thread_id), self._runner)
+            if take_step(guard.tickets, step, guard.now) == guard.tickets:
+                return describe_tickets(*guard)
+
+        def take(repository: Repository) -> list[ThreadTurn]:
+            changed = turns.change_tickets(
+                repository, thread_id, lambda tickets, at: take_step(tickets, step, at)
+            )
+            return describe_tickets(*changed)
+
+        return await self._write_at_once(take)
+
+    async def end_turn(self, thread_id: str, turn_key: str | None = None) -> bool:
+        check_text("thread_id", thread_id)
+        return await self._write_at_once(lambda it: turns.end_turn(it, thread_id, turn_key))
+
+    async def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
+        check_limit(limit)
+        return await self._query(lambda it: turns.list_turns(it, thread_id, limit), self._runner)
 
 
 def _put(it: Repository, put: PutThread) -> None:

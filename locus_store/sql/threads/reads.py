@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.sql.threads import pending
+from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
     RECORD,
@@ -64,6 +64,8 @@ class Reads(Scoped):
         """A line and a checkpoint of it that has no pending writes."""
         self.own_payloads: set[tuple[int, int]] = set()
         """Records that were read with payloads of their own, by line and sequence."""
+        self.is_outside_turns = False
+        """The transaction belongs to no turn, and writes what a turn that is held refuses."""
 
     # --- dialect hooks
 
@@ -119,7 +121,9 @@ class Reads(Scoped):
         if row is None:
             return None
         line = make_line(row[: len(LINE_STATE) + 1])
-        is_noted, *more = row[len(LINE_STATE) + 1 :]
+        is_noted, turn, *more = row[len(LINE_STATE) + 1 :]
+        if self.is_outside_turns:
+            turns.require_none(self, thread_id, turn)
         if is_noted:
             self.noted_thread = thread_id
         if beside is not None:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql.columns.types import after, before, now
-from locus_store.sql.threads import pending
+from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.reads import Reads, make_line, make_record
 from locus_store.sql.threads.statements import LINE_STATE, RECORD
@@ -161,8 +161,10 @@ class Repository(Reads):
     def is_live_thread(self, thread_id: str) -> bool | None:
         """Return whether the thread is live; ``None`` if it has no row."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id}
-        row = self.sql.thread.fetch_first(self.connection, key)
-        return None if row is None else bool(row[1])
+        row = self.sql.thread.fetch_rows(self.connection, key)[0]
+        if self.is_outside_turns:
+            turns.require_none(self, thread_id, row[-1])
+        return None if row[0] is None else bool(row[1])
 
     def add_line(self, thread_id: str, namespace: str) -> int:
         """Create an empty line; return its key."""
@@ -261,6 +263,8 @@ class Repository(Reads):
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         self.without_writes = None
+        if not writes:  # a replaced version may have none
+            return
         self.upsert_writes([pending.make_row(line.line, checkpoint_id, it) for it in writes])
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
@@ -288,8 +292,18 @@ class Repository(Reads):
 
     # --- saving and deleting
 
+    def guard(self, thread_id: str, number: int | None) -> None:
+        """Refuse a write that the turn of its thread does not permit; see ``Save.turn``.
+
+        A write of no turn is refused by the next statement that reads its line or thread.
+        """
+        self.is_outside_turns = number is None
+        if number is not None:
+            turns.require_turn(self, thread_id, number)
+
     def save(self, save: Save) -> Written:
         """See ``StorageBackend.commit``."""
+        self.guard(save.thread_id, save.turn)
         if save.claim is None:
             return versions.save(self, save)
         require_its_owner(self, save.claim)
@@ -376,6 +390,7 @@ class Repository(Reads):
         self.lock(*over)
         gone = self.find_expired(among=over)
         self.drop_threads(gone)
+        turns.end_expired(self)
         return len(gone)
 
     def find_aged(self, seconds: float) -> list[str]:

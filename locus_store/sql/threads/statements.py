@@ -56,7 +56,7 @@ class Statements:
 
     @compile_once
     def line(self) -> sa.Select[Any]:
-        """A live line, and whether its activity was noted this minute."""
+        """See ``select_live_line``."""
         return select_live_line(self.tables)
 
     @compile_once
@@ -260,14 +260,24 @@ class Statements:
 
     @compile_once
     def thread(self) -> sa.Select[Any]:
-        """The key of a thread, whether it is live, its user, and the end of its time to live."""
-        threads = self.tables.threads
+        """One row: the facts of a thread, if it exists, and its turn that is held.
+
+        The facts are its key, whether it is live, its user, and the end of its time to live.
+        """
+        threads, of_turns = self.tables.threads, self.tables.turns
+        is_its = [
+            sa.and_(table.c.tenant == bind("tenant"), table.c.thread_id == bind("thread_id"))
+            for table in (threads, of_turns)
+        ]
+        one = sa.select(sa.literal(1).label("one")).subquery()
+        is_held = sa.and_(is_its[1], of_turns.c.expires_at > now())
         return sa.select(
             threads.c.thread,
             sa.case((is_live(self.tables), 1), else_=0).label("live"),
             threads.c.user_id,
             threads.c.expires_at,
-        ).where(threads.c.tenant == bind("tenant"), threads.c.thread_id == bind("thread_id"))
+            of_turns.c.turn,
+        ).select_from(one.outerjoin(threads, is_its[0]).outerjoin(of_turns, is_held))
 
     @compile_once
     def new_thread(self) -> sa.Insert:
@@ -307,11 +317,18 @@ def _is_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def select_live_line(t: Tables) -> sa.Select[Any]:
-    """Return a query for a live line, and whether its activity was noted this minute."""
-    lines = t.lines
+    """Return a query for a live line.
+
+    Behind it are whether the activity of its thread was noted this minute, and the number of the
+    turn that is held.
+    """
+    lines, of_turns = t.lines, t.turns
     is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0).label("is_noted")
+    is_its = (of_turns.c[name] == lines.c[name] for name in ("tenant", "thread_id"))
+    held = sa.select(of_turns.c.turn).where(*is_its, of_turns.c.expires_at > now())
+    turn = held.correlate(lines).scalar_subquery()
     return (
-        sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted)
+        sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted, turn)
         .join(t.threads, make_same_thread_condition(t))
         .where(*is_live_line(t))
     )

@@ -41,6 +41,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.posix]
 
 WORKER = Path(__file__).parents[2] / "workers" / "on_partitions.py"
 TRIALS = 40 if ALL else 2
+PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 DIVIDED = ("checkpoints", "segments", "writes", "search")
 
 
@@ -355,11 +356,10 @@ async def test_an_older_server_and_a_pooler_do_as_well(request, database, way):
 
 async def test_a_killed_move_loses_no_save(url, connection):
     dice, kills, number = random.Random(7), 0, 0
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     async with open_checkpointer(url, state_type=dict, pool_size=4) as checkpointer:
         writers = [Writer(checkpointer, it) for it in range(4)]
         writing = [asyncio.create_task(it.run()) for it in writers]
-        with subprocess.Popen([sys.executable, str(WORKER)], **pipes) as worker:  # noqa: ASYNC220
+        with subprocess.Popen([sys.executable, str(WORKER)], **PIPES) as worker:  # noqa: ASYNC220
             while kills < TRIALS:
                 count = (4, 1, 2)[number % 3]
                 number += 1
@@ -390,3 +390,20 @@ async def was_killed(worker: Any, url: str, count: int, steps: int) -> bool:
     while await asyncio.to_thread(worker.stdout.readline) == "step\n":
         pass
     return True
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("lock", ["ROW", "ACCESS"])
+async def test_a_move_that_is_stopped_within_a_lock_ends(url, connection, lock):
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        with subprocess.Popen([sys.executable, str(WORKER)], **PIPES) as worker:  # noqa: ASYNC220
+            print(url, 4, lock, file=worker.stdin, flush=True)
+            pid = int((await asyncio.to_thread(worker.stdout.readline)).split()[1])
+            while await asyncio.to_thread(worker.stdout.readline) != "stopped\n":
+                pass
+            await checkpointer.save({"n": 2}, "t")  # the server ends the transaction
+            os.kill(pid, signal.SIGKILL)
+        await divide(url, 4)
+        assert await checkpointer.load("t") == {"n": 2}
+    assert await count_partitions(connection) == [4, 4, 4, 0]

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,32 @@ def test_a_chat_service_keeps_its_threads(tmp_path: Path) -> None:
             answer = httpx.post(f"{place}/messages", json={"text": "Hello."}, timeout=30)
             assert answer.json()["reply"] == f"That was message {number}."
         assert len(httpx.get(place, timeout=30).json()["messages"]) == 4
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("wait", ["queue", "reject"])
+def test_a_double_click_gets_one_answer(wait: str, tmp_path: Path) -> None:
+    port = servers.free_port()
+    command = ("-m", "uvicorn", "--app-dir", str(EXAMPLES), "turns:app", "--workers", "2")
+    process = started(tmp_path, *command, "--port", str(port), WAIT=wait)
+    place = f"http://{servers.LOOPBACK}:{port}/threads/order-7"
+
+    def click(name: str) -> httpx.Response:
+        return httpx.post(place, json={"id": name, "text": "Hello."}, timeout=60)
+
+    try:
+        servers.wait_until(lambda: process.poll() is not None or servers.accepts(port), "a service")
+        with ThreadPoolExecutor(6) as pool:
+            for number in (1, 2):
+                found = [*pool.map(click, [f"click-{number}"] * 6)]
+                answered = [it.json()["reply"] for it in found if it.status_code == 200]
+                assert set(answered) == {f"Answer {number}, to 'Hello.'"}
+                refused = [it.json()["detail"] for it in found if it.status_code == 409]
+                assert len(answered) + len(refused) == 6
+                assert bool(refused) is (wait == "reject")
+                assert all("is still taken by turn" in it for it in refused)
     finally:
         process.terminate()
         process.communicate(timeout=30)

@@ -1,0 +1,134 @@
+"""Turns in SQL: a row for each thread that has one, which also guards the writes of its holder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns.types import now, to_microseconds
+from locus_store.sql.threads.statements import Scoped
+from locus_store.types.turns import ThreadTurn
+from locus_store.versions import turns
+from locus_store.versions.turns import Ticket
+
+
+def require_turn(repository: Scoped, thread_id: str, number: int | None) -> None:
+    """Refuse a write that the thread's turn does not permit; see ``turns.require_turn``.
+
+    The row of the turn is locked until the transaction ends: the next turn begins after it.
+    """
+    query = _select(repository, thread_id, repository.tables.turns.c.tickets)
+    row = repository.connection.execute(query.with_for_update()).first()
+    guard = turns.ReadGuard(thread_id, _load(row), _read_clock(repository))
+    turns.require_turn(guard, number)
+
+
+def require_none(repository: Scoped, thread_id: str, turn: int | None) -> None:
+    """Refuse a write of no turn if one is held; ``turn`` is its number, as it was read."""
+    if turn is not None:
+        require_turn(repository, thread_id, None)
+
+
+def change_tickets(
+    repository: Scoped, thread_id: str, change: Callable[[list[Ticket], datetime], list[Ticket]]
+) -> turns.ReadGuard:
+    """Change the tickets of a thread; return what they are then.
+
+    One statement writes, on the condition that the row is the one that was read. So a process that
+    stands still between both holds no lock that the next turn would wait for.
+    """
+    while True:
+        guard, revision = read_tickets(repository, thread_id)
+        tickets = change([*guard.tickets], guard.now)
+        if tickets == guard.tickets or _put(repository, guard, revision, tickets):
+            return guard._replace(tickets=tickets)
+
+
+def end_turn(repository: Scoped, thread_id: str, turn_key: str | None) -> bool:
+    """See ``TakesTurns.end_turn``."""
+    ended: list[bool] = []
+
+    def end(tickets: list[Ticket], now: datetime) -> list[Ticket]:
+        live = turns.end_tickets(tickets, "", now)
+        left = turns.end_tickets(live, turn_key, now)
+        ended.append(len(left) < len(live))
+        return left
+
+    change_tickets(repository, thread_id, end)
+    return ended[-1]
+
+
+def end_expired(repository: Scoped) -> None:
+    """Remove the turns of a tenant that have ended without a renewal."""
+    c = repository.tables.turns.c
+    dead = sa.select(c.thread_id).where(c.tenant == repository.scope.tenant, c.expires_at <= now())
+    for thread_id in list(repository.connection.execute(dead).scalars()):
+        end_turn(repository, thread_id, "")
+
+
+def read_tickets(repository: Scoped, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
+    """Return the tickets of a thread at the present time, and the revision of their row."""
+    c = repository.tables.turns.c
+    query = _select(repository, thread_id, c.tickets, c.revision, now().label("at"))
+    row = repository.connection.execute(query).first()
+    if row is None:
+        return turns.ReadGuard(thread_id, [], _read_clock(repository)), None
+    return turns.ReadGuard(thread_id, _load(row), row.at), row.revision
+
+
+def _select(repository: Scoped, thread_id: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    c = repository.tables.turns.c
+    is_its = c.tenant == repository.scope.tenant, c.thread_id == thread_id
+    return sa.select(*columns).where(*is_its)
+
+
+def _load(row: Sequence[Any] | None) -> list[Ticket]:
+    return turns.load_tickets(row[0].get("tickets")) if row else []
+
+
+def _read_clock(repository: Scoped) -> datetime:
+    at: datetime = repository.connection.execute(sa.select(now())).scalar_one()
+    return at
+
+
+def _put(
+    repository: Scoped, guard: turns.ReadGuard, revision: int | None, tickets: list[Ticket]
+) -> bool:
+    """Replace the tickets of a row, unless it has changed; without any there is no row.
+
+    A revision is from the clock, so that a row that is created again has another one.
+    """
+    table = repository.tables.turns
+    key = {"tenant": repository.scope.tenant, "thread_id": guard.thread_id}
+    which = [*(table.c[name] == value for name, value in key.items()), table.c.revision == revision]
+    if not tickets:
+        return bool(repository.connection.execute(table.delete().where(*which)).rowcount)
+    values = {
+        "turn": tickets[0].number,
+        "expires_at": tickets[0].until,
+        "revision": max((revision or 0) + 1, to_microseconds(guard.now)),
+        "tickets": {"tickets": turns.dump_tickets(tickets)},
+    }
+    if revision is None:
+        repository.connection.execute(table.insert().values({**key, **values}))
+        return True
+    changed = table.update().where(*which).values(values)
+    return bool(repository.connection.execute(changed).rowcount)
+
+
+def list_turns(repository: Scoped, thread_id: str | None, limit: int) -> list[ThreadTurn]:
+    """See ``TakesTurns.list_turns``."""
+    c = repository.tables.turns.c
+    query = sa.select(c.thread_id, c.tickets, now()).where(c.tenant == repository.scope.tenant)
+    if thread_id is not None:
+        query = query.where(c.thread_id == thread_id)
+    rows = repository.connection.execute(query.order_by(c.thread_id).limit(limit))
+    found = [
+        turn
+        for name, tickets, at in rows
+        for turn in turns.describe_tickets(name, _load([tickets]), at)
+    ]
+    return found[:limit]

@@ -1,0 +1,198 @@
+"""Turns of one process: the context of a write, renewals, and the blocking forms."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store import MemoryCheckpointer, TurnError, open_checkpointer, open_message_log, turns
+from locus_store.blocking import BlockingCheckpointer
+from locus_store.blocking import open_checkpointer as open_blocking
+from locus_store.effects import BEAT, NAMESPACE
+from locus_store.runtime import holding
+from locus_store.testing.turns import run_outside
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 0.6
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'agents.db'}"
+
+
+async def test_a_blocked_event_loop_keeps_its_turn(url: str) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        async with checkpointer.turn("t", lease_seconds=LEASE) as turn:
+            began = monotonic()
+            while monotonic() - began < 3 * LEASE:
+                sleep(LEASE / 10)  # noqa: ASYNC251  (blocks the loop)
+            await checkpointer.save({"n": 1}, "t")
+        assert turn.is_lost is False
+
+
+async def test_a_turn_that_was_taken_away_is_known_to_be_lost(url: str) -> None:
+    async with (
+        open_checkpointer(url) as checkpointer,
+        checkpointer.turn("t", lease_seconds=LEASE) as turn,
+    ):
+        await run_outside(checkpointer.release_turn("t"))
+        while not turn.is_lost:
+            await asyncio.to_thread(bool)
+
+
+async def test_the_thread_of_renewals_ends_with_the_last_turn(url: str) -> None:
+    async with open_checkpointer(url) as checkpointer:
+        async with checkpointer.turn("t"), checkpointer.turn("u"):
+            [thread] = [it for it in threading.enumerate() if it.name == "locus-store-turns"]
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
+
+
+async def test_objects_of_one_storage_share_a_turn(url: str) -> None:
+    async with (
+        open_checkpointer(url, state_type=dict) as one,
+        open_checkpointer(url, state_type=dict) as other,
+        open_message_log(url) as log,
+        one.turn("t"),
+    ):
+        await other.save({"n": 1}, "t")
+        await log.append("t", [])
+        async with other.turn("u"):
+            await one.save({"n": 1}, "u")
+            await one.save({"n": 2}, "t")
+        await one.save({"n": 2}, "u")
+
+
+async def test_the_turn_of_one_storage_says_nothing_of_another(url: str, tmp_path: Path) -> None:
+    memory, other = (MemoryCheckpointer(state_type=dict) for _ in range(2))
+    async with (
+        open_checkpointer(url, state_type=dict) as database,
+        open_checkpointer(f"file://{tmp_path / 'threads'}", state_type=dict) as files,
+        database.turn("t"),
+        memory.turn("t"),
+    ):
+        for it in (database, files, memory, other):
+            await it.save({"n": 1}, "t")
+
+
+async def test_a_context_does_not_wait_for_its_own_turn(url: str) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        async with checkpointer.turn("t") as turn:
+            with pytest.raises(TurnError, match=f"turn {turn.number} .*by this very context"):
+                await checkpointer.turn("t").begin()
+            await checkpointer.save({"n": 1}, "t")
+        assert await checkpointer.turns() == []
+
+
+def test_a_thread_of_its_own_needs_the_context(url: str) -> None:
+    with open_blocking(url, state_type=dict) as checkpointer, ThreadPoolExecutor(1) as pool:
+        with checkpointer.turn("t"):
+            with pytest.raises(TurnError, match="belongs to no turn"):
+                pool.submit(checkpointer.save, {"n": 1}, "t").result()
+            run = contextvars.copy_context().run
+            pool.submit(run, checkpointer.save, {"n": 1}, "t").result()
+            assert checkpointer.busy("t").owner == checkpointer.turns()[0].owner
+        assert checkpointer.busy("t") is None
+
+
+def test_blocking_turns_come_one_after_the_other(url: str) -> None:
+    def run(name: int) -> None:
+        for _ in range(3):
+            with checkpointer.turn("t"):
+                state = checkpointer.load("t") or {"names": []}
+                state["names"].append(name)
+                checkpointer.save(state, "t")
+
+    with open_blocking(url, state_type=dict) as checkpointer, ThreadPoolExecutor(3) as pool:
+        list(pool.map(run, range(3)))
+        assert sorted(checkpointer.load("t")["names"]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+class Waiting(MemoryCheckpointer[Any]):
+    """Has an event loop, because its method waits for more than its own work."""
+
+    async def load(self, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().load(*args, **options)
+
+
+def test_a_blocking_object_with_a_loop_carries_the_turn_there() -> None:
+    with BlockingCheckpointer(Waiting(state_type=dict)) as checkpointer:
+        with checkpointer.turn("t"):
+            checkpointer.save({"n": 1}, "t")
+            assert holding.held_here.get()
+        assert not holding.held_here.get()
+        assert checkpointer.load("t") == {"n": 1}
+
+
+async def test_an_asynchronous_object_is_not_used_with_a_plain_block(url: str) -> None:
+    async with open_checkpointer(url) as checkpointer:
+        with pytest.raises(TypeError, match="async with"), checkpointer.turn("t"):
+            pass
+        assert await checkpointer.turns() == []
+
+
+async def test_a_turn_that_cannot_be_ended_is_logged(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: Any) -> bool:
+        raise TurnError("no way to the storage")
+
+    async with open_checkpointer(url, state_type=dict) as checkpointer, checkpointer.turn("t"):
+        monkeypatch.setattr(checkpointer.backend, "end_turn", fail)
+    [record] = caplog.records
+    assert record.name == turns.__name__
+    assert "'t' was not ended (no way to the storage); it expires in 30.0 s" in record.getMessage()
+
+
+@pytest.mark.full
+async def test_a_session_of_a_framework_has_turns(url: str) -> None:
+    adapters = pytest.importorskip("locus_store.adapters.openai_agents")
+    session = adapters.LocusSession.from_url("s", url)
+    async with session.turn("s"):
+        await session.add_items([{"role": "user", "content": "Hello."}])
+        with pytest.raises(TurnError, match="belongs to no turn"):
+            await run_outside(session.add_items([{"role": "user", "content": "Hello."}]))
+    assert len(await session.get_items()) == 1
+    await session.close()
+
+
+@pytest.mark.full
+def test_a_graph_runs_in_a_turn(url: str) -> None:
+    langgraph = pytest.importorskip("langgraph.graph")
+    from locus_store.adapters.langgraph import LangGraphSaver
+
+    builder = langgraph.StateGraph(dict).add_node("say", lambda _: {"said": "hello"})
+    with LangGraphSaver.from_url(url) as saver:
+        graph = builder.add_edge(langgraph.START, "say").compile(checkpointer=saver)
+        config = {"configurable": {"thread_id": "t"}}
+        with saver.turn("t"):
+            graph.invoke({"said": ""}, config)
+            with pytest.raises(TurnError):
+                contextvars.Context().run(graph.invoke, {"said": ""}, config)
+        assert graph.invoke({"said": ""}, config) == {"said": "hello"}
+        assert saver.setup() is not None
+
+
+def test_an_effect_renews_its_lease_within_a_turn(url: str) -> None:
+    async def list_places() -> list[int]:
+        async with open_checkpointer(url) as checkpointer:
+            return [it.write.idx for it in await checkpointer.backend.list_writes("t", NAMESPACE)]
+
+    def call(_: str) -> list[int]:
+        sleep(LEASE)
+        return asyncio.run(list_places())
+
+    with open_blocking(url, state_type=dict) as checkpointer, checkpointer.turn("t"):
+        assert BEAT in checkpointer.effect("t", "k", call, lease_seconds=LEASE)

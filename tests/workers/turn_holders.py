@@ -1,0 +1,63 @@
+"""Processes that take turns: ``hold URL LEASE`` or ``queue URL TURNS``.
+
+``hold`` reads a line with the first thread and their number, takes the turn of each thread, prints
+``held`` and saves all threads again and again. It prints ``refused`` and the number of saves once
+every thread has refused one. ``queue`` takes the turn of one thread many times, and appends its
+number to the thread's state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from time import monotonic
+
+from locus_store import BackendError, TurnError, open_checkpointer
+
+
+async def hold(url: str, lease_seconds: float) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            first, count = map(int, line.split())
+            held = asyncio.Barrier(count + 1)
+
+            async def run(n: int, held: asyncio.Barrier = held) -> int:
+                thread_id, saves = f"t{n}", 0
+                try:
+                    async with checkpointer.turn(thread_id, lease_seconds=lease_seconds):
+                        await held.wait()
+                        while True:
+                            with suppress(BackendError):  # a time limit that passed meanwhile
+                                state = await checkpointer.load(thread_id) or {}
+                                await checkpointer.save({**state, "n": saves}, thread_id)
+                                saves += 1
+                            await asyncio.sleep(0.01)
+                except TurnError:
+                    return saves
+
+            tasks = [asyncio.ensure_future(run(first + n)) for n in range(count)]
+            await held.wait()
+            print("held", flush=True)
+            print("refused", sum(await asyncio.gather(*tasks)), flush=True)
+
+
+async def queue(url: str, turns: int) -> None:
+    longest = 0.0
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        await checkpointer.open()
+        print("open", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        for _ in range(turns):
+            asked = monotonic()
+            async with checkpointer.turn("t", lease_seconds=5, most_waiting=1000) as turn:
+                longest = max(longest, monotonic() - asked)
+                state = await checkpointer.load("t") or {"numbers": []}
+                state["numbers"].append(turn.number)
+                await checkpointer.save(state, "t")
+    print("done", longest, flush=True)
+
+
+if __name__ == "__main__":
+    work = {"hold": hold, "queue": queue}[sys.argv[1]]
+    asyncio.run(work(sys.argv[2], float(sys.argv[3]) if work is hold else int(sys.argv[3])))
