@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from locus_store import __version__
+from locus_store.cli import running  # noqa: F401  (registers its commands)
 from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db, oci, shards
 from locus_store.cli.doctor import doctor
@@ -34,7 +35,6 @@ from locus_store.cli.output import (
     repair_streams,
 )
 from locus_store.cli.removal import delete, expire, prune, vacuum
-from locus_store.cli.running import list_effects, list_turns, release_turn, resolve  # noqa: F401  (their commands)
 from locus_store.cli.service import inspect, serve, tokens
 from locus_store.cli.store import store
 from locus_store.cli.tenants import tenants

@@ -466,8 +466,8 @@ def messages(
     if at.as_json:
         put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
         return
-    for it in found.messages:
-        print_said(f"{it.role}: {format_content(it.content)}")
+    for message in found.messages:
+        print_said(f"{message.role}: {format_content(message.content)}")
     if found.info.count > len(found.messages):
         note(f"The log has {found.info.count:,} messages: see --newest.")
 

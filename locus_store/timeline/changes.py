@@ -394,9 +394,8 @@ class _Describing:
         self.versions = versions
         self.found: dict[str, BriefChanges] = {}
         before = [None, *(it.checkpoint_id for it in versions)]
-        self._forked = {
-            it.parent_id for it, last in zip(versions, before, strict=False) if it.parent_id != last
-        }
+        pairs = zip(versions, before, strict=False)
+        self._forked = {version.parent_id for version, last in pairs if version.parent_id != last}
         self._kept: dict[str, bytes] = {}
         self._room = KEPT_BYTES
         self._last: tuple[str, Folder, _Noting] | None = None
