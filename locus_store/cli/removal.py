@@ -264,21 +264,3 @@ def _describe_counts(counts: dict[str, int]) -> str:
 
 
 # --- turns
-
-
-@add_command(threads, "release")
-def release_turn(thread: Thread, *, at: TenantOptions) -> None:
-    """End the turn of a thread: its holder's next save is refused; --json: {released}.
-
-    The first one that waits has the turn then.
-    """
-
-    async def release(backend: FullBackend) -> ThreadTurn:
-        power = needs(backend, TakesTurns)
-        held = await power.list_turns(thread)
-        if not held or not await power.end_turn(thread, held[0].turn_key):
-            raise NotFoundError(f"no turn of thread {thread!r} is held; 'threads turns' lists them")
-        return held[0]
-
-    ended = at.ask(release)
-    put_outcome({"released": ended.number}, f"ended {ended}", as_json=at.as_json)
