@@ -54,8 +54,8 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 402
-MOST_LINES_OF_ALL = 94_000
-MOST_FILES_OF_A_FOLDER = 25
+MOST_LINES_OF_ALL = 94_900
+MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}
 

@@ -1,4 +1,4 @@
-"""``locus-store threads delete | vacuum | expire | prune``."""
+"""``locus-store threads delete | vacuum | expire | prune | release``."""
 
 from __future__ import annotations
 
