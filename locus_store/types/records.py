@@ -251,15 +251,8 @@ class Version:
 
     def _repr_html_(self) -> str:
         """Return the version for a notebook."""
-        fields = (
-            ("version", self.checkpoint_id),
-            ("parent", self.parent_id),
-            ("thread", self.thread_id),
-            ("namespace", self.namespace),
-            ("saved", self.created_at),
-            ("metadata", self.metadata),
-        )
-        return make_table((), fields)
+        names = ("checkpoint_id", "parent_id", "thread_id", "namespace", "created_at", "metadata")
+        return make_table((), [(it, getattr(self, it)) for it in names])
 
     def as_head(self) -> Head:
         """Return the version as the head that lists show for its thread."""

@@ -20,7 +20,7 @@ async def test_a_version_and_a_history_are_tables_in_a_notebook() -> None:
     assert page is not None
     version = page.nodes[0].version
     shown = version._repr_html_()
-    assert "<tr><th>version</th><td>v2</td></tr>" in shown
+    assert "<tr><th>checkpoint_id</th><td>v2</td></tr>" in shown
     assert "t&lt;b&gt;" in shown
     assert "<b>" not in shown
     assert page._repr_html_().count("<tr>") == 3
