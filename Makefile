@@ -20,7 +20,7 @@ CONTRACTS := tests/contracts/test_checkpointers.py tests/contracts/test_backends
 SHORT := --everyday --storage memory --storage sqlite
 
 .PHONY: help demo test tests test-all changed coverage-tiers test-docker test-oracle test-oci portable langgraph-suite langgraph-redis \
-	pyagenity coverage lint format docs site matrix short oldest bench sessions campaign release clean
+	pyagenity coverage lint format docs site screenshots matrix short oldest bench sessions campaign release clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
@@ -39,6 +39,7 @@ help:
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
 	@echo "make docs      run every code block of the README and docs/, and build the site in site/"
+	@echo "make screenshots  each page of the inspector as a picture, and those of its documentation"
 	@echo "make matrix    a short run of the tests under every other Python >= 3.11 that is installed"
 	@echo "make oldest    a short run on the oldest versions that pyproject.toml allows"
 	@echo "make bench     measure beside LangGraph's savers and stores; writes benchmarks/results/"
@@ -181,6 +182,10 @@ docs: site
 site: $(VENV)/.dev
 	$(BIN)/python docs/images/draw.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d site/.trees docs site
+
+# The pictures of docs/inspector.md, and each page in build/screenshots, to be looked at.
+screenshots: $(VENV)/.dev
+	$(BIN)/python docs/images/screenshots.py build/screenshots
 
 # VERSION=1.2.3: the sdist and wheel in dist/, the notes and the bill of materials in build/release/.
 release: $(VENV)/.dev

@@ -1,8 +1,9 @@
-"""Screenshots of docs/inspector.md, by a real Chromium, on the thread of that page.
+"""Screenshots of the inspector, by a real Chromium: ``make screenshots``.
 
-    python docs/images/screenshots.py
+    python docs/images/screenshots.py [FOLDER]
 
-Needs the development environment and Chromium. Writes inspector-*.png beside this file.
+Needs the development environment and Chromium. Writes inspector-*.png beside this file, on the
+thread of docs/inspector.md; with a folder, also each page in light, dark, on a phone and on paper.
 """
 
 from __future__ import annotations
@@ -18,13 +19,32 @@ from typing import Any, Final
 HERE: Final = Path(__file__).parent
 TESTS: Final = HERE.parents[1] / "tests"
 SHOTS: Final = {
-    "timeline": "timeline?thread=trip",
+    "thread": "version?thread=trip",
     "origin": "version?thread=trip&path=city",
     "changes": "diff?thread=trip&version=guess",
 }
-"""Pages by the name of their picture."""
+"""Pages of the documentation by the name of their picture."""
 
-SIZE: Final = {"width": 1000, "height": 560}
+SIZE: Final = {"width": 1400, "height": 620}
+
+PAGES: Final = {
+    "threads": "threads",
+    **SHOTS,
+    "origins": "version?thread=trip&origins=1",
+    "timeline": "timeline?thread=trip",
+    "bisect": "bisect?thread=trip&path=city",
+    "writes": "writes?thread=trip",
+    "messages": "messages?thread=trip",
+    "rewind": "rewind?thread=trip&version=ask",
+    "report": "report?thread=trip",
+    "store": "store",
+}
+FORMS: Final = {
+    "light": {"viewport": {"width": 1440, "height": 900}},
+    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}},
+    "wide": {"viewport": {"width": 2560, "height": 1300}},
+}
 
 
 def fill(folder: Path) -> None:
@@ -38,12 +58,19 @@ def fill(folder: Path) -> None:
         runpy.run_path("trip.py", run_name="__main__")
 
 
-async def shoot(chromium: Any, site: Any) -> None:
+async def shoot(chromium: Any, site: Any, folder: Path | None) -> None:
     """Write a picture of each page."""
     async with chromium.tab(site, viewport=SIZE) as tab:
         for name, address in SHOTS.items():
             await tab.goto(address)
             await tab.page.screenshot(path=HERE / f"inspector-{name}.png")
+    for form, options in FORMS.items() if folder else ():
+        async with chromium.tab(site, **options) as tab:
+            for name, address in PAGES.items():
+                await tab.goto(address)
+                await tab.page.screenshot(path=folder / f"{name}-{form}.png")
+                if form == "light":
+                    await tab.page.pdf(path=folder / f"{name}.pdf")
 
 
 def main() -> None:
@@ -51,17 +78,21 @@ def main() -> None:
     sys.path[:0] = [str(TESTS), str(TESTS / "inspector")]
     from browsers import Chromium, Site, executable  # noqa: PLC0415  (of the tests)
 
-    from locus_store import SQLiteBackend  # noqa: PLC0415
+    from locus_store import InMemoryStore, SQLiteBackend  # noqa: PLC0415
 
     path = executable()
     if path is None:
         raise SystemExit("install Chromium first: .ci/servers")
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    if target:
+        target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder))
-        site = Site(SQLiteBackend(Path(folder) / "agents.db"))
+        backend = SQLiteBackend(Path(folder) / "agents.db")
+        site = Site(backend, InMemoryStore(), allow_write=True)
         chromium = Chromium(path)
         try:
-            chromium.run(shoot(chromium, site))
+            chromium.run(shoot(chromium, site, target))
         finally:
             chromium.stop()
             site.stop()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from locus_store import __version__
+from locus_store.cli import running  # noqa: F401  (registers its commands)
 from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db, oci, shards
 from locus_store.cli.doctor import doctor
@@ -37,8 +38,8 @@ from locus_store.cli.removal import delete, expire, prune, vacuum
 from locus_store.cli.service import inspect, serve, tokens
 from locus_store.cli.store import store
 from locus_store.cli.tenants import tenants
-from locus_store.cli.threads import messages, threads
-from locus_store.cli.timeline import bisect, blame, report, rewind, watch
+from locus_store.cli.threads import threads
+from locus_store.cli.timeline import bisect, blame, messages, report, rewind, watch
 from locus_store.cli.transfer import backup, copy, export, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 

@@ -115,9 +115,24 @@ def print_line(text: object) -> None:
     _out().print(Text(escape(text)), soft_wrap=True)
 
 
-def show(text: str) -> None:
+def show(text: str, style: str = "") -> None:
     """Print lines unchanged; their text must be visible already."""
-    _out().print(Text(text), soft_wrap=True)
+    _out().print(Text(text, style=style), soft_wrap=True)
+
+
+def print_said(text: str) -> None:
+    """Print a message, ``role: text``, with the role in its colour."""
+    role, colon, said = text.partition(": ")
+    style = _ROLES.get(role.split(" (")[0].strip(), "")
+    _out().print(Text.assemble((escape(role + colon), style), escape(said)), soft_wrap=True)
+
+
+_ROLES = {
+    **dict.fromkeys(("user", "human"), "bold blue"),
+    **dict.fromkeys(("assistant", "ai", "model"), "bold green"),
+    **dict.fromkeys(("tool", "function"), "bold yellow"),
+    **dict.fromkeys(("system", "developer"), "bold magenta"),
+}
 
 
 def put_json(document: object) -> None:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from locus_store.backend import FullBackend, TakesTurns, needs
-from locus_store.cli.help import add_command
+from locus_store.backend import FullBackend
 from locus_store.cli.opening import (
     DryRun,
     Thread,
@@ -29,11 +28,10 @@ from locus_store.cli.tenants import (
     format_tenants,
     tell,
 )
-from locus_store.cli.threads import list_all_versions, threads
-from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
+from locus_store.cli.threads import list_all_versions
+from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.runtime.progress import iterate_steps
 from locus_store.transfer.archive import all_threads
-from locus_store.types.turns import ThreadTurn
 from locus_store.versions.archives import find_newest_at
 
 
@@ -261,24 +259,3 @@ def _describe_counts(counts: dict[str, int]) -> str:
         skipped = format_count(counts["skipped"], "namespace")
         summary += f"; {skipped} skipped, where a version that stays is rebuilt from older ones"
     return summary
-
-
-# --- turns
-
-
-@add_command(threads, "release")
-def release_turn(thread: Thread, *, at: TenantOptions) -> None:
-    """End the turn of a thread: its holder's next save is refused; --json: {released}.
-
-    The first one that waits has the turn then.
-    """
-
-    async def release(backend: FullBackend) -> ThreadTurn:
-        power = needs(backend, TakesTurns)
-        held = await power.list_turns(thread)
-        if not held or not await power.end_turn(thread, held[0].turn_key):
-            raise NotFoundError(f"no turn of thread {thread!r} is held; 'threads turns' lists them")
-        return held[0]
-
-    ended = at.ask(release)
-    put_outcome({"released": ended.number}, f"ended {ended}", as_json=at.as_json)

@@ -1,15 +1,16 @@
-"""``locus-store threads …``: show, compare and copy threads, and show their message logs."""
+"""``locus-store threads …``: show, compare and copy threads."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
+from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from locus_store.backend import FullBackend, TakesTurns, needs
+from locus_store.backend import FullBackend
 from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import (
     Namespace,
@@ -26,6 +27,7 @@ from locus_store.cli.output import (
     format_time,
     note,
     print_line,
+    print_said,
     put_found,
     put_json,
     put_outcome,
@@ -33,22 +35,15 @@ from locus_store.cli.output import (
     select,
     show,
 )
-from locus_store.cli.store import read_json
 from locus_store.cli.tenants import TenantOptions
-from locus_store.effects import Effect
-from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.messages import LogSnapshot
+from locus_store.errors import IntegrityError
 from locus_store.open import Storage
 from locus_store.timeline import readable
-from locus_store.timeline.graph import Cursor, Node, find_marks, graph
+from locus_store.timeline.changes import BriefChanges, describe_versions
+from locus_store.timeline.graph import Cursor, Node, find_marks, find_writers, graph, name_nodes
 from locus_store.timeline.lineage import read_line
 from locus_store.timeline.paths import format_path
-from locus_store.timeline.readable import (
-    Difference,
-    cut_common_ends,
-    find_differences,
-    format_content,
-)
+from locus_store.timeline.readable import Difference, cut_common_ends, find_differences
 from locus_store.transfer.building import fork as copy_version
 from locus_store.types import Snapshot, Version
 from locus_store.types.arguments import check_text
@@ -60,6 +55,9 @@ threads = make_group("Show, compare, copy and remove threads.")
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
 Checkpoint = Annotated[str | None, typer.Option(help="A checkpoint id; without it the head.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Show states as they are stored.")]
+
+Lines: TypeAlias = dict[str, tuple[str, str]]
+"""The nodes and the one-line changes of versions, by their ids."""
 
 PAGE = 500
 """Versions that are asked for at once."""
@@ -151,7 +149,9 @@ def show_thread(
     is stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata,
     labels, state}.
     """
-    found = at.ask(lambda it: _read(it, thread, checkpoint, namespace))
+    found, lines = at.ask(
+        lambda it: _shown(it, thread, checkpoint, namespace, has_lines=not at.as_json)
+    )
     if at.as_json:
         put_json(_described(found.version, found.head.sequence) | {"state": found.state})
         return
@@ -160,6 +160,9 @@ def show_thread(
         text = readable.select_metadata(value) if is_told else value
         text = format_time(value) if isinstance(value, datetime) else text
         print_line(f"{name + ':':<15}{text if isinstance(text, str) else render_json(text)}")
+    for name, line in zip(("by", "changed"), lines[found.version.checkpoint_id], strict=True):
+        if line:
+            print_line(f"{name + ':':<15}{line}")
     shown_state = found.state if raw else readable.make_readable(found.state)
     if shown_state == found.state:
         show(render_json(found.state, indent=True))
@@ -172,9 +175,16 @@ def _show_channels(channels: dict[str, Any]) -> None:
         if isinstance(value, list) and value and all(isinstance(it, str) for it in value):
             print_line(f"{name}:")
             for it in value:
-                print_line(f"  {it}")
+                print_said(f"  {it}")
         else:
             print_line(f"{name}: {value if isinstance(value, str) else render_json(value)}")
+
+
+async def _shown(
+    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str, *, has_lines: bool
+) -> tuple[Snapshot, Lines]:
+    found = await _read(backend, thread, checkpoint, namespace)
+    return found, await _describe(backend, [found.version]) if has_lines else {}
 
 
 async def _read(
@@ -202,29 +212,51 @@ def history(
     raw: Raw = False,
     at: TenantOptions,
 ) -> None:
-    """List versions, newest first, with the parent of each.
+    """List versions, newest first, with the parent, the node and the changes of each.
 
     A version marked 'side' is neither the head nor one of its ancestors. --json:
     [{thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels}].
     """
     most = None if everything else limit
-    head, found = at.ask(lambda it: _history(it, thread, namespace, most, before))
+    head, found, lines = at.ask(
+        lambda it: _history(it, thread, namespace, most, before, has_lines=not at.as_json)
+    )
     document = [_described(it.version, head) for it in found]
-    rows = (_history_row(it, raw=raw) for it in found)
-    columns = ("version", "parent", "", "saved", "metadata")
+    rows = (_history_row(it, lines, raw=raw) for it in found)
+    columns = ("version", "parent", "", "by", "changes", "saved", "metadata")
     put_found(document, columns, rows, ids=columns[:2], as_json=at.as_json)
 
 
-def _history_row(node: Node, *, raw: bool) -> tuple[str | None, ...]:
+def _history_row(node: Node, lines: Lines, *, raw: bool) -> tuple[str | None, ...]:
     name, *others = make_cells(node.version, raw=raw)
     place = node.place if node.place in {"head", "side"} else ""
-    return name, node.version.parent_id, place, *others
+    return name, node.version.parent_id, place, *lines.get(name, ("", "")), *others
+
+
+async def _describe(backend: FullBackend, versions: list[Version]) -> Lines:
+    """Return the nodes and the one-line changes of versions, by their ids."""
+    writers = await find_writers(backend, versions)
+    found: dict[str, BriefChanges] = {}
+    with suppress(IntegrityError):  # a damaged version has no changes; ``verify`` finds it
+        found = await describe_versions(backend, versions)
+    lines: Lines = {}
+    for version in versions:
+        nodes, changes = name_nodes(version, writers), found.get(version.checkpoint_id, "")
+        lines[version.checkpoint_id] = ", ".join(nodes), str(changes)
+    return lines
 
 
 async def _history(
-    backend: FullBackend, thread: str, namespace: str, limit: int | None, before: str | None
-) -> tuple[int, list[Node]]:
+    backend: FullBackend,
+    thread: str,
+    namespace: str,
+    limit: int | None,
+    before: str | None,
+    *,
+    has_lines: bool,
+) -> tuple[int, list[Node], Lines]:
     found: list[Node] = []
+    lines: Lines = {}
     thread, before = await find_named(backend, thread, before, namespace)
     which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
     cursor = None if before is None else Cursor(before, None)
@@ -233,7 +265,9 @@ async def _history(
     while limit is None and page.next is not None:
         page = require(await graph(backend, thread, cursor=page.next, **which), thread)
         found += page.nodes
-    return page.head.mark.sequence, found
+    for start in range(0, len(found) if has_lines else 0, PAGE):
+        lines |= await _describe(backend, [it.version for it in found[start : start + PAGE]])
+    return page.head.mark.sequence, found, lines
 
 
 async def list_all_versions(
@@ -276,7 +310,10 @@ def diff(
         return
     print_line(f"{names[0] or 'nothing'} → {names[1]}: {format_count(len(changes), 'difference')}")
     for it in changes:
-        show(_difference(it))
+        show(_difference(it), _STYLES[it.what])
+
+
+_STYLES = {"added": "green", "removed": "red", "changed": ""}
 
 
 async def _compared(
@@ -351,148 +388,3 @@ def fork(
     head, versions, summary = at.ask(forked)
     document = {"thread_id": new, "checkpoint_id": head, "versions": versions}
     put_outcome(document, f"{new}: {summary}", as_json=at.as_json)
-
-
-# --- turns
-
-TURN_FIELDS = ("thread_id", "position", "owner", "number", "since", "seconds_left")
-
-
-@add_command(threads, "turns")
-def list_turns(*, limit: Limit = 100, at: TenantOptions) -> None:
-    """List the turns of threads that are held (place 0), and those that wait for them.
-
-    --json: [{thread_id, position, owner, number, since, seconds_left}].
-    """
-    found = at.ask(lambda it: needs(it, TakesTurns).list_turns(limit=limit))
-    rows = ((it.thread_id, it.position, it.owner, it.number, format_time(it.since)) for it in found)
-    document = [select(it, TURN_FIELDS) for it in found]
-    columns = ("thread", "place", "owner", "number", "since")
-    put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
-
-
-# --- messages
-
-MESSAGE_FIELDS = ("message_id", "role", "created_at", "metadata", "content")
-
-
-def messages(
-    thread: Thread,
-    *,
-    namespace: Namespace = "",
-    newest: Annotated[int, typer.Option(min=0, help="Only the newest so many.")] = 100,
-    at: TenantOptions,
-) -> None:
-    """Print the messages of a thread's log, oldest first, as 'role: text'.
-
-    --json: [{message_id, role, created_at, metadata, content}].
-    """
-    found = at.ask(lambda it: _read_log(it, thread, namespace, newest))
-    if at.as_json:
-        put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
-        return
-    for it in found.messages:
-        print_line(f"{it.role}: {format_content(it.content)}")
-    if found.info.count > len(found.messages):
-        note(f"The log has {found.info.count:,} messages: see --newest.")
-
-
-async def _read_log(backend: FullBackend, thread: str, namespace: str, newest: int) -> LogSnapshot:
-    log = Storage(backend).messages()
-    thread = await thread_named(backend, thread)
-    found = await log.read(thread, namespace=namespace, newest=newest)
-    if found is None:
-        others = [repr(it.namespace) for it in await log.logs(thread)]
-        if not others:
-            raise NotFoundError(
-                f"thread {thread!r} has no message log; 'locus-store threads list' shows the"
-                " threads"
-            )
-        raise NotFoundError(
-            f"thread {thread!r} has no message log in the namespace {namespace!r}; its logs"
-            f" have --namespace {', '.join(others)}"
-        )
-    return found
-
-
-# --- effects
-
-EFFECT_FIELDS = (
-    *("key", "status", "calls", "idempotency_key", "begun_at", "changed_at", "arguments"),
-    *("result", "error"),
-)
-
-
-@add_command(threads, "effects")
-def list_effects(
-    thread: Thread,
-    *,
-    since: Annotated[
-        str | None, typer.Option(help="Only what ran since this version was saved.")
-    ] = None,
-    unknown: Annotated[
-        bool, typer.Option("--unknown", help="Only calls whose outcome is unknown.")
-    ] = False,
-    at: TenantOptions,
-) -> None:
-    """List the effects of a thread: calls of tools, and what is known of their outcomes.
-
-    Settle an unknown outcome with 'threads resolve'. --json: [{key, status, calls, idempotency_key,
-    begun_at, changed_at, arguments, result, error}].
-    """
-
-    async def found(backend: FullBackend) -> list[Effect]:
-        name, version = await find_named(backend, thread, since, "")
-        return await Storage(backend).checkpointer().effects(name, since=version)
-
-    effects = [it for it in at.ask(found) if it.status == "unknown" or not unknown]
-    put_found(
-        [select(it, EFFECT_FIELDS) for it in effects],
-        ("effect", "status", "calls", "begun", "result"),
-        (
-            (
-                effect.key,
-                effect.status,
-                effect.calls,
-                format_time(effect.begun_at),
-                cut(effect.error or effect.result, CELL),
-            )
-            for effect in effects
-        ),
-        ids=("effect",),
-        as_json=at.as_json,
-    )
-
-
-@add_command(threads)
-def resolve(
-    thread: Thread,
-    key: Annotated[str, typer.Argument(help="The key of the effect.")],
-    *,
-    result: Annotated[
-        str | None,
-        typer.Option(help="The call took place: its result as JSON, @FILE, or - for stdin."),
-    ] = None,
-    not_done: Annotated[
-        bool, typer.Option("--not-done", help="The call did not take place; it is made again.")
-    ] = False,
-    at: TenantOptions,
-) -> None:
-    """Settle an effect whose outcome is unknown, after finding out.
-
-    --json: {thread_id, key, took_place}.
-    """
-    if (result is None) is not not_done:
-        raise InvalidArgumentError("give --result, or --not-done; nothing was changed")
-    value = None if result is None else read_json(result, "--result")
-
-    async def settled(backend: FullBackend) -> str:
-        name = await thread_named(backend, thread)
-        checkpointer = Storage(backend).checkpointer()
-        await checkpointer.resolve_effect(name, key, took_place=not not_done, result=value)
-        return name
-
-    name = at.ask(settled)
-    text = f"{name}: effect {key!r} " + ("may be called again" if not_done else "is finished")
-    document = {"thread_id": name, "key": key, "took_place": not not_done}
-    put_outcome(document, text, as_json=at.as_json)

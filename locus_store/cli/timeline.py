@@ -1,4 +1,4 @@
-"""``locus-store threads blame``, ``bisect``, ``watch``, ``rewind`` and ``report``."""
+"""``locus-store threads blame``, ``bisect``, ``watch``, ``rewind``, ``report``, ``messages``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from locus_store.cli.output import (
     format_count,
     note,
     print_line,
+    print_said,
     put_found,
     put_json,
     put_line,
@@ -34,6 +35,7 @@ from locus_store.cli.output import (
 from locus_store.cli.tenants import OneTenant, TenantOptions
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+from locus_store.messages import LogSnapshot
 from locus_store.open import Storage
 from locus_store.timeline.bisect import (
     AT_PATH,
@@ -49,7 +51,7 @@ from locus_store.timeline.blame import Blame, Blamed, Origin
 from locus_store.timeline.blame import blame as blamed
 from locus_store.timeline.graph import Writer, find_channel, find_newer, find_writers, list_nodes
 from locus_store.timeline.paths import format_path, parse_path
-from locus_store.timeline.readable import strip_tags
+from locus_store.timeline.readable import format_content, strip_tags
 from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
 
@@ -442,3 +444,47 @@ def report(
         return require(report, name, version)
 
     put_json(at.ask(found))
+
+
+# --- messages
+
+MESSAGE_FIELDS = ("message_id", "role", "created_at", "metadata", "content")
+
+
+def messages(
+    thread: Thread,
+    *,
+    namespace: Namespace = "",
+    newest: Annotated[int, typer.Option(min=0, help="Only the newest so many.")] = 100,
+    at: TenantOptions,
+) -> None:
+    """Print the messages of a thread's log, oldest first, as 'role: text'.
+
+    --json: [{message_id, role, created_at, metadata, content}].
+    """
+    found = at.ask(lambda it: _read_log(it, thread, namespace, newest))
+    if at.as_json:
+        put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
+        return
+    for message in found.messages:
+        print_said(f"{message.role}: {format_content(message.content)}")
+    if found.info.count > len(found.messages):
+        note(f"The log has {found.info.count:,} messages: see --newest.")
+
+
+async def _read_log(backend: FullBackend, thread: str, namespace: str, newest: int) -> LogSnapshot:
+    log = Storage(backend).messages()
+    thread = await thread_named(backend, thread)
+    found = await log.read(thread, namespace=namespace, newest=newest)
+    if found is None:
+        others = [repr(it.namespace) for it in await log.logs(thread)]
+        if not others:
+            raise NotFoundError(
+                f"thread {thread!r} has no message log; 'locus-store threads list' shows the"
+                " threads"
+            )
+        raise NotFoundError(
+            f"thread {thread!r} has no message log in the namespace {namespace!r}; its logs"
+            f" have --namespace {', '.join(others)}"
+        )
+    return found

@@ -36,7 +36,7 @@ from locus_store.inspector.page_requests import (
 )
 from locus_store.inspector.pages import changes, diffs, reports, store, threads, timelines, versions
 from locus_store.inspector.rendering import FOLDER, render
-from locus_store.inspector.work import Blames, Jobs, States
+from locus_store.inspector.work import Blames, Descriptions, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
 from locus_store.service.application import Parts, PartsOfTenants
 from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalError
@@ -125,6 +125,7 @@ class Inspector:
         self._jobs = Jobs()
         self._states = States(self._jobs)
         self._blames = Blames(self._jobs)
+        self._descriptions = Descriptions(self._jobs)
         self._poller = Poller()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,6 +198,7 @@ class Inspector:
             jobs=self._jobs,
             states=self._states,
             blames=self._blames,
+            descriptions=self._descriptions,
             poller=self._poller,
             may_write=self._may_write(viewer),
         )
@@ -271,7 +273,8 @@ def _failed(status: int, message: str, *, as_json: bool) -> Response:
 
 
 def _file(name: str) -> Response:
-    return Response((FOLDER / "static" / name).read_bytes(), 200, SECURITY, _FILES[name])
+    content = (FOLDER / "static" / name).read_bytes()
+    return Response(content, 200, SECURITY | {"cache-control": "max-age=3600"}, _FILES[name])
 
 
 async def _unless_gone(request: LimitedRequest, route: Route, page_request: PageRequest) -> Answer:
@@ -307,6 +310,7 @@ class Route(NamedTuple):
 ROUTES: Final = {
     "": Route(threads.show_threads),
     "threads": Route(threads.show_threads),
+    "tenants": Route(threads.show_tenants),
     "version": Route(versions.show_version),
     "timeline": Route(timelines.show_timeline),
     "bisect": Route(diffs.show_answers),
@@ -332,6 +336,7 @@ ROUTES: Final = {
 
 _FILES: Final = {
     "inspector.css": "text/css; charset=utf-8",
+    "tokens.css": "text/css; charset=utf-8",
     "inspector.js": "text/javascript; charset=utf-8",
 }
-"""Static files; of no caller in particular."""
+"""Static files; of no caller in particular. Pages ask for those of their release."""

@@ -34,7 +34,7 @@ def is_hidden(character: str) -> bool:
 
 def has_hidden(text: str) -> bool:
     """Return whether a text has a character that is shown as an escape."""
-    if text.isprintable():
+    if text.replace("\n", "").replace("\t", "").isprintable():
         return _BLANK.search(text) is not None
     return any(map(is_hidden, text))
 

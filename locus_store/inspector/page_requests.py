@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.inspector.bounds import INLINE
 from locus_store.inspector.escapes import decode_typed
 from locus_store.service.exchange import DIGITS
 from locus_store.timeline.graph import find_newer
@@ -18,7 +19,7 @@ from locus_store.timeline.graph import find_newer
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.inspector.access import Viewer
-    from locus_store.inspector.work import Blames, Jobs, States
+    from locus_store.inspector.work import Blames, Descriptions, Jobs, Seen, States, Step
     from locus_store.service.application import Parts
     from locus_store.types import Version
 
@@ -99,6 +100,10 @@ def _pairs(text: str) -> dict[str, str]:
         raise InvalidArgumentError("the address has too many parameters") from exc
 
 
+def _unlimited() -> None:
+    """Continue the job."""
+
+
 @dataclass(frozen=True)
 class PageRequest:
     """A request for a page."""
@@ -114,6 +119,7 @@ class PageRequest:
     jobs: Jobs
     states: States
     blames: Blames
+    descriptions: Descriptions
     poller: Poller
     may_write: bool
 
@@ -150,6 +156,19 @@ class PageRequest:
             f"there is no thread {self.thread!r}, or it has no version in this namespace; it may"
             " have a message log"
         )
+
+    async def read_version(self, version: str | None) -> Seen:
+        """Return a version of the thread with its state; ``None``: the head.
+
+        Raises:
+            NotFoundError: It does not exist.
+        """
+        seen = await self.states.read(self.parts.threads, self.thread, version, self.namespace)
+        return self.require(seen, version)
+
+    async def run_heavy(self, size: int, work: Callable[[Step], T]) -> T:
+        """Return the result of work on so many bytes, which leaves the event loop if many."""
+        return work(_unlimited) if size <= INLINE else await self.jobs.run(work)
 
     def make_page(self, template: str, title: str, values: dict[str, Any]) -> Page:
         """Return a page of the thread, with the names of the thread and of the namespace."""

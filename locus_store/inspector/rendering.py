@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
-from locus_store.inspector.bounds import MESSAGES, render_line
+from locus_store import __version__
+from locus_store.inspector.bounds import MESSAGES, CutText, render_line
 from locus_store.inspector.escapes import SECURITY, encode_typed, escape, has_hidden, split_runs
 from locus_store.inspector.page_requests import ESCAPED, Answer, Download, Redirect
 from locus_store.values.encoding import encode
@@ -33,9 +38,100 @@ def _finalized(value: Any) -> Any:
     return escape(value) if type(value) is str else value
 
 
+def show_text(text: str) -> Markup:
+    """Return a text of the storage as HTML, with hidden characters as escapes."""
+    if not has_hidden(text):
+        return Markup.escape(text)
+    runs = (_ESCAPED.format(it.text) if it.is_escape else it.text for it in split_runs(text))
+    return Markup("").join(runs)
+
+
+_ESCAPED: Final = Markup('<span class="escape">{}</span>')
+
+
 def format_time(time: datetime) -> str:
     """Return a time for people."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def format_age(time: datetime) -> str:
+    """Return how long ago a time was, for people; of older ones the date."""
+    seconds = (datetime.now(UTC) - time).total_seconds()
+    if seconds < _MINUTE:
+        return "just now"
+    for name, length, most in _AGES:
+        if seconds < most:
+            return f"{int(seconds // length)} {name} ago"
+    return f"{time.astimezone(UTC):%Y-%m-%d}"
+
+
+_MINUTE: Final = 60
+_AGES: Final = (("min", 60, 3_600), ("h", 3_600, 86_400), ("d", 86_400, 30 * 86_400))
+"""Units of an age, their seconds, and the age that they end at."""
+
+_ROLES: Final = {
+    **dict.fromkeys(("user", "human", "HumanMessageChunk"), "user"),
+    **dict.fromkeys(("assistant", "ai", "model", "AIMessageChunk"), "assistant"),
+    **dict.fromkeys(("tool", "function", "function_call", "function_call_output"), "tool"),
+    **dict.fromkeys(("system", "developer"), "system"),
+}
+
+
+def name_role(role: str) -> str:
+    """Return the class of a message's role in the style sheet; empty: it has none."""
+    return _ROLES.get(role, "")
+
+
+def format_json(text: CutText) -> CutText:
+    """Return JSON with line ends and indentation, if it is complete and longer than a line."""
+    if text.is_cut or len(text.text) <= _NAME or text.text[0] not in "[{":
+        return text
+    try:
+        indented = json.dumps(json.loads(text.text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+    return CutText(indented, len(indented))
+
+
+_MARKDOWN: Final = re.compile(
+    r"""
+      (?P<code>   ^```[^\n]*\n(?s:.*?)(?:^```[^\n]*$|\Z) | `[^`\n]+` )
+    | (?P<head>   ^\#{1,6}[ ][^\n]* )
+    | (?P<mark>   ^[ ]*(?:[-*+>]|\d{1,4}[.)])(?=[ ]) | ^(?:---+|\*\*\*+)$ )
+    | (?P<strong> \*\*[^*\n]+\*\* | (?<!\w)__[^_\n]+__(?!\w) )
+    | (?P<emphasis> (?<![\w*])[*][^*\s][^*\n]*[*](?!\w) | (?<!\w)_[^_\s][^_\n]*_(?!\w) )
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+
+
+_SPANS: Final = 200
+"""Parts of one text that are styled."""
+
+
+def split_markdown(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a text with the names of their Markdown; joined they are the text.
+
+    Nothing is left out or turned into a link, so that a page shows what is stored.
+    """
+    at = 0
+    for found in islice(_MARKDOWN.finditer(text), _SPANS):
+        if at < found.start():
+            yield "", text[at : found.start()]
+        yield found.lastgroup or "", found[0]
+        at = found.end()
+    if at < len(text):
+        yield "", text[at:]
+
+
+def split_hits(text: str, words: str) -> Iterator[tuple[bool, str]]:
+    """Yield the parts of a text, and whether they are what was searched for, in any case."""
+    at = 0
+    for found in islice(re.finditer(re.escape(words), text, re.IGNORECASE), _SPANS):
+        yield False, text[at : found.start()]
+        yield True, found[0]
+        at = found.end()
+    yield False, text[at:]
 
 
 def format_size(size: int) -> str:
@@ -74,8 +170,8 @@ def _bar(size: int, largest: int) -> int:
 _WIDTH: Final = 14
 """Of a column, in pixels."""
 
-_HEIGHT: Final = 28
-"""Of a row; lines of neighbouring rows meet."""
+_HEIGHT: Final = 44
+"""Of a row, as ``--row`` in tokens.css; lines of neighbouring rows meet."""
 
 _MOST: Final = 12
 """Columns that are drawn."""
@@ -136,6 +232,18 @@ def _line(column: int, top: int, to_column: int, bottom: int) -> str:
     return f"M{_middle(column)} {top}L{_middle(to_column)} {bottom}"
 
 
+ICONS: Final = {
+    "brand": "M3 2h10v12H3zM6 6h4M6 9h4",
+    "copy": "M5 5V2h9v9h-3M2 5h9v9H2z",
+    "down": "M4 6l4 4 4-4",
+    "graph": "M4 2v12M4 6c0 4 8 2 8 6M2 2h4M2 14h4M10 12h4",
+    "agent": "M3 6h10v8H3zM8 6V2M6 9v2M10 9v2",
+    "session": "M8 8a3 3 0 1 0 0-6 3 3 0 0 0 0 6zM2 14c0-6 12-6 12 0",
+    "log": "M2 3h12v8H7l-3 3v-3H2z",
+}
+"""The paths of icons, in 16 by 16."""
+
+
 def _environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
@@ -151,14 +259,19 @@ def _environment() -> Environment:
         "amount": format_size,
         "json_line": render_line,
         "compact": encode_compact,
-        "runs": split_runs,
         "typed": encode_typed,
         "field": _field,
         "lines": _lines,
         "largest": _largest,
         "bar": _bar,
+        "ago": format_age,
+        "hits": split_hits,
+        "indented": format_json,
+        "markdown": split_markdown,
+        "role": name_role,
     }
     found.globals |= {"page_messages": MESSAGES, "row_height": _HEIGHT, "bar_height": BAR}
+    found.globals |= {"icons": ICONS, "release": __version__, "content": show_text}
     return found
 
 
@@ -180,8 +293,14 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     if as_json:
         return Response(_json(answer.values), answer.status, SECURITY, JSON)
     template = TEMPLATES.get_template(f"{answer.template}.html")
-    values = answer.values | {"page_values": answer.values, "title": answer.title} | context
+    page = {"page_values": answer.values, "title": answer.title}
+    values = answer.values | page | {"current": partial(_current, answer.template)} | context
     return Response(template.render(values), answer.status, SECURITY, HTML)
+
+
+def _current(template: str, page: str) -> str:
+    """Return the attribute of the link to the page that is shown."""
+    return Markup(' aria-current="page"') if page == template else ""
 
 
 def _download(answer: Download) -> dict[str, str]:

@@ -10,15 +10,28 @@ from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from locus_store.errors import BackendError
+from locus_store.errors import BackendError, LocusStoreError
 from locus_store.inspector.bounds import make_row
 from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.blame import Blamed, Origin, Trace, trace
-from locus_store.timeline.graph import Writer, find_channel, find_writers, list_nodes
+from locus_store.timeline.changes import BriefChanges, describe_versions
+from locus_store.timeline.graph import (
+    Node,
+    Writer,
+    find_channel,
+    find_writers,
+    list_nodes,
+    measure_stored,
+    name_nodes,
+)
+from locus_store.timeline.paths import parse_path
 from locus_store.versions import decode_state_alone
+from locus_store.versions.sizes import MeasuresVersions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from locus_store.backend import StorageBackend
     from locus_store.timeline.paths import Query
     from locus_store.types import Mark, Version
@@ -211,6 +224,18 @@ class Blames:
         tasks = await find_writers(backend, [it.version for it in steps.values()])
         return {name: _origin_row(value, it, tasks) for name, it in steps.items()}
 
+    async def find_all(
+        self, backend: StorageBackend, current: Seen, places: Sequence[str]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the versions that changed values last, by their paths; see ``find``."""
+        found = await self._trace(backend, current)
+        blame = found.make_blame(current.state) if found else None
+        values = {it: blame.find(parse_path(it)) for it in places} if blame else {}
+        there = {name: it for name, it in values.items() if it is not None}
+        versions = {it.changed.version.mark: it.changed.version for it in there.values()}
+        tasks = await find_writers(backend, list(versions.values()))
+        return {name: _origin_row(it, it.changed, tasks) for name, it in there.items()}
+
     async def _trace(self, backend: StorageBackend, seen: Seen) -> Trace | None:
         version = seen.version
         key = backend.tenant, version.mark
@@ -228,6 +253,73 @@ class Blames:
                 return None
             self._kept.put(key, found)
         return found
+
+
+KEPT_CHANGES: Final = 5_000
+"""Versions whose one-line changes are kept."""
+
+WAIT: Final = 2.0
+"""Seconds that a list waits for the changes of its versions."""
+
+READ_BYTES: Final = 16_000_000
+"""Stored bytes of the versions of a page that their changes are read from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The nodes that made a version, and its changes."""
+
+    nodes: list[str]
+    """See ``timeline.graph.name_nodes``."""
+
+    changes: BriefChanges | None
+    """``None``: not known."""
+
+
+class Descriptions:
+    """The one-line changes of the versions that pages listed last, which never change."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._kept: Recent[tuple[str | None, Mark], BriefChanges] = Recent(KEPT_CHANGES)
+
+    async def find(
+        self, backend: StorageBackend, versions: Sequence[Version]
+    ) -> tuple[dict[str, Described], str | None]:
+        """Return what made versions of one line and what they changed, by their checkpoint ids.
+
+        The second value is the reason why some changes are not known.
+        """
+        reason: str | None = None
+        missing = [it for it in versions if self._kept.get((backend.tenant, it.mark)) is None]
+        writers: dict[str, list[Writer]] = {}
+        try:
+            await _require_few_bytes(backend, missing)
+            writers = await find_writers(backend, versions)
+            async with asyncio.timeout(WAIT), self._jobs.wait_for_turn() as pace:
+                found = await describe_versions(backend, missing, step=pace.step)
+            for version in missing:
+                if changes := found.get(version.checkpoint_id):
+                    self._kept.put((backend.tenant, version.mark), changes)
+        except TimeoutError:
+            reason = f"they took longer than {WAIT:g} seconds"
+        except (RefusalError, LocusStoreError) as exc:
+            reason = str(exc)
+        return {
+            version.checkpoint_id: Described(
+                name_nodes(version, writers),
+                self._kept.get((backend.tenant, version.mark)),
+            )
+            for version in versions
+        }, reason
+
+
+async def _require_few_bytes(backend: StorageBackend, versions: Sequence[Version]) -> None:
+    """Refuse to read the records of versions that are large."""
+    if versions and isinstance(backend, MeasuresVersions):
+        sizes = await measure_stored(backend, [Node(it, None) for it in versions])
+        if (size := sum(sizes.values())) > READ_BYTES:
+            raise RefusalError(413, BackendError(f"these versions have {size:,} stored bytes"))
 
 
 def _origin_row(value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,7 @@ from locus_store.timeline.paths import (
     select_matching,
 )
 from locus_store.types import Version
+from locus_store.values.encoding import decode, encode, encode_canonical
 from locus_store.values.filters import Filter
 from locus_store.values.frames import Folder
 
@@ -115,6 +116,41 @@ async def bisect(
     asking = _Asking(condition, ancestry.exact)
     await visit(backend, ancestry.versions, asking, step)
     return Bisected(ancestry.versions[-1], asking.turns, len(ancestry.versions), asking.skipped)
+
+
+class _Values:
+    """The values at a path, each with the newest version that has it."""
+
+    def __init__(self, path: Query) -> None:
+        self._path = path
+        self.found: dict[bytes, tuple[Version, Any]] = {}
+
+    def visit(self, version: Version, folder: Folder) -> None:
+        """Take the value of the next version."""
+        if folder.log:
+            folder.log.clear()
+        at = find_value(folder.get_settled(), self._path)
+        if at is not None:
+            content = encode_canonical(at.value)
+            self.found.pop(content, None)
+            self.found[content] = version, decode(encode(at.value))
+
+
+async def list_values(
+    backend: StorageBackend,
+    versions: Sequence[Version],
+    path: Query,
+    step: Callable[[], None] | None = None,
+) -> list[tuple[Version, Any]]:
+    """Return the values at a path in versions of one line, the newest first, each once.
+
+    Raises:
+        IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
+        UnsupportedError: The backend does not list what its versions are made of.
+    """
+    values = _Values(path)
+    await visit(backend, sorted(versions, key=lambda it: it.mark.sequence), values, step)
+    return list(values.found.values())[::-1]
 
 
 TYPES: Final[dict[str, tuple[type, ...]]] = {

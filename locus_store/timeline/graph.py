@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from locus_store.backend import StoresThreads, StoresWrites, needs
 from locus_store.errors import IntegrityError
+from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping
-from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
+from locus_store.versions.sizes import INTERRUPT, SOURCES, MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog
@@ -59,6 +60,15 @@ class Graph:
     is_damaged: bool = False
     """The version behind the last node is damaged. No page has the older ones but one that begins
     at the id of one of them."""
+
+    def _repr_html_(self) -> str:
+        """Return the versions for a notebook."""
+        versions = ((it.version, it.place) for it in self.nodes)
+        rows = (
+            (it.checkpoint_id, it.parent_id, place, it.created_at, it.metadata)
+            for it, place in versions
+        )
+        return make_table(("version", "parent", "place", "saved", "metadata"), rows)
 
 
 async def graph(
@@ -166,6 +176,20 @@ def list_nodes(writers: Iterable[Writer], channel: str | None = None) -> list[st
     return list(dict.fromkeys(it for it in found if it is not None))
 
 
+def name_nodes(version: Version, writers: Mapping[str, Sequence[Writer]]) -> list[str]:
+    """Return what made a version: nodes of a graph, or what its metadata says.
+
+    That is its ``node``, or how LangGraph came to save it.
+
+    Args:
+        version: The version.
+        writers: See ``find_writers``.
+    """
+    name = version.metadata.get("source" if version.metadata.keys() >= SOURCES else "node")
+    named = [name] if isinstance(name, str) else []
+    return list_nodes(writers.get(version.checkpoint_id, ())) or named
+
+
 async def find_writers(
     backend: StorageBackend, versions: Sequence[Version]
 ) -> dict[str, list[Writer]]:
@@ -206,7 +230,7 @@ AT_ONCE: Final = 8
 async def find_marks(
     backend: StorageBackend, log: BaseMessageLog | None, thread_ids: Sequence[str]
 ) -> dict[str, ThreadStatus]:
-    """Return the marks of threads by their ids; SQL databases find them in two statements.
+    """Return the marks of threads by their ids; SQL databases find them in three statements.
 
     Args:
         backend: The storage.
@@ -222,16 +246,17 @@ async def find_marks(
         async with gate:
             logs = await log.logs(thread_id) if log is not None else []
             messages = sum(it.count for it in logs) if logs else None
-            return ThreadStatus(await _is_interrupted(backend, thread_id), messages)
+            head = await backend.version(thread_id)
+            is_interrupted = head is not None and await _is_interrupted(backend, head)
+            return ThreadStatus(is_interrupted, messages, None if head is None else head.metadata)
 
     return dict(zip(thread_ids, await asyncio.gather(*map(one, thread_ids)), strict=True))
 
 
-async def _is_interrupted(backend: StorageBackend, thread_id: str) -> bool:
+async def _is_interrupted(backend: StorageBackend, head: Version) -> bool:
     if not isinstance(backend, StoresWrites) or not backend.capabilities.branching:
         return False
-    head = await backend.version(thread_id)
-    writes = await backend.get_writes(thread_id, head.checkpoint_id) if head else []
+    writes = await backend.get_writes(head.thread_id, head.checkpoint_id)
     return any(it.channel == INTERRUPT for it in writes)
 
 

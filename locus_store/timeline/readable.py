@@ -5,13 +5,17 @@ Messages are those of the Locus SDK, of LangChain and of OpenAI's API. No class 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any, Final, Literal
 
+from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping, is_graphs
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
+from locus_store.versions.sizes import SOURCES
 
 _MESSAGES: Final = "langchain_core.messages."
 _TOLD: Final = frozenset({"parents", "counters_since_delta_snapshot"})
@@ -52,7 +56,7 @@ def is_message(value: Mapping[str, Any]) -> bool:
 
 def select_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return a version's metadata without the entries that only LangGraph needs."""
-    if not {"source", "step"} <= set(metadata):
+    if not metadata.keys() >= SOURCES:
         return metadata
     return {name: strip_tags(it) for name, it in metadata.items() if name not in _TOLD}
 
@@ -144,6 +148,13 @@ _TAGS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "t": lambda it: f"<{it['t']} {it['v']}>",
 }
 
+_WORDS: Final = re.compile(r"\s+|\w+|[^\w\s]")
+_MOST_WORDS: Final = 400
+"""Words of two strings that are compared word by word; the time grows with their square."""
+
+_LEAST_RATIO: Final = 0.3
+"""Of strings that are shown as one."""
+
 _LEVELS = 64
 """Deeper values are shown as changed as a whole."""
 
@@ -161,6 +172,11 @@ class Difference:
 
     before: Any = None
     after: Any = None
+
+    def _repr_html_(self) -> str:
+        """Return the difference for a notebook."""
+        fields = self.as_json() | {"path": "/".join(map(str, self.path))}
+        return make_table((), fields.items())
 
     def as_json(self) -> dict[str, Any]:
         """Return the difference as JSON, without ``before`` if added, or ``after`` if removed."""
@@ -227,3 +243,24 @@ def cut_common_ends(before: str, after: str) -> tuple[str, str]:
     return tuple(  # type: ignore[return-value]  # two of them
         marks[0] + it[head : len(it) - tail] + marks[1] for it in (before, after)
     )
+
+
+def compare_words(before: str, after: str) -> list[tuple[str, str]] | None:
+    """Return two strings as one, in parts that are ``same``, ``removed`` or ``added``.
+
+    ``None``: they have too many words, or little in common.
+    """
+    old, new = (_WORDS.findall(it) for it in (before, after))
+    if len(old) + len(new) > _MOST_WORDS:
+        return None
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    if matcher.ratio() < _LEAST_RATIO:
+        return None
+    parts: list[tuple[str, str]] = []
+    for kind, start, stop, first, last in matcher.get_opcodes():
+        if kind == "equal":
+            parts.append(("same", "".join(old[start:stop])))
+            continue
+        pairs = ("removed", "".join(old[start:stop])), ("added", "".join(new[first:last]))
+        parts += [it for it in pairs if it[1]]
+    return parts

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from locus_store.errors import UnsupportedError
+from locus_store.runtime.notebooks import make_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +111,7 @@ class Mark:
     sequence: int
     """The server's order of the versions in the line; starts at 1."""
 
-    digest: bytes
+    digest: bytes = field(repr=False)
     """16-byte digest of the version's state: a restored backup may count a sequence again."""
 
 
@@ -247,6 +248,11 @@ class Version:
     labels: dict[str, Any]
     created_at: datetime
     """The server's clock, timezone-aware."""
+
+    def _repr_html_(self) -> str:
+        """Return the version for a notebook."""
+        names = ("checkpoint_id", "parent_id", "thread_id", "namespace", "created_at", "metadata")
+        return make_table((), [(it, getattr(self, it)) for it in names])
 
     def as_head(self) -> Head:
         """Return the version as the head that lists show for its thread."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel of a task that waits for an answer."""
+
+
+RECORD_BYTES: Final = 8_000
+
+SOURCES: Final = {"source", "step"}
+"""Metadata that LangGraph gives each of its versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +25,23 @@ class ThreadStatus:
     is_interrupted: bool = False
     messages: int | None = None
     """Messages in all logs; ``None``: there is no log."""
+
+    metadata: Mapping[str, Any] | None = None
+    """Of the head of the root namespace; ``None``: there is none."""
+
+    user_id: str | None = None
+    """The registered user."""
+
+    expires_at: datetime | None = None
+    record: bytes | None = None
+    """The record of the newest save; ``None``: not known, or longer than ``RECORD_BYTES``."""
+
+    @property
+    def kind(self) -> str:
+        """Return what saves the thread: ``graph``, ``agent``, ``session`` or ``log``."""
+        if self.metadata is not None:
+            return "graph" if self.metadata.keys() >= SOURCES else "agent"
+        return "session" if self.user_id is not None else "log"
 
     def __str__(self) -> str:
         noun = "message" if self.messages == 1 else "messages"
@@ -48,7 +72,7 @@ class MeasuresVersions(ABC):
 
     @abstractmethod
     async def find_statuses(self, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
-        """Return the marks of threads in two statements.
+        """Return the marks of threads in three statements.
 
         Returns:
             The marks by the thread's id, for threads that have some.

@@ -312,17 +312,9 @@ def test_the_commands_are_those_of_the_issue() -> None:
     threads = ["list", "show", "history", "diff", "fork", "search", "messages", "delete", "vacuum"]
     threads += ["prune", "expire"]
     threads += ["blame", "bisect", "watch", "rewind", "report"]
-    db = [
-        "upgrade",
-        "downgrade",
-        "current",
-        "check",
-        "sql",
-        "search-index",
-        "vector-index",
-        "user-ids",
-        "history",
-    ]
+    threads += ["turns", "release", "effects", "resolve"]
+    db = ["upgrade", "downgrade", "current", "check", "sql", "search-index", "vector-index"]
+    db += ["user-ids", "history", "partition"]
     others = {
         "bench",
         "doctor",

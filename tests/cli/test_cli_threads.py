@@ -24,7 +24,7 @@ from locus_store.timeline import readable
 if TESTS_RUN:
     from rich.console import Console
 
-    from locus_store.cli.output import put_table
+    from locus_store.cli.output import print_said, put_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,6 +190,18 @@ def test_history_shows_branches_by_their_parents(run: Run, url: str) -> None:
     ]
     places = [line.split()[2] for line in run("threads", "history", "t")[1].splitlines()[2:4]]
     assert places == ["head", "side"]
+
+
+def test_history_and_show_have_the_changes_of_a_version_in_one_line(run: Run, url: str) -> None:
+    said = [{"role": "user", "content": "Bern"}, {"role": "user", "content": "Zurich then"}]
+    first, then = ({"messages": said[:at], "padding": "x" * 500} for at in (1, 2))
+    about = {"metadata": {"node": "listen"}}
+    save(url, "trip-3", first | {"budget": 120}, then | {"budget": 90}, with_=about)
+    line = "messages + 1: 'Zurich then'; budget 120 → 90"
+    assert line in run("threads", "history", "trip-3")[1]
+    out = run("threads", "show", "trip-3")[1]
+    assert f"by:            listen\nchanged:       {line}\n" in out
+    assert "  user: Zurich then\n" in out
 
 
 def test_history_has_a_limit_a_cursor_and_all(run: Run, url: str) -> None:
@@ -556,6 +568,22 @@ def test_a_table_that_is_too_narrow_for_its_words_is_a_list_of_records(
         assert out.getvalue().count(it) == 2
     assert f"thread:         {'t' * 36}\n" in out.getvalue()
     assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_a_role_has_a_colour_unless_the_terminal_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    shown = {}
+    for color in ("", "1"):
+        if color:
+            monkeypatch.setenv("NO_COLOR", color)
+        out = Terminal()
+        monkeypatch.setattr("sys.stdout", out)
+        print_said("user: It is [red]\x1b[31m")
+        shown[color] = out.getvalue()
+    assert re.search(r"\x1b\[1;34muser: ?\x1b\[0m", shown[""])
+    assert "\x1b[1;34m" not in shown["1"]
+    assert all("It is [red]\\x1b[31m" in it for it in shown.values())
 
 
 def test_a_table_is_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:

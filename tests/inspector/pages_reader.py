@@ -16,9 +16,11 @@ BASE = "http://localhost"
 ATTRIBUTES = frozenset(
     """
     accept-charset action aria-current aria-hidden aria-label aria-labelledby aria-live
-    autocomplete charset checked class colspan content cx cy d data-key data-live data-row defer
-    for height hidden href http-equiv id lang method name open placeholder r rel required role
-    scope selected size src start step tabindex type value width x y viewbox preserveaspectratio
+    autocomplete charset checked class colspan content cx cy d data-change data-copy data-key
+    data-live data-row datetime defer
+    for height hidden href http-equiv id lang list method name open placeholder r rel required role
+    scope selected size src start step tabindex title type value width x
+    y viewbox preserveaspectratio
     """.split()  # noqa: SIM905
 )
 """The attributes of our templates."""

@@ -31,6 +31,12 @@ async def grow(backend: Any, thread: str = "trip") -> None:
         await backend.write_state(thread, {"city": name}, checkpoint_id=name)
 
 
+async def choose(page: Any, name: str) -> None:
+    """Choose an entry of the menu of a version."""
+    await page.click("summary:has-text('Actions')")
+    await page.click(f"text={name}")
+
+
 def _reader(request: Any) -> Caller:
     return Caller("reader", None, frozenset({"read"}))
 
@@ -46,20 +52,20 @@ async def test_a_rewind_a_fork_and_deletions_in_a_browser(
     async with chromium.tab(site, **options) as tab:
         page = tab.page
         await tab.goto("version?thread=trip&version=v1")
-        await page.click("text=Rewind to this version")
+        await choose(page, "Rewind to this version")
         assert "2 versions" in await page.inner_text("main")
         await page.click("button:text-is('Rewind')")
         head = await backend.version("trip")
         assert (head.parent_id, (await backend.load("trip"))) == ("v1", {"city": "v1"})
 
-        await page.click("text=Fork here")
+        await choose(page, "Fork here")
         await page.fill("input[name=new_thread]", "copy ü/?&\u202e")
         await page.click("button:text-is('Fork')")
         assert [it.checkpoint_id for it in await backend.history("copy ü/?&\u202e")] == [
             head.checkpoint_id,
             "v1",
         ]
-        await page.click("text=Delete the thread")
+        await choose(page, "Delete the thread")
         await page.fill("input[name=typed]", "copy")
         tab.may_fail = True
         await page.click("button:text-is('Delete')")
@@ -70,7 +76,7 @@ async def test_a_rewind_a_fork_and_deletions_in_a_browser(
         assert not await backend.exists("copy ü/?&\u202e")
 
         await tab.goto("version?thread=trip&version=v2")
-        await page.click("text=Delete this version")
+        await choose(page, "Delete this version")
         await page.click("button:text-is('Delete')")
         assert await page.inner_text("h1") == "Timeline"
         assert [it.checkpoint_id for it in await backend.history("trip")][1:] == ["v3", "v1"]
@@ -99,7 +105,7 @@ async def test_a_head_that_moved_is_a_409_page_and_nothing_is_changed(
             for field in await tab.page.locator("main input:not([type=hidden])").all():
                 await field.fill("trip")
             async with tab.page.expect_response(lambda it: it.request.method == "POST") as found:
-                await tab.page.click("main button")
+                await tab.page.click("main form button")
             assert (await found.value).status == 409
             assert "nothing was changed" in await tab.page.inner_text("main")
             assert await backend.history("trip") == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 from lazily import TESTS_RUN
@@ -126,9 +127,9 @@ async def test_an_application_decides_who_sees_what() -> None:
 class Operated:
     """The pages with login codes."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Any = None) -> None:
         self.codes = Codes(READ)
-        parts = PartsOfTenants(Parts(MemoryBackend(), None, None))
+        parts = PartsOfTenants(Parts(backend or MemoryBackend(), None, None))
         self.app = Inspector(parts, self.codes, allow_write=False, allowed_hosts=LOOPBACK)
 
     def browser(self) -> httpx.AsyncClient:
@@ -196,6 +197,24 @@ async def test_a_token_opens_the_pages_of_its_tenant(served: Served) -> None:
         assert ("secret of acme" in other.text) is sees
         answer = await browser.get("version", params={"thread": "secret of acme"})
         assert answer.status_code == (200 if sees else 404)
+
+
+async def test_only_the_operator_sees_the_tenants_and_how_much_they_have(served: Served) -> None:
+    names = ("acme", "<b>")
+    for name in names:
+        await served.backend.for_tenant(name).write_state(f"thread of {name}", {"n": 1})
+    browser = await served.entered("acme")
+    assert (await browser.get("tenants")).status_code == 404
+    assert "tenants" not in (await browser.get("threads")).text
+    operated = Operated(served.backend)
+    operator = operated.browser()
+    await operator.get("/login", params={"code": operated.codes.generate_code()})
+    found = (await operator.get("/tenants", params={"format": "json"})).json()["tenants"]
+    assert {it["name"]: it["threads"] for it in found} == dict.fromkeys(names, 1)
+    page = Seen(await operator.get("/tenants"))
+    for name in names:
+        link = next(it for it in page.links if f"tenant={quote(name)}" in it)
+        assert f"thread of {name}" in Seen(await operator.get(link)).text
 
 
 async def test_a_session_ends_with_its_token_and_with_logout(served: Served) -> None:

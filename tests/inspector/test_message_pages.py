@@ -30,9 +30,10 @@ async def test_a_thread_of_messages_alone_is_listed_and_shown(place: Any) -> Non
     said = [NewMessage({"text": f"Line {n}"}, role="user", message_id=f"m{n}") for n in range(120)]
     await log.append("order/7", said)
     async with client(app(backend, store)) as asking:
-        assert 'href="timeline?thread=order%2F7"' in (await asking.get("threads")).text
-        answer = await asking.get("timeline?thread=order%2F7")
-        assert answer.headers["location"] == "messages?thread=order%2F7"
+        assert 'href="version?thread=order%2F7"' in (await asking.get("threads")).text
+        for page in ("version", "timeline"):
+            answer = await asking.get(f"{page}?thread=order%2F7")
+            assert answer.headers["location"] == "messages?thread=order%2F7"
         found = (await asking.get("messages?thread=order/7&format=json")).json()
         assert [it["message_id"] for it in found["messages"]] == [f"m{n}" for n in range(70, 120)]
         assert (found["count"], found["previous"], found["next"]) == (120, 20, None)
@@ -43,6 +44,19 @@ async def test_a_thread_of_messages_alone_is_listed_and_shown(place: Any) -> Non
         answer = await asking.get("message?thread=order/7&id=m3")
         assert answer.json() == {"text": "Line 3"}
         assert (await asking.get("message?thread=order/7&id=none")).status_code == 404
+
+
+async def test_messages_are_searched_and_what_was_found_is_marked(place: Any) -> None:
+    backend, store, _ = parts(place)
+    log = Storage(backend).messages()
+    await log.append("t", [NewMessage(f"Line {n} to <Bern>") for n in range(120)])
+    async with client(app(backend, store)) as asking:
+        found = (await asking.get("messages?thread=t&q=line 1&format=json")).json()
+        assert (len(found["messages"]), found["next"]) == (31, None)
+        page = (await asking.get("messages?thread=t&q=<bern>")).text
+        assert page.count("<mark>&lt;Bern&gt;</mark>") == 50
+        assert "q=%3Cbern%3E&amp;start=50" in page
+        assert (await asking.get("messages?thread=t&q=Basel&format=json")).json()["messages"] == []
 
 
 async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -> None:
@@ -66,13 +80,18 @@ async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -
     }
     async with client(app(backend, store)) as asking:
         found = (await asking.get("threads?format=json")).json()["threads"]
-        marks = {it["thread_id"]: it["marks"] for it in found}
-        assert {name: (*it.values(),) for name, it in marks.items()} == expected
+        marks = {it["thread_id"]: ("waits" in it["marks"], it["messages"]) for it in found}
+        assert marks == expected
         page = (await asking.get("threads")).text
-        assert page.count("<small>interrupted") == 2
-        assert "<small>interrupted, 1 message</small>" in page
-        assert "<small>4 messages</small>" in page
-        assert "<small>interrupted</small>" in (await asking.get("threads?q=vis*")).text
+        assert page.count(">interrupted</span>") == 2
+        assert ">1 message</span>" in page
+        assert ">4 messages</span>" in page
+        assert ">interrupted</span>" in (await asking.get("threads?q=vis*")).text
+        for only, ids in (("waits", ["visit", "both"]), ("log", ["chat"]), ("graph", [])):
+            found = (await asking.get(f"threads?format=json&only={only}")).json()
+            assert {it["thread_id"] for it in found["threads"]} == set(ids)
+            assert found["next"] is None
+        assert (await asking.get("threads?only=no")).status_code == 422
 
 
 async def test_the_logs_of_a_thread_are_chosen_by_their_namespaces(place: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,8 +20,9 @@ if TESTS_RUN:
     from starlette.routing import Mount
 
     from locus_store.adapters.langgraph import LangGraphSaver
-    from locus_store.inspector import app
-    from locus_store.inspector.escapes import SECURITY
+    from locus_store.inspector import app, work
+    from locus_store.inspector.escapes import SECURITY, escape
+    from locus_store.inspector.rendering import split_markdown
     from locus_store.inspector.work import Jobs
 
 if TYPE_CHECKING:
@@ -155,7 +157,109 @@ async def test_only_images_of_four_types_are_opened(address: str, status: int) -
     assert "<img" not in (await site.page("version", thread="t")).response.text
 
 
+async def test_origins_are_a_layer_over_messages_and_keys(graphs: Site) -> None:
+    found = await graphs.json("version", thread="g", origins="1")
+    origins = {name: it["nodes"] for name, it in found["origins"].items()}
+    assert origins == {"messages[0]": ["__start__"], "messages[1]": ["guess"], "city": ["guess"]}
+    page = await graphs.page("version", thread="g", origins="1")
+    assert sum("/diff?" in it for it in page.links) > 3
+    assert (await graphs.json("version", thread="g"))["origins"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("# Plan\n\n- **two** nights\n1. `book()`", {"head", "strong", "mark", "code"}),
+        ("```py\nx = 1\n```\nafter *that*", {"code", "emphasis"}),
+        ("2 * 3 * 4, snake_case_name, a ** b", set()),
+        ("<b>&amp;[x](javascript:alert(1))![i](//e.com/i.png)", set()),
+        ("**\u202e**" + "`a`" * 1_000, {"strong", "code"}),
+    ],
+)
+async def test_markdown_is_styled_and_no_character_is_lost(text: str, kinds: set[str]) -> None:
+    parts = list(split_markdown(text))
+    assert "".join(it for _, it in parts) == text
+    assert {kind for kind, _ in parts} - {""} == kinds
+    backend = MemoryBackend()
+    await backend.write_state("t", {"messages": [{"role": "user", "content": text}]})
+    page = await Site(backend).page("version", thread="t")
+    assert escape(text) in page.text
+    assert page.tags.count("img") == 0
+    assert all(it.startswith("http://localhost/") for it in page.links)
+
+
 # --- bisect, differences, timeline
+
+
+async def test_bisect_suggests_keys_and_the_last_values_of_a_path(site: Site) -> None:
+    found = await site.json("bisect", thread="t", path="city", suggest="1", test="text")
+    assert found["keys"] == ["city", "messages"]
+    values = [(it["value"]["text"], it["version"]["checkpoint_id"]) for it in found["recent"]]
+    assert values == [('"Basel"', "v2"), ('"Bern"', "v0")]
+    page = await site.page("bisect", thread="t", path="city")
+    answer = await site.page(next(it for it in page.links if "Basel" in it))
+    assert "holds first in v1" in answer.text
+
+
+async def test_a_difference_of_texts_is_shown_word_by_word() -> None:
+    backend = MemoryBackend()
+    for name, text in (("a", "Take the train to Bern today"), ("b", "Take the bus to Bern today")):
+        await backend.write_state("t", {"plan": text}, checkpoint_id=name)
+    [change] = (await Site(backend).json("diff", thread="t"))["changes"]
+    assert [it for it in change["words"] if it[0] != "same"] == [
+        ["removed", "train"],
+        ["added", "bus"],
+    ]
+    beside = (await Site(backend).json("version", thread="t"))["difference"]
+    assert beside["changes"] == [change]
+    other = await Site(backend).json("version", thread="t", version="a", **{"from": "b"})
+    assert other["difference"]["from"]["checkpoint_id"] == "b"
+
+
+async def test_versions_have_their_node_and_their_changes_in_one_line(graphs: Site) -> None:
+    for page in ("timeline", "version"):
+        rows = (await graphs.json(page, thread="g"))["rows"]
+        assert [it["nodes"] for it in rows] == [["guess"], ["__start__"], ["input"]]
+    page = await graphs.page("version", thread="g")
+    assert "messages + 1: 'Let me look.'; city 'Bern' → 'Basel'" in page.text
+    assert "messages + 1: 'Weather?'; city = 'Bern'" in page.text
+    assert "branch:to" not in page.text
+
+
+async def test_a_thread_of_a_graph_is_listed_with_what_its_newest_save_changed(
+    tmp_path: Path,
+) -> None:
+    async with open_checkpointer(f"sqlite:///{tmp_path}/a.db").backend as backend:
+        site = Site(await graph_told(backend))
+        [row] = (await site.json("threads"))["threads"]
+        assert (row["kind"], row["marks"], row["versions"]) == ("graph", ["waits"], 3)
+        page = (await site.page("threads")).text
+        assert "interrupted" in page
+        assert re.search(r"messages (\+ 1:|=) 'Let me look\.'", page)
+        assert "branch:to" not in page
+
+
+async def test_lists_end_where_the_changes_of_their_versions_are_too_large(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(work, "READ_BYTES", 100)
+    async with open_checkpointer(f"sqlite:///{tmp_path}/a.db").backend as backend:
+        await told(backend)
+        found = await Site(backend).json("version", thread="t")
+        assert "stored bytes" in found["no_changes"]
+        assert {it["changes"] for it in found["rows"]} == {None}
+
+
+async def test_a_page_of_sixty_versions_has_less_than_100_kb() -> None:
+    backend = MemoryBackend()
+    said: list[dict[str, Any]] = []
+    for at in range(70):
+        said.append({"role": "user" if at % 2 else "assistant", "content": f"Line {at}. " * 20})
+        which = {"checkpoint_id": f"{at:08}-fbf1-6dfe-8038-4552bd1f7162", "metadata": {"step": at}}
+        await backend.write_state("t", {"messages": list(said), "budget": at}, **which)
+    page = await Site(backend).page("version", thread="t")
+    assert page.response.text.count("<li data-row") == 60
+    assert len(page.response.content) < 100_000
 
 
 @pytest.mark.parametrize(
@@ -325,4 +429,4 @@ async def test_lists_cost_the_same_statements_whatever_is_stored(tmp_path: Path)
                     await site.page(page)
                     counts[-1].append(len(sent))
     assert counts[0] == counts[1]
-    assert all(0 < it <= 20 for it in counts[0]), sent
+    assert all(0 < it <= 20 for it in counts[0]), (counts, sent)

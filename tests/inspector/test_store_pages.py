@@ -43,6 +43,20 @@ async def test_an_item_shows_its_version_expiry_and_nearest_items_with_scores() 
         assert "This item has no embedding." in (await asking.get("item", params=params)).text
 
 
+async def test_items_are_searched_in_and_below_a_namespace() -> None:
+    backend, store, _ = parts()
+    await store.put(("a",), "one", {"text": "By train to Bern"})
+    await store.put(("a", "b"), "two", {"text": "Bern again"})
+    await store.put(("c",), "three", {"text": "Bern"})
+    async with client(app(backend, store)) as asking:
+        for segments, keys in (("[]", {"one", "two", "three"}), ('["a"]', {"one", "two"})):
+            params = {"segments": segments, "q": "bern"}
+            found = (await asking.get("items", params={**params, "format": "json"})).json()
+            assert {it["key"] for it in found["items"]} == keys
+            page = (await asking.get("items", params=params)).text
+            assert page.count("<mark>Bern</mark>") == len(keys)
+
+
 @pytest.mark.parametrize("segments", ["", "x", "[1]", '{"a": 1}', "[[]]"])
 async def test_a_namespace_that_is_no_list_of_strings_is_refused(segments: str) -> None:
     backend, store, _ = parts()

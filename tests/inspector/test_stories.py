@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 from services import parts
+from test_changes import choose
 
 from locus_store import StorageBackendAdapter
 
@@ -78,9 +79,9 @@ async def test_a_stale_city_of_a_graph_is_found_in_four_clicks_and_rewound(
         assert clicks.number <= 4
 
         await page.click("main p a >> nth=0")  # the version before it
-        await page.click("text=Rewind to this version")
+        await choose(page, "Rewind to this version")
         await page.click("button:text-is('Rewind')")
-        assert "Bern" not in await page.inner_text("main")
+        assert "Bern" not in await page.inner_text("#state")
     assert (await graph.aget_state(config)).next == ("remember",)
     done = await graph.ainvoke(None, config)
     assert log == ["listen", "remember", "answer", "remember", "answer"]
@@ -112,9 +113,9 @@ async def test_a_stale_city_of_a_locus_agent_is_found_and_rewound(
         await clicks.on("[role=status] a")
         assert "Noted: Bern." in await page.inner_text(".changes")
         await page.click("main p a >> nth=0")
-        await page.click("text=Rewind to this version")
+        await choose(page, "Rewind to this version")
         await page.click("button:text-is('Rewind')")
-        assert "Bern" not in await page.inner_text("main")
+        assert "Bern" not in await page.inner_text("#state")
 
     def heard(messages: list[Any], tools: Any) -> str:
         return " ".join(it.content for it in messages if it.role.value != "system")

@@ -7,9 +7,10 @@ from tiers import first_of
 
 from locus_store import NewMessage, open_checkpointer
 from locus_store.open import Storage
+from locus_store.timeline.changes import describe_record
 from locus_store.timeline.graph import Cursor, find_marks, graph, measure_stored
 from locus_store.types import PendingWrite
-from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
+from locus_store.versions.sizes import INTERRUPT, MeasuresVersions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,9 +94,33 @@ async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
     await backend.write_state("later", {"answered": True})
     log, said = Storage(backend).messages(), [NewMessage("Hi.")]
     await log.append("both", said, also={("chat", "a"): said, ("chat", "b"): said})
-    assert await find_marks(backend, log, ["both", "chat", "later", "plain", "none"]) == {
-        "both": ThreadStatus(is_interrupted=True, messages=1),
-        "chat": ThreadStatus(messages=2),
-        **dict.fromkeys(("later", "plain", "none"), ThreadStatus()),
+    found = await find_marks(backend, log, ["both", "chat", "later", "plain", "none"])
+    assert {name: (str(it), it.kind) for name, it in found.items()} == {
+        "both": ("interrupted, 1 message", "agent"),
+        "chat": ("2 messages", "log"),
+        "later": ("", "agent"),
+        "plain": ("", "agent"),
+        "none": ("", "log"),
     }
     assert await find_marks(backend, log, []) == {}
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_threads_have_their_user_their_expiry_and_what_the_newest_save_changed(
+    backend: Any,
+) -> None:
+    said = [{"role": "user", "content": "Bern"}]
+    await backend.write_state("t", {"messages": said}, metadata={"source": "loop", "step": 1})
+    more = {"messages": [*said, {"role": "user", "content": "Zurich then"}]}
+    about = {"source": "loop", "step": 2}
+    await backend.write_state("t", more, metadata=about, ttl_seconds=3_600)
+    await backend.write_state("long", {"text": "".join(map(chr, range(20_000, 50_000)))})
+    await backend.write_state("t", {}, namespace="sub")
+    log = Storage(backend).messages()
+    await log.append("chat", [NewMessage("Hi.")], user_id="alex")
+    found = await backend.find_statuses(["t", "long", "chat"])
+    assert str(describe_record(found["t"].record, 10_000)) == "messages = 'Zurich then'"
+    assert (found["t"].metadata, found["t"].kind) == (about, "graph")
+    assert found["t"].expires_at is not None
+    assert (found["long"].record, found["long"].metadata) == (None, {})
+    assert (found["chat"].user_id, found["chat"].kind) == ("alex", "session")

@@ -5,13 +5,23 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.inspector.bounds import ROWS, Room, make_row
-from locus_store.inspector.pages.versions import read, run_heavy
-from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, Bisected, Turn, bisect, make_condition
+from locus_store.inspector.bounds import CELL, ROWS, Room, make_row, render_line
+from locus_store.timeline.bisect import (
+    AT_PATH,
+    TEXT,
+    TYPES,
+    Bisected,
+    Turn,
+    bisect,
+    list_values,
+    make_condition,
+)
+from locus_store.timeline.conversations import strip_value_tags
 from locus_store.timeline.graph import Writer, find_writers, list_nodes
-from locus_store.timeline.paths import find_value, format_path
+from locus_store.timeline.paths import find_value, format_path, is_bookkeeping, parse_path, unwrap
 from locus_store.timeline.readable import (
     Difference,
+    compare_words,
     cut_common_ends,
     find_differences,
     make_readable,
@@ -21,8 +31,8 @@ if TYPE_CHECKING:
     from locus_store.inspector.page_requests import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
 
-LONG: Final = 200
-"""Characters of a text of which the page shows the changed part only."""
+LONG: Final = 2_000
+"""Characters of two strings of which the page shows the changed part only, and no words."""
 
 
 async def show_diff(request: PageRequest) -> Page:
@@ -31,34 +41,48 @@ async def show_diff(request: PageRequest) -> Page:
     Raises:
         NotFoundError: There is no such version.
     """
-    new = await read(request, request.query.get_optional("version"))
+    new = await request.read_version(request.query.get_optional("version"))
+    values = await compare_versions(request, new, request.query.get_number("start"), ROWS)
+    return request.make_page(
+        "diff", f"Changes of {new.version.checkpoint_id} in {request.thread}", values
+    )
+
+
+async def compare_versions(
+    request: PageRequest, new: Seen, start: int, most: int
+) -> dict[str, Any]:
+    """Return the differences from ``from`` of a request, or the parent, to a version.
+
+    Args:
+        request: Of the page.
+        new: The version.
+        start: Leave out so many differences at the beginning.
+        most: Return at most so many.
+    """
     old, is_pruned = await _older(request, new)
-    start, is_raw = request.query.get_number("start"), request.query.get_text("view") == "json"
+    is_raw = request.query.get_text("view") == "json"
     states = old.state if old else {}, new.state
     size = new.size + (old.size if old else 0)
-    found = await run_heavy(
-        request, size, lambda step: _changes(*states, start, step, is_raw=is_raw)
+    found = await request.run_heavy(
+        size, lambda step: _changes(*states, start, most, step, is_raw=is_raw)
     )
-    values = {
+    return {
         "from": make_row(old.version) if old else None,
         "to": make_row(new.version),
         "parent_id": new.version.parent_id,
         "is_pruned": is_pruned,
         "is_json": is_raw,
         "start": start,
-        "changes": found[:ROWS],
-        "next": start + ROWS if len(found) > ROWS else None,
+        "changes": found[:most],
+        "next": start + most if len(found) > most else None,
     }
-    return request.make_page(
-        "diff", f"Changes of {new.version.checkpoint_id} in {request.thread}", values
-    )
 
 
 async def _older(request: PageRequest, new: Seen) -> tuple[Seen | None, bool]:
     """Return the version to compare with, and whether it is a parent that was removed."""
     wanted = request.query.get_optional("from")
     if wanted is not None:
-        return await read(request, wanted), False
+        return await request.read_version(wanted), False
     parent = new.version.parent_id
     if parent is None:
         return None, False
@@ -69,11 +93,17 @@ async def _older(request: PageRequest, new: Seen) -> tuple[Seen | None, bool]:
 
 
 def _changes(
-    old: dict[str, Any], new: dict[str, Any], start: int, step: Step, *, is_raw: bool
+    old: dict[str, Any],
+    new: dict[str, Any],
+    start: int,
+    most: int,
+    step: Step,
+    *,
+    is_raw: bool,
 ) -> list[dict[str, Any]]:
     """Return the differences of a page, and one more if there are more."""
     states = (old, new) if is_raw else (make_readable(old), make_readable(new))
-    found = islice(find_differences(*states, step=step), start, start + ROWS + 1)
+    found = islice(find_differences(*states, step=step), start, start + most + 1)
     room = Room()
     return [_change(it, _place(it, old, new), room) for it in found]
 
@@ -82,12 +112,16 @@ def _change(difference: Difference, place: str | None, room: Room) -> dict[str, 
     before, after = difference.before, difference.after
     if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LONG:
         before, after = cut_common_ends(before, after)
+    is_text = difference.what == "changed" and isinstance(before, str) and isinstance(after, str)
+    words = compare_words(before, after) if is_text and len(before) + len(after) < LONG else None
     return {
         "what": difference.what,
+        "key": str(difference.path[0]) if difference.path else "",
         "path": format_path(difference.path) if difference.path else "",
         "place": place,
         "before": None if difference.what == "added" else room.cut(before),
         "after": None if difference.what == "removed" else room.cut(after),
+        "words": words,
     }
 
 
@@ -117,18 +151,45 @@ async def show_answers(request: PageRequest) -> Page:
         NotFoundError: There is no such version.
     """
     query, version = request.query, request.query.get_optional("version")
-    test = query.get_optional("test")
+    test = None if query.get_optional("suggest") else query.get_optional("test")
+    path = query.get_text("path")
     values: dict[str, Any] = {
         "version_id": version,
-        "path": query.get_text("path"),
-        "test": test or TEXT,
+        "path": path,
+        "test": test or ("equals" if path else TEXT),
         "value": query.get_text("value"),
         "tests": {name: _TESTS[name] for name in (TEXT, *AT_PATH)},
         "answer": None,
+        "keys": [],
+        "recent": [],
     }
-    if test is not None:
+    if test is None:
+        values |= await _suggest(request, version, path)
+    else:
         values["answer"] = await _answer(request, version, test)
     return request.make_page("bisect", f"Bisect {request.thread}", values)
+
+
+SUGGESTED: Final = 60
+"""Versions whose values are suggested, and the most values and keys."""
+
+
+async def _suggest(request: PageRequest, version: str | None, path: str) -> dict[str, Any]:
+    """Return the keys of the state, and the last values of a path, to choose from."""
+    seen = await request.read_version(version)
+    content = unwrap(seen.state)[1]
+    keys = [it for it in content if not is_bookkeeping(it)][:SUGGESTED]
+    if not path:
+        return {"keys": keys}
+    backend, name = request.parts.threads, seen.version.checkpoint_id
+    older = await backend.history(
+        request.thread, namespace=request.namespace, limit=SUGGESTED, before=name
+    )
+    async with request.jobs.wait_for_turn() as pace:
+        found = await list_values(backend, [seen.version, *older], parse_path(path), pace.step)
+    texts = [(it, render_line(strip_value_tags(value), CELL)) for it, value in found]
+    rows = [{"version": make_row(it), "value": text} for it, text in texts if not text.is_cut]
+    return {"keys": keys, "recent": rows}
 
 
 async def _answer(request: PageRequest, version: str | None, test: str) -> dict[str, Any]:

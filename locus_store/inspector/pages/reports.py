@@ -11,7 +11,7 @@ from locus_store.errors import NotFoundError
 from locus_store.inspector.bounds import decode_image
 from locus_store.inspector.escapes import escape
 from locus_store.inspector.page_requests import Download, Page, PageRequest
-from locus_store.inspector.pages.versions import find_in_state, read, run_heavy
+from locus_store.inspector.pages.versions import find_in_state
 from locus_store.timeline.paths import parse_path
 from locus_store.timeline.report import report
 from locus_store.transfer.archive import to_lines
@@ -52,9 +52,9 @@ async def download_state(request: PageRequest) -> Download:
     Raises:
         NotFoundError: There is no such version or value.
     """
-    seen = await read(request, request.query.get_optional("version"))
+    seen = await request.read_version(request.query.get_optional("version"))
     found = find_in_state(seen, parse_path(request.query.get_text("path")))
-    content = await run_heavy(request, seen.size, lambda _: encode(found.value))
+    content = await request.run_heavy(seen.size, lambda _: encode(found.value))
     return Download(f"{request.thread}-{seen.version.checkpoint_id}.json", content)
 
 
@@ -64,7 +64,7 @@ async def download_picture(request: PageRequest) -> Download:
     Raises:
         NotFoundError: There is none at the path.
     """
-    seen = await read(request, request.query.get_optional("version"))
+    seen = await request.read_version(request.query.get_optional("version"))
     found = find_in_state(seen, parse_path(request.query.require("path")))
     image = decode_image(found.value) if isinstance(found.value, str) else None
     if image is None:

@@ -30,13 +30,23 @@ async def show_namespaces(request: PageRequest) -> Page:
 
 
 async def show_items(request: PageRequest) -> Page:
-    """Return a page of the items of a namespace."""
+    """Return a page of the items of a namespace, or of what a search finds in and below it."""
     store, namespace = _store(request), _namespace(request)
-    found = await store.list(namespace, ROWS + 1, request.query.get_optional("after"))
+    words = request.query.get_text("q").strip()
+    if words:
+        found = await store.search(namespace, words, limit=ROWS)
+        after = None
+    else:
+        found = await store.list(namespace, ROWS + 1, request.query.get_optional("after"))
+        after = found[ROWS - 1].key if len(found) > ROWS else None
+    rows = await request.jobs.run(lambda step: _rows(found[:ROWS], step))
     values = {
         "segments": namespace,
-        "items": await request.jobs.run(lambda step: _rows(found[:ROWS], step)),
-        "next": found[ROWS - 1].key if len(found) > ROWS else None,
+        "q": words,
+        "items": [
+            {"segments": item.namespace} | row for item, row in zip(found[:ROWS], rows, strict=True)
+        ],
+        "next": after,
     }
     return Page("items", "/".join(namespace) or "/", values)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import (
@@ -11,21 +13,23 @@ from locus_store.backend import (
     ListsThreads,
     QueriesMetadata,
     SearchesText,
+    SharedByTenants,
     StorageBackend,
     needs,
 )
-from locus_store.errors import InvalidArgumentError
-from locus_store.inspector.bounds import ROWS, shorten
+from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
+from locus_store.inspector.bounds import CELL, ROWS, shorten
 from locus_store.inspector.page_requests import Page, PageRequest
 from locus_store.open import Storage
+from locus_store.service.exchange import RefusalError
 from locus_store.timeline.bisect import parse_json_or_text
+from locus_store.timeline.changes import BriefChanges, describe_record
 from locus_store.timeline.graph import find_marks
 from locus_store.timeline.readable import select_metadata
 from locus_store.versions.sizes import MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
+    from locus_store.inspector.work import Step
     from locus_store.types import Head
 
 
@@ -45,7 +49,19 @@ class ListedThread:
     versions: int | None = None
     """Stored versions in all namespaces; ``None``: not known."""
 
-    marks: ThreadStatus = field(default_factory=ThreadStatus)
+    kind: str = "agent"
+    """``graph``, ``agent``, ``session`` or ``log``."""
+
+    marks: list[str] = field(default_factory=list)
+    """``waits``: for an answer; ``expires``: within a day."""
+
+    messages: int | None = None
+    """Messages of its logs; ``None``: it has none."""
+
+    user_id: str | None = None
+    expires_at: datetime | None = None
+    changes: BriefChanges | None = None
+    """Of the newest save; ``None``: not known."""
 
 
 async def _with_words(backend: StorageBackend, words: str) -> list[ListedThread]:
@@ -96,48 +112,138 @@ async def show_threads(request: PageRequest) -> Page:
     """Return a page of threads.
 
     Raises:
-        InvalidArgumentError: There is no such search.
+        InvalidArgumentError: There is no such search or filter.
         NotFoundError: The thread to continue behind does not exist.
         UnsupportedError: The backend has no such search.
     """
     by, text = request.query.get_text("by", "id"), request.query.get_text("q").strip()
-    if by not in CHOICES:
-        raise InvalidArgumentError(f"by={by[:40]!r} must be one of {', '.join(CHOICES)}")
+    only = request.query.get_text("only")
+    for name, value, known in (("by", by, CHOICES), ("only", only, FILTERS)):
+        if value not in known:
+            names = ", ".join(filter(None, known))
+            raise InvalidArgumentError(f"{name}={value[:40]!r} must be one of {names}")
     backend = request.parts.threads
     finder = FINDERS.get(by) if text else None
     if finder is None:
-        rows, more = await _recent(backend, text or "*", request.query.get_optional("after"))
+        after = request.query.get_optional("after")
+        rows, more = await _recent(request, text or "*", after, only)
     else:
-        rows, more = await finder(backend, text), None
+        found = await _described(request, await finder(backend, text))
+        rows, more = [it for it in found if _is_taken(it, only)], None
     values = {
         "by": by,
         "q": text,
+        "only": only,
         "choices": _choices(backend),
-        "threads": await _described(backend, rows),
+        "filters": FILTERS,
+        "threads": rows,
         "has_counts": isinstance(backend, MeasuresVersions),
         "next": more,
     }
     return Page("threads", "Threads", values)
 
 
-async def _described(backend: StorageBackend, rows: list[ListedThread]) -> list[ListedThread]:
-    """Return the rows with their marks, and the numbers of versions that are counted at once."""
-    ids = [it.thread_id for it in rows]
+FILTERS: Final = {
+    "": "all",
+    "waits": "waiting for an answer",
+    "expires": "expiring within a day",
+    "graph": "graphs",
+    "agent": "agents",
+    "session": "sessions",
+    "log": "message logs",
+}
+"""The threads that a list is limited to."""
+
+LISTED: Final = 100
+"""Threads on a page."""
+
+LOOKED_AT: Final = 2_000
+"""Threads that a page with a filter looks at."""
+
+
+def _is_taken(row: ListedThread, only: str) -> bool:
+    return not only or only == row.kind or only in row.marks
+
+
+async def _described(request: PageRequest, rows: list[ListedThread]) -> list[ListedThread]:
+    """Return the rows with their marks, numbers, and what the newest save changed."""
+    backend, ids = request.parts.threads, [it.thread_id for it in rows]
     log = Storage(backend).messages() if backend.capabilities.messages else None
     marks = await find_marks(backend, log, ids)
-    rows = [replace(it, marks=marks[it.thread_id]) for it in rows]
-    if not isinstance(backend, MeasuresVersions):
-        return rows
-    found = await backend.count_versions(ids)
-    return [replace(it, versions=found.get(it.thread_id, 0)) for it in rows]
+    counts = await backend.count_versions(ids) if isinstance(backend, MeasuresVersions) else {}
+    size = sum(len(it.record or b"") for it in marks.values())
+    most, soon = backend.max_state_bytes, datetime.now(UTC) + SOON
+
+    def describe(step: Step) -> list[ListedThread]:
+        described = []
+        for row in rows:
+            step()
+            made = _describe(row, marks[row.thread_id], soon, most)
+            described.append(replace(made, versions=counts.get(row.thread_id) if counts else None))
+        return described
+
+    return await request.run_heavy(size * 10, describe)
+
+
+SOON: Final = timedelta(days=1)
+
+
+def _describe(row: ListedThread, status: ThreadStatus, soon: datetime, most: int) -> ListedThread:
+    expires = status.expires_at
+    changes = None
+    if status.record is not None:
+        with suppress(LocusStoreError):  # damaged; its page says so
+            changes = describe_record(status.record, most)
+    user = status.user_id or (status.metadata or {}).get("user_id")
+    marks = {"waits": status.is_interrupted, "expires": expires is not None and expires < soon}
+    return replace(
+        row,
+        kind=status.kind,
+        marks=[name for name, is_so in marks.items() if is_so],
+        messages=status.messages,
+        user_id=user[:CELL] if isinstance(user, str) else None,
+        expires_at=expires,
+        changes=changes,
+    )
 
 
 async def _recent(
-    backend: StorageBackend, pattern: str, after: str | None
+    request: PageRequest, pattern: str, after: str | None, only: str
 ) -> tuple[list[ListedThread], str | None]:
-    found = await needs(backend, ListsThreads).recent(ROWS + 1, pattern, after=after)
-    rows = [ListedThread(thread_id=it.thread_id, active_at=it.active_at) for it in found[:ROWS]]
-    return rows, rows[-1].thread_id if len(found) > ROWS else None
+    """Return a page of the threads that a filter takes, and the thread to continue behind."""
+    lists = needs(request.parts.threads, ListsThreads)
+    rows: list[ListedThread] = []
+    for _ in range(LOOKED_AT // LISTED):
+        found = await lists.recent(LISTED + 1, pattern, after=after)
+        listed = [ListedThread(thread_id=it.thread_id, active_at=it.active_at) for it in found]
+        for row in await _described(request, listed[:LISTED]):
+            after = row.thread_id
+            if _is_taken(row, only):
+                rows.append(row)
+            if len(rows) == LISTED:
+                break
+        if len(found) <= LISTED and (not listed or after == listed[-1].thread_id):
+            return rows, None
+        if len(rows) == LISTED:
+            break
+    return rows, after
+
+
+async def show_tenants(request: PageRequest) -> Page:
+    """Return the tenants of the storage with their numbers of threads and items.
+
+    Raises:
+        RefusalError: The viewer sees one tenant only.
+        UnsupportedError: The storage has no tenants.
+    """
+    if not request.may_choose_tenant:
+        raise RefusalError(404, UnsupportedError("the inspector has no page at this address"))
+    found = await needs(request.parts.threads, SharedByTenants).tenants()
+    return Page("tenants", "Tenants", {"tenants": found[:TENANTS], "more": len(found[TENANTS:])})
+
+
+TENANTS: Final = 1_000
+"""Tenants on a page."""
 
 
 def _choices(backend: StorageBackend) -> dict[str, str]:

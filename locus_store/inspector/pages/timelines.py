@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.inspector.bounds import MESSAGES, ROWS, Room, make_row, shorten
+from locus_store.inspector.bounds import MESSAGES, ROWS, Room, shorten
 from locus_store.inspector.page_requests import Download, Page, PageRequest, Redirect
-from locus_store.inspector.pages.versions import list_namespaces
+from locus_store.inspector.pages.versions import (
+    has_log,
+    list_from,
+    list_namespaces,
+    list_rows,
+    make_node,
+)
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, measure_stored
@@ -21,7 +26,6 @@ from locus_store.values.filters import check_key, is_found
 if TYPE_CHECKING:
     from locus_store.inspector.work import Step
     from locus_store.messages import BaseMessageLog
-    from locus_store.types import Version
     from locus_store.types.messages import LoggedMessage, LogInfo
 
 LOOKED_AT: Final = 10_000
@@ -38,18 +42,13 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
         return await _at_time(request, when)
     key = request.query.get_optional("key")
     part = await (_matching(request, key) if key else _page(request))
-    if part is None and not request.namespace and await _has_log(request):
+    if part is None and await has_log(request):
         return Redirect(request.links.to("messages", thread=request.thread))
     found = request.require(part)
     sizes, reason = await _sizes(request, found.nodes)
-    rows = [
-        {
-            "version": make_row(it.version),
-            "place": it.place,
-            "size": sizes.get(it.version.mark.sequence),
-        }
-        for it in found.nodes
-    ]
+    rows, no_changes = await list_rows(request, found.nodes)
+    for row in rows:
+        row["size"] = sizes.get(row["version"].sequence)
     values = {
         "namespaces": await list_namespaces(request),
         "head_id": found.head.checkpoint_id,
@@ -58,6 +57,7 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
         "value": request.query.get_text("value"),
         "rows": rows,
         "no_sizes": reason,
+        "no_changes": no_changes,
         "is_damaged": found.is_damaged,
         "next": _next(found.next),
     }
@@ -74,7 +74,8 @@ def _next(cursor: Cursor | None) -> dict[str, str | None] | None:
 async def _page(request: PageRequest) -> Graph | None:
     at = request.query.get_optional("at_version")
     if at is not None:
-        return await _from(request, at)
+        found = await request.parts.threads.version(request.thread, at, namespace=request.namespace)
+        return await list_from(request, request.require(found, at), ROWS)
     backend, namespace, cursor = request.parts.threads, request.namespace, _cursor(request)
     return await graph(backend, request.thread, namespace=namespace, limit=ROWS, cursor=cursor)
 
@@ -84,21 +85,6 @@ def _cursor(request: PageRequest) -> Cursor | None:
     if before is None:
         return None
     return Cursor(before, None if main is None else main.removeprefix("."))
-
-
-async def _from(request: PageRequest, version: str) -> Graph:
-    """Return a page that begins with a version."""
-    backend = request.parts.threads
-    which: dict[str, Any] = {"namespace": request.namespace}
-    at = request.require(await backend.version(request.thread, version, **which), version)
-    cursor = Cursor(version, None)
-    below = await graph(backend, request.thread, limit=ROWS - 1, cursor=cursor, **which)
-    found = request.require(below)
-    return replace(found, nodes=[_node(at, found.head), *found.nodes])
-
-
-def _node(version: Version, head: Version) -> Node:
-    return Node(version, "head" if version.mark == head.mark else None)
 
 
 async def _at_time(request: PageRequest, text: str) -> Redirect:
@@ -130,7 +116,7 @@ async def _matching(request: PageRequest, key: str) -> Graph:
     async for last in read_line(backend, request.thread, request.namespace, before):
         looked += 1
         if is_found(last.metadata, last.labels, key, value):
-            nodes.append(_node(last, head))
+            nodes.append(make_node(last, head))
         if len(nodes) == ROWS or looked == LOOKED_AT:
             return Graph(head, nodes, Cursor(last.checkpoint_id, None))
     return Graph(head, nodes, None)
@@ -161,9 +147,17 @@ async def show_messages(request: PageRequest) -> Page:
     name = request.query.get_optional("log") or _first(logs)
     info = await _info(request, log, name)
     count = info.count if info else 0
-    newest = max(count - MESSAGES, 0)
+    words = request.query.get_text("q").strip()
+    newest = 0 if words else max(count - MESSAGES, 0)
     start = request.query.get_number("start", newest)
-    found = await log.page(request.thread, namespace=name, offset=start, limit=MESSAGES)
+    listed_messages = await log.page(
+        request.thread,
+        namespace=name,
+        offset=start,
+        limit=MESSAGES + 1,
+        search=words or None,
+    )
+    found = listed_messages[:MESSAGES]
     values = {
         "thread_id": request.thread,
         "namespace": "",
@@ -171,12 +165,13 @@ async def show_messages(request: PageRequest) -> Page:
         "logs": [{"namespace": it.namespace, "count": it.count} for it in logs],
         "logs_behind": behind,
         "logs_next": logs[-1].namespace if len(listed) > ROWS else None,
+        "q": words,
         "count": count,
         "changed_at": info.changed_at if info else None,
         "start": start,
         "messages": await request.jobs.run(lambda step: _rows(found, step)),
         "previous": max(min(start, count) - MESSAGES, 0) if start else None,
-        "next": start + MESSAGES if start + MESSAGES < count else None,
+        "next": start + MESSAGES if len(listed_messages) > MESSAGES else None,
     }
     return Page("messages", f"Messages of {request.thread}", values)
 
@@ -200,13 +195,6 @@ def _first(logs: list[LogInfo]) -> str:
     if not logs or not logs[0].namespace:
         return ""
     return max(logs, key=lambda it: it.count).namespace
-
-
-async def _has_log(request: PageRequest) -> bool:
-    """Return whether the thread has a message log."""
-    if not request.parts.threads.capabilities.messages:
-        return False
-    return bool(await _log(request).logs(request.thread, limit=1))
 
 
 def _log(request: PageRequest) -> BaseMessageLog:

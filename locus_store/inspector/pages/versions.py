@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import StoresThreads, StoresWrites
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.inspector.bounds import (
     CHARACTERS,
-    INLINE,
     ROWS,
     CutText,
     Room,
@@ -18,9 +18,13 @@ from locus_store.inspector.bounds import (
     make_row,
     make_tree,
 )
+from locus_store.inspector.page_requests import Page, PageRequest, Redirect
+from locus_store.inspector.pages.diffs import compare_versions
+from locus_store.open import Storage
 from locus_store.saver import decode_written_value
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.conversations import is_conversation, strip_value_tags
+from locus_store.timeline.graph import Cursor, Graph, Node, graph
 from locus_store.timeline.paths import (
     CHANNELS,
     Located,
@@ -36,20 +40,55 @@ from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
-    from locus_store.inspector.page_requests import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
-    from locus_store.types import PendingWrite
+    from locus_store.types import PendingWrite, Version
 
-T = TypeVar("T")
+LISTED: Final = 60
+"""Versions beside a state."""
+
+COMPARED: Final = 50
+"""Differences beside a state."""
+
+COMPARED_BYTES: Final = 2_000_000
+"""Of a state whose differences are beside it; those of a larger one have a page."""
 
 
-async def show_version(request: PageRequest) -> Page:
-    """Return the state of a version, or the value at a path in it with its origin.
+async def list_rows(
+    request: PageRequest, nodes: list[Node]
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return versions as rows, with their nodes and one-line changes.
+
+    The second value is the reason why some changes are not known.
+    """
+    versions = [it.version for it in nodes]
+    found, reason = await request.descriptions.find(request.parts.threads, versions)
+    rows: list[dict[str, Any]] = []
+    for node in nodes:
+        described = found[node.version.checkpoint_id]
+        row = {"version": make_row(node.version), "place": node.place, "nodes": described.nodes}
+        rows.append(row | {"changes": described.changes})
+    return rows, reason
+
+
+async def show_version(request: PageRequest) -> Page | Redirect:
+    """Return a version of a thread between the other versions and what it changed.
+
+    Its state, or the value at a path in it with its origin. Of a thread of messages alone, or
+    whose head is damaged, the way to them.
 
     Raises:
         NotFoundError: There is no such version or value.
     """
-    seen = await read(request, request.query.get_optional("version"))
+    try:
+        seen = await request.read_version(name := request.query.get_optional("version"))
+    except IntegrityError:
+        if name is None:
+            return Redirect(request.to("timeline"))
+        raise
+    except NotFoundError:
+        if name is None and await has_log(request):
+            return Redirect(request.links.to("messages", thread=request.thread))
+        raise
     path = parse_path(request.query.get_text("path"))
     found = find_in_state(seen, path)
     is_raw = request.query.get_text("view") == "json"
@@ -60,30 +99,91 @@ async def show_version(request: PageRequest) -> Page:
         "size": seen.size,
         "path": request.query.get_text("path"),
         "is_json": is_raw,
-        **await _neighbours(request, seen),
-        **await run_heavy(request, seen.size, lambda _: look()),
+        **await _list_nearby(request, seen),
+        **await request.run_heavy(seen.size, lambda _: look()),
+        "difference": await _compare(request, seen),
         "blame": None,
         "blame_failed": None,
+        "origins": None,
     }
     if path:
         values["blame"], values["blame_failed"] = await _blame(request, seen, path)
+    if request.query.get_optional("origins"):
+        places = [*_list_places(values)]
+        values["origins"], values["blame_failed"] = await _blame_all(request, seen, places)
     return request.make_page("version", f"{seen.version.checkpoint_id} of {request.thread}", values)
 
 
-async def _neighbours(request: PageRequest, seen: Seen) -> dict[str, str | None]:
-    """Return the ids of the versions saved before and after, among the newest of the thread."""
+async def has_log(request: PageRequest) -> bool:
+    """Return whether the thread has a message log, and its root namespace was asked for."""
+    backend = request.parts.threads
+    if request.namespace or not backend.capabilities.messages:
+        return False
+    return bool(await Storage(backend).messages().logs(request.thread, limit=1))
+
+
+async def _list_nearby(request: PageRequest, current: Seen) -> dict[str, Any]:
+    """Return the versions around one as rows, and the ids of its neighbours.
+
+    They are among the newest of the thread, or begin with the version.
+    """
+    backend, name = request.parts.threads, current.version.checkpoint_id
+    found = await graph(backend, request.thread, namespace=request.namespace, limit=ROWS)
+    nodes = found.nodes if found else []
+    ids = [it.version.checkpoint_id for it in nodes]
+    if name not in ids:
+        nodes = (await list_from(request, current.version, LISTED)).nodes
+        ids = [it.version.checkpoint_id for it in nodes]
+    at = ids.index(name)
+    start = max(0, min(at - LISTED // 2, len(ids) - LISTED))
+    rows, reason = await list_rows(request, nodes[start : start + LISTED])
+    older = ids[at + 1] if at + 1 < len(ids) else current.version.parent_id
+    newer = ids[at - 1] if at else None
+    return {"rows": rows, "no_changes": reason, "newer": newer, "older": older}
+
+
+async def list_from(request: PageRequest, version: Version, limit: int) -> Graph:
+    """Return versions, the first of which is this one."""
+    backend, cursor = request.parts.threads, Cursor(version.checkpoint_id, None)
+    below = await graph(
+        backend, request.thread, namespace=request.namespace, limit=limit - 1, cursor=cursor
+    )
+    found = request.require(below)
+    return replace(found, nodes=[make_node(version, found.head), *found.nodes])
+
+
+def make_node(version: Version, head: Version) -> Node:
+    """Return a version whose place is not known, unless it is the head."""
+    return Node(version, "head" if version.mark == head.mark else None)
+
+
+async def _compare(request: PageRequest, current: Seen) -> dict[str, Any] | None:
+    """Return what a version changed; ``None``: its state is large, or the other one damaged."""
+    if current.size > COMPARED_BYTES:
+        return None
     try:
-        found = await request.parts.threads.history(
-            request.thread, namespace=request.namespace, limit=ROWS
-        )
-    except IntegrityError:  # another version is damaged
-        found = []
-    ids = [it.checkpoint_id for it in found]
-    if seen.version.checkpoint_id not in ids:
-        return {"newer": None, "older": seen.version.parent_id}
-    at = ids.index(seen.version.checkpoint_id)
-    older = ids[at + 1] if at + 1 < len(ids) else seen.version.parent_id
-    return {"newer": ids[at - 1] if at else None, "older": older}
+        return await compare_versions(request, current, 0, COMPARED)
+    except (IntegrityError, RefusalError):
+        return None
+
+
+def _list_places(values: dict[str, Any]) -> Iterator[str]:
+    """Yield the paths of the messages and keys on a page."""
+    for talk in values["talks"]:
+        yield from (it["path"] for it in talk["messages"])
+    tree = values["tree"]
+    if tree is not None:
+        yield from (it.path for it in tree.parts)
+
+
+async def _blame_all(
+    request: PageRequest, current: Seen, places: list[str]
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the last changes of values by their paths, or the reason why they are not known."""
+    try:
+        return await request.blames.find_all(request.parts.threads, current, places), None
+    except (RefusalError, LocusStoreError) as exc:
+        return None, str(exc)
 
 
 async def _blame(
@@ -129,18 +229,6 @@ def _piece(text: str, start: int) -> CutText:
     return CutText(text[start : start + CHARACTERS], len(text) - start)
 
 
-async def read(request: PageRequest, version: str | None) -> Seen:
-    """Return a version of the thread with its state.
-
-    Raises:
-        NotFoundError: It does not exist.
-    """
-    seen = await request.states.read(
-        request.parts.threads, request.thread, version, request.namespace
-    )
-    return request.require(seen, version)
-
-
 def find_in_state(seen: Seen, path: Query) -> Located:
     """Return the value at a path of a state.
 
@@ -154,15 +242,6 @@ def find_in_state(seen: Seen, path: Query) -> Located:
     return found
 
 
-async def run_heavy(request: PageRequest, size: int, work: Callable[[Step], T]) -> T:
-    """Return the result of work on so many bytes, which leaves the event loop if they are many."""
-    return work(_unlimited) if size <= INLINE else await request.jobs.run(work)
-
-
-def _unlimited() -> None:
-    """Continue the job."""
-
-
 MOST_BYTES: Final = 16_000_000
 """Bytes of JSON that the writes of one page are made from."""
 
@@ -173,7 +252,7 @@ async def show_writes(request: PageRequest) -> Page:
     Raises:
         NotFoundError: There is no such version.
     """
-    seen = await read(request, request.query.get_optional("version"))
+    seen = await request.read_version(request.query.get_optional("version"))
     backend, start = request.parts.threads, request.query.get_number("start")
     found = await read_pending(request, seen)
     some, size = _fitting(found[start : start + ROWS], seen, backend.max_state_bytes)
@@ -183,7 +262,7 @@ async def show_writes(request: PageRequest) -> Page:
         "version": make_row(seen.version),
         "is_interrupted": any(it.channel == INTERRUPT for it in found),
         "start": start,
-        "writes": await run_heavy(request, size, rows),
+        "writes": await request.run_heavy(size, rows),
         "next": end if len(found) > end else None,
         "namespaces": await list_namespaces(request),
         "no_writes": None

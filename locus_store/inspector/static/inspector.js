@@ -1,11 +1,12 @@
 "use strict";
 
-// Keys: / search, j and k next and previous version, d differences, b blame, ? help. Every key has
-// a link or a field on the page, which data-key names; without this script those are used.
+// Keys: / search, j and k next and previous version, d differences, n and p next and previous
+// difference, b blame, ? help. Every key has a link or a field on the page, which data-key names;
+// without this script those are used.
 
 const OFF = "locus-store-inspector-keys-off";
 
-const rows = () => [...document.querySelectorAll("tr[data-row]")];
+const rows = () => [...document.querySelectorAll("[data-row]")];
 
 function target(key) {
   return document.querySelector(`[data-key="${CSS.escape(key)}"]`);
@@ -31,6 +32,17 @@ function move(step) {
   return link !== null;
 }
 
+function change(step) {
+  const all = [...document.querySelectorAll("[data-change]")];
+  const at = all.findIndex((it) => it.contains(document.activeElement));
+  const next = all[at < 0 ? 0 : at + step];
+  if (!next) return false;
+  next.tabIndex = -1;
+  next.closest("details").open = true;
+  next.focus();
+  return true;
+}
+
 function help() {
   const keys = document.getElementById("keys");
   if (!keys) return false;
@@ -42,6 +54,7 @@ function help() {
 function handled(key) {
   if (key === "?") return help();
   if (key === "j" || key === "k") return use(target(key)) || move(key === "j" ? 1 : -1);
+  if (key === "n" || key === "p") return change(key === "n" ? 1 : -1);
   return ["/", "d", "b"].includes(key) && use(target(key));
 }
 
@@ -78,8 +91,60 @@ function start() {
 
 start();
 
-// New versions of the thread: one request each 2 seconds, none while the tab is hidden.
+// Copy buttons.
+function showButtons() {
+  if (!navigator.clipboard) return;
+  for (const button of document.querySelectorAll("[data-copy][hidden]")) {
+    button.hidden = false;
+    button.addEventListener("click", () => navigator.clipboard.writeText(button.dataset.copy));
+  }
+}
+
+showButtons();
+
+// A version is exchanged within its page, so that the list of versions stays where it is.
+const PARTS = [".title", "#versions .versions", "#state", "#changes"];
+
+function isExchanged(link) {
+  if (!link || !document.getElementById("versions")) return false;
+  const [here, there] = [new URL(location.href), new URL(link.href)];
+  if (there.origin !== here.origin || there.pathname !== here.pathname) return false;
+  const names = ["thread", "namespace", "tenant"];
+  return names.every((it) => here.searchParams.get(it) === there.searchParams.get(it))
+    && there.search !== here.search;
+}
+
+async function exchange(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) throw new Error(answer.statusText);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const found = PARTS.map((it) => [document.querySelector(it), page.querySelector(it)]);
+  if (found.some((pair) => pair.includes(null))) throw new Error("another page");
+  const place = document.getElementById("versions").scrollTop;
+  for (const [old, fresh] of found) old.replaceWith(document.adoptNode(fresh));
+  document.title = page.title;
+  document.getElementById("versions").scrollTop = place;
+  showButtons();
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || !isExchanged(link)) return;
+  event.preventDefault();
+  exchange(link.href).then(
+    () => {
+      history.pushState(null, "", link.href);
+      document.getElementById("state").focus({ preventScroll: innerWidth > 640 });
+    },
+    () => location.assign(link.href),
+  );
+});
+
+addEventListener("popstate", () => location.reload());
+
+// New versions of the thread: one request each 2 seconds, none while the tab is hidden or paused.
 const live = document.querySelector("[data-live]");
+const switched = document.getElementById("follow");
 
 async function addNewer() {
   const answer = await fetch(live.dataset.live);
@@ -98,8 +163,11 @@ async function addNewer() {
 }
 
 async function follow() {
-  if (!document.hidden) await addNewer().catch(() => {});
+  if (!document.hidden && switched.querySelector("input").checked) await addNewer().catch(() => {});
   setTimeout(follow, 2000);
 }
 
-if (live) setTimeout(follow, 2000);
+if (live && switched) {
+  switched.hidden = false;
+  setTimeout(follow, 2000);
+}

@@ -30,7 +30,7 @@ from locus_store.types import Active
 from locus_store.types.arguments import check_limit, check_names, check_text, compile_thread_pattern
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
 from locus_store.versions.archives import cut_to_minute
-from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
+from locus_store.versions.sizes import INTERRUPT, RECORD_BYTES, MeasuresVersions, ThreadStatus
 from locus_store.versions.turns import describe_tickets, take_step
 
 if TYPE_CHECKING:
@@ -353,9 +353,32 @@ def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
     found: dict[str, ThreadStatus] = {}
     for some in split_batches(thread_ids):
         waiting, logged = _interrupted(it, some), _logged(it, some)
-        names = waiting | logged.keys()
-        found.update((name, ThreadStatus(name in waiting, logged.get(name))) for name in names)
+        for name, head, metadata, user_id, expires_at, record in _heads(it, some):
+            found[name] = ThreadStatus(
+                is_interrupted=name in waiting,
+                messages=logged.get(name),
+                metadata=None if head is None else metadata or {},
+                user_id=user_id,
+                expires_at=expires_at,
+                record=record or None,  # some databases have empty bytes for NULL
+            )
     return found
+
+
+def _heads(it: Reads, thread_ids: Sequence[str]) -> Sequence[Sequence[Any]]:
+    """Return threads with their facts, and the metadata and the record of their heads."""
+    threads, lines, c = it.tables.threads.c, it.tables.lines.c, it.tables.checkpoints.c
+    record = sa.case((sa.func.length(c.payload) <= RECORD_BYTES, c.payload))
+    is_root = (lines.tenant == threads.tenant) & (lines.thread_id == threads.thread_id)
+    facts = threads.user_id, threads.expires_at, record
+    query = (
+        sa.select(threads.thread_id, lines.head, c.metadata, *facts)
+        .select_from(it.tables.threads)
+        .outerjoin(it.tables.lines, is_root & (lines.namespace == ROOT))
+        .outerjoin(it.tables.checkpoints, (c.line == lines.line) & (c.sequence == lines.head))
+        .where(threads.tenant == it.scope.tenant, threads.thread_id.in_(thread_ids))
+    )
+    return it.connection.execute(query).all()
 
 
 def _interrupted(it: Reads, thread_ids: Sequence[str]) -> set[str]:

@@ -27,9 +27,6 @@ async def test_a_wrong_city_is_found_with_the_keyboard_alone(chromium: Any, visi
         await keys.press("j")
         assert await _focused(page) == "trip"
         await keys.press("Enter")
-        await page.wait_for_url("**timeline?**")
-        await keys.press("j")
-        await keys.press("Enter")
         await page.wait_for_url("**version?**")
         await keys.press("b")
         await keys.type("city")

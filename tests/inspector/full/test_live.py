@@ -41,7 +41,13 @@ async def test_newer_versions_appear_and_a_hidden_tab_asks_for_nothing(
             await page.clock.run_for(2000)
         await page.wait_for_selector("#live li:nth-child(2)")
         await page.click("#live li:nth-child(2) a")
+        await page.wait_for_url("**version=v3")
         assert "v3" in await page.inner_text("h1")
+        await backend.write_state("t", {"n": 4}, checkpoint_id="v4")
+        await page.uncheck("#follow input")
+        asked = len(site.asked)
+        await page.clock.run_for(20_000)
+        assert len(site.asked) == asked
 
 
 class _Asking:

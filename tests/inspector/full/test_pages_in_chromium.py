@@ -12,15 +12,19 @@ from locus_store.open import Storage
 
 PAGES = [
     "threads",
+    "threads?by=id&q=none",
     "version?thread=trip",
+    "version?thread=trip&origins=1",
     "version?thread=trip&version=v1&view=json",
     "version?thread=trip&version=v2&path=city",
     "diff?thread=trip&version=v2",
     "report?thread=trip",
     "timeline?thread=trip",
+    "bisect?thread=trip&path=city",
     "bisect?thread=trip&test=contains&path=city&value=Bern",
     "writes?thread=trip",
     "messages?thread=trip",
+    "messages?thread=trip&q=line",
     "live?thread=trip&after=1",
     "store",
     'items?segments=["facts"]',
@@ -71,3 +75,39 @@ async def test_axe_finds_no_violation_and_no_page_is_wider_than_320_px(
             faults += [(address, it) for it in await tab.violations()]
             faults += [(address, "wide")] * await tab.is_wide()
         assert faults == []
+
+
+async def test_a_phone_shows_twelve_versions_at_once(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    for at in range(30):
+        about = {"node": "guess"}
+        await backend.write_state("t", {"n": at}, checkpoint_id=f"v{at}", metadata=about)
+    phone = {"width": 390, "height": 844}
+    async with chromium.tab(site, viewport=phone, is_mobile=True, has_touch=True) as tab:
+        await tab.goto("version?thread=t")
+        rows = await tab.page.locator("#versions li").all()
+        boxes = [await it.bounding_box() for it in rows]
+        assert sum(it["y"] + it["height"] <= phone["height"] for it in boxes) >= 12
+
+
+async def test_another_version_is_shown_without_another_page(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    for at in range(60):
+        await backend.write_state("t", {"n": at}, checkpoint_id=f"v{at}")
+    async with chromium.tab(site) as tab:
+        page = tab.page
+        await tab.goto("version?thread=t")
+        await page.evaluate("() => { window.here = true; }")
+        await page.evaluate("() => { document.getElementById('versions').scrollTop = 900; }")
+        await page.click("#versions li:nth-child(25) a")
+        await page.wait_for_url("**version=v35#state")
+        assert "v35" in await page.inner_text("h1")
+        assert "35" in await page.inner_text("#changes ins")
+        assert await page.title() == "v35 of t - locus-store"
+        assert await page.evaluate("() => window.here")
+        assert await page.evaluate("() => document.getElementById('versions').scrollTop") == 900
+        assert await page.locator("#versions [aria-current]").count() == 1
+        await page.go_back()
+        await page.wait_for_selector("h1:has-text('v59')")
