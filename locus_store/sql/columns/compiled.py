@@ -187,7 +187,9 @@ class Compiled:
         cursor.close()
 
     def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute a change once for each of some rows."""
+        """Execute a change once for each row."""
+        if not rows:
+            return
         if self._statement is not None:
             connection.execute(self._statement, rows)
             return
