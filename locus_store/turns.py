@@ -133,11 +133,15 @@ class HeldTurn:
             if own is not None and outer is not None and found[0].number == outer:
                 raise TurnError(
                     f"turn {outer} of thread {self.thread_id!r} is held by this very context, which"
-                    " would wait for itself: end it first, or ask in a task with a context of its"
-                    " own"
+                    " would wait for itself: end it first, or ask in a context of its own"
                 )
             waited = monotonic() - began
             limit = self._timeout_seconds
+            if own is None and is_asked:
+                raise TurnError(
+                    f"the place in the queue of thread {self.thread_id!r} is lost: it was not"
+                    " renewed within lease_seconds, or was ended or replaced; ask again"
+                )
             if own is None or (limit is not None and waited >= limit):
                 raise _make_rejection(self.thread_id, found, waited if is_asked else None)
             is_asked = True
@@ -269,9 +273,6 @@ class HasTurns:
 
 def _make_rejection(thread_id: str, turns: list[ThreadTurn], seconds: float | None) -> TurnError:
     """Return the error of a request that did not get the turn."""
-    held = turns[0] if turns else None
-    if held is None:
-        return TurnError(f"the wait for thread {thread_id!r} was ended by another process")
     waiting = f", and {len(turns) - 1} wait for it" if turns[1:] else ""
     waited = "" if seconds is None else f" after {seconds:.1f} s"
-    return TurnError(f"thread {thread_id!r} is still taken{waited} by {held}{waiting}")
+    return TurnError(f"thread {thread_id!r} is still taken{waited} by {turns[0]}{waiting}")
