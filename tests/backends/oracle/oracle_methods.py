@@ -12,15 +12,21 @@ import oracledb
 from oracle_twin import watched
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from locus_store.types import PendingWrite, VersionsWanted
+from locus_store.runtime import holding
+from locus_store.types import FOREVER, PendingWrite, VersionsWanted
 from locus_store.types.items import NamespaceMatch, Put
+from locus_store.types.thread_info import ThreadsWanted
+from locus_store.types.turns import TurnStep
 from locus_store.versions import segments
+from locus_store.versions.sharding import Move, ShardLayout
 
 if TYPE_CHECKING:
     from locus_store import OracleBackend, OracleCheckpointSaver, OracleMessageLog, OracleStore
 
 NS = ("memory", "u")
 WRITE = PendingWrite("task", 0, "channel", "json", b"1")
+WANTED = ThreadsWanted(user_id="u", needle=None, offset=0, limit=3)
+MOVE = Move(tenant="default", target=1)
 
 
 class Opened(NamedTuple):
@@ -55,6 +61,35 @@ async def _expected(it: Opened, **more: Any) -> Any:
     return await it.backend.write_state(
         "t", {"said": ["word"] * 4, "n": 4}, checkpoint_id="v4", **more
     )
+
+
+def _step(entry: Any) -> TurnStep:
+    return TurnStep(thread_id="t", turn_key="k", owner="o", lease_seconds=30, entry=entry)
+
+
+async def _renew_turn(it: Opened) -> None:
+    await it.backend.step_turn(_step("queue"))
+    await it.backend.step_turn(replace(_step("none"), lease_seconds=60))
+
+
+async def _end_turn(it: Opened) -> None:
+    await it.backend.step_turn(_step("queue"))
+    await it.backend.end_turn("t", "k")
+
+
+async def _save_in_turn(it: Opened) -> None:
+    [turn] = await it.backend.step_turn(_step("queue"))
+    place = holding.make_place(it.backend, "t")
+    holding.hold(place, turn.number)
+    await _expected(it)
+    holding.release(place)
+
+
+async def _take_thread(it: Opened) -> None:
+    thread = await it.backend.read_thread("t")
+    assert thread is not None
+    await it.backend.reserve_move("t", None, MOVE)
+    await it.backend.take_thread(thread, MOVE)
 
 
 async def _join(it: Opened) -> None:
@@ -204,9 +239,9 @@ BACKEND: dict[str, Scenario] = {
     "writes_of": lambda it: it.backend.writes_of("t", ["v2", "v3"]),
     "namespaces": lambda it: it.backend.namespaces("t"),
     "records": lambda it: it.backend.records("t", first=1, last=3),
-    "sizes": lambda it: it.backend.measure_versions("t", first=1, last=3),
-    "counts": lambda it: it.backend.count_versions(["t", "u"]),
-    "marks": lambda it: it.backend.find_statuses(["t", "u"]),
+    "measure_versions": lambda it: it.backend.measure_versions("t", first=1, last=3),
+    "count_versions": lambda it: it.backend.count_versions(["t", "u"]),
+    "find_statuses": lambda it: it.backend.find_statuses(["t", "u"]),
     "tagged": lambda it: it.backend.tagged("k", 1),
     "prune": lambda it: it.backend.prune("t"),
     "threads_of": lambda it: it.backend.threads_of("u"),
@@ -231,6 +266,27 @@ BACKEND: dict[str, Scenario] = {
     "threads_by_activity": lambda it: it.backend.threads_by_activity(),
     "threads_by_activity/user": lambda it: it.backend.threads_by_activity("u", offset=1, limit=3),
     "threads_by_activity/search": lambda it: it.backend.threads_by_activity("u", search="n"),
+    "list_writes": lambda it: it.backend.list_writes("t", ""),
+    "list_writes/checkpoint": lambda it: it.backend.list_writes("t", "", "v3"),
+    "step_turn": lambda it: it.backend.step_turn(_step("queue")),
+    "step_turn/renewed": _renew_turn,
+    "end_turn": _end_turn,
+    "list_turns": lambda it: it.backend.list_turns(),
+    "list_turns/thread": lambda it: it.backend.list_turns("t"),
+    "write_state/turn": _save_in_turn,
+    "read_layout": lambda it: it.backend.read_layout(),
+    "write_layout": lambda it: it.backend.write_layout(None, ShardLayout(shards=2, former=2)),
+    "find_move": lambda it: it.backend.find_move("t"),
+    "list_moves": lambda it: it.backend.list_moves(),
+    "reserve_move": lambda it: it.backend.reserve_move("t", None, MOVE),
+    "take_thread": _take_thread,
+    "drop_move": lambda it: it.backend.drop_move(MOVE),
+    "admit_thread": lambda it: it.backend.admit_thread("t", "other"),
+    "get_last_active_at": lambda it: it.backend.get_last_active_at("t"),
+    "list_recent_before": lambda it: it.backend.list_recent_before(
+        FOREVER, 3, "*", with_ties=False),
+    "list_active_heads": lambda it: it.backend.list_active_heads(3),
+    "find_active_facts": lambda it: it.backend.find_active_facts(WANTED),
 }  # fmt: skip
 
 SAVER: dict[str, Scenario] = {
@@ -316,8 +372,11 @@ SCENARIOS: dict[str, Scenario] = {
 
 SAME: dict[str, tuple[str, ...]] = {
     "backend": ("recent", "put_facts", "facts_of", "find_facts"),
-    "saver": ("renewals",),
+    "saver": ("renewals", "busy", "turns", "release_turn", "effect", "effects", "resolve_effect"),
     "store": ("recent", "nearest"),
-    "log": ("change", "look", "look_at_contents", "find_logs", "find_heads", "drop"),
+    "log": (
+        *("change", "look", "look_at_contents", "find_logs", "find_heads", "drop"),
+        *("busy", "turns", "release_turn"),
+    ),
 }
 """Public methods that another one of the list calls with nothing but its own arguments checked."""
