@@ -221,8 +221,8 @@ class HeldTurn:
             self.run(self.end)
 
 
-class HasTurns:
-    """The turns of the threads of ``backend``; needs ``capabilities.turns``."""
+class GivesTurns:
+    """The turn of a thread of ``backend``; needs ``capabilities.turns``."""
 
     def turn(self, thread_id: str, **options: Unpack[TurnOptions]) -> HeldTurn:
         """Return the turn of a thread, to be held within ``async with``.
@@ -243,6 +243,17 @@ class HasTurns:
             held.run = partial(portals.run, type(self).__name__)
         return held
 
+    def _find_backend(self) -> TakesTurns:
+        backend = getattr(self, "backend", None)
+        if backend is None:
+            declared = getattr(self, "capabilities", None)
+            raise make_unsupported_error(type(self).__name__, declared, "turns")
+        return needs(backend, TakesTurns)
+
+
+class HasTurns(GivesTurns):
+    """The turns of the threads of ``backend``, and what is known of them."""
+
     @observe("busy")
     async def busy(self, thread_id: str) -> ThreadTurn | None:
         """Return the turn of a thread that is held, if there is one."""
@@ -262,13 +273,6 @@ class HasTurns:
         The holder's next save raises ``TurnError``.
         """
         return await self._find_backend().end_turn(thread_id)
-
-    def _find_backend(self) -> TakesTurns:
-        backend = getattr(self, "backend", None)
-        if backend is None:
-            declared = getattr(self, "capabilities", None)
-            raise make_unsupported_error(type(self).__name__, declared, "turns")
-        return needs(backend, TakesTurns)
 
 
 def _make_rejection(thread_id: str, turns: list[ThreadTurn], seconds: float | None) -> TurnError:

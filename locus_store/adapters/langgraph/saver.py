@@ -50,7 +50,7 @@ from locus_store.saver import (
     get_namespace,
     make_line_name,
 )
-from locus_store.turns import HasTurns
+from locus_store.turns import GivesTurns
 from locus_store.types import VersionsWanted
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
@@ -98,7 +98,7 @@ Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 
 
-class LangGraphSaver(HasTurns, SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
+class LangGraphSaver(GivesTurns, SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of LangGraph's graphs in any backend of this package.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and

@@ -245,8 +245,21 @@ ALTER TABLE {place}items ALTER COLUMN part TYPE bigint USING CASE
   WHEN part::text ~ '^[0-9]+$' THEN part::text::bigint ELSE ('not a number: ' || part::text)::bigint
   END;
 
+--- hash partitions | locus-store db partition | optional
+CREATE TABLE {place}parts (LIKE {place}items INCLUDING DEFAULTS) PARTITION BY HASH (item);
+CREATE TABLE {place}part PARTITION OF {place}parts FOR VALUES WITH (MODULUS 1, REMAINDER 0);
+CREATE FUNCTION {place}noted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+  AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'serialization_failure'; END $$;
+CREATE TRIGGER noted AFTER INSERT ON {place}items FOR EACH ROW EXECUTE FUNCTION {place}noted();
+DROP FUNCTION {place}noted() CASCADE;
+LOCK TABLE ONLY {place}parts IN SHARE UPDATE EXCLUSIVE MODE;
+SELECT quote_nullable(obj_description(c.oid, 'pg_class')) = 'NULL'
+FROM pg_class c WHERE c.relname = '{prefix}parts';
+ALTER TABLE {place}parts RENAME TO {prefix}divided;
+
 --- facts about the server | locus-store doctor | optional
 SELECT pg_total_relation_size(c.oid::regclass) >= 0 AND c.reltuples IS NOT NULL
+  AND (SELECT count(*) >= 0 FROM pg_partition_tree(c.oid::regclass))
 FROM pg_class c WHERE c.relname = '{prefix}items';
 SELECT pg_is_in_recovery() IS NOT NULL;
 SELECT count(*) >= 0 FROM pg_available_extensions WHERE name = 'vector';

@@ -314,7 +314,6 @@ async def test_a_service_that_cannot_be_reached_is_one_failure() -> None:
 ROOT = Path(__file__).parents[3]
 SQL = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|LOCK|DROP|FROM|WHERE|CASE|ORDER)\b")
 NOT_TRIED = {
-    "begin",  # each trial begins with it
     "extension",  # CREATE EXTENSION: where definitions are not undone, it would stay
     "usage",  # of a message
 }
