@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from served import Served
-from tiers import ALL
+from tiers import LONG
 
 from locus_store import BackendError, open_checkpointer
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.posix
 
 WORKER = Path(__file__).parent.parent / "workers" / "turn_holders.py"
 STORAGES = ("sqlite", "postgresql", "redis", "http", "file")
-STOPS, THREADS, LEASE = (50 if ALL else 3), 10, 1.0
-PROCESSES, TURNS = (32, 313) if ALL else (6, 10)
+STOPS, THREADS, LEASE = (50 if LONG else 3), 10, 1.0
+PROCESSES, TURNS = (32, 313) if LONG else (6, 10)
 
 
 @pytest.fixture
