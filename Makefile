@@ -278,7 +278,9 @@ campaign: $(VENV)/.bench
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/opensearch
 	$(BIN)/python -m benchmarks.storms.nodes
 	$(BIN)/python -m benchmarks.storms.sentinels
+	mkdir -p build && cp benchmarks/records/failovers.jsonl build/
 	$(BIN)/python -m benchmarks.storms.failovers --trials 50 --clusters 2 --pace 1 --record build/failovers.jsonl --write
+	cp build/failovers.jsonl benchmarks/records/
 	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/full/test_oci_kills.py tests/backends/oci/full/test_oci_double.py
 
 clean:
