@@ -115,7 +115,7 @@ def database_server() -> Iterator[servers.PostgreSQL]:
 async def test_a_database_that_is_killed_loses_nothing(database_server, cache) -> None:
     def kill(processes: list[Any]) -> None:
         for _ in range(3):
-            time.sleep(1.5)
+            time.sleep(0.5)
             assert any(it.is_alive() for it in processes)
             database_server.kill()
             database_server.start()
