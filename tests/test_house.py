@@ -54,7 +54,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 405
-MOST_LINES_OF_ALL = 95_997
+MOST_LINES_OF_ALL = 96_013
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

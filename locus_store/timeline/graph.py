@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from locus_store.backend import StoresThreads, StoresWrites, needs
+from locus_store.backend import StoresThreads, StoresWrites, TakesTurns, needs
 from locus_store.errors import IntegrityError
 from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping
@@ -248,7 +248,9 @@ async def find_marks(
             messages = sum(it.count for it in logs) if logs else None
             head = await backend.version(thread_id)
             is_interrupted = head is not None and await _is_interrupted(backend, head)
-            return ThreadStatus(is_interrupted, messages, None if head is None else head.metadata)
+            turns = await backend.list_turns(thread_id) if isinstance(backend, TakesTurns) else []
+            metadata = None if head is None else head.metadata
+            return ThreadStatus(is_interrupted, messages, metadata, has_turn=bool(turns))
 
     return dict(zip(thread_ids, await asyncio.gather(*map(one, thread_ids)), strict=True))
 

@@ -36,6 +36,9 @@ class ThreadStatus:
     record: bytes | None = None
     """The record of the newest save; ``None``: not known, or longer than ``RECORD_BYTES``."""
 
+    has_turn: bool = False
+    """A turn of the thread is held."""
+
     @property
     def kind(self) -> str:
         """Return what saves the thread: ``graph``, ``agent``, ``session`` or ``log``."""
@@ -46,7 +49,8 @@ class ThreadStatus:
     def __str__(self) -> str:
         noun = "message" if self.messages == 1 else "messages"
         logged = "" if self.messages is None else f"{self.messages:,} {noun}"
-        return ", ".join(filter(None, ("interrupted" if self.is_interrupted else "", logged)))
+        marks = {"interrupted": self.is_interrupted, "turn held": self.has_turn, logged: logged}
+        return ", ".join(name for name, is_so in marks.items() if is_so)
 
 
 class MeasuresVersions(ABC):

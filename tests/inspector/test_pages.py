@@ -239,6 +239,21 @@ async def test_a_thread_of_a_graph_is_listed_with_what_its_newest_save_changed(
         assert "branch:to" not in page
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_thread_whose_turn_is_held_is_marked(kind: str, tmp_path: Path) -> None:
+    url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path}/a.db"
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "free")
+        async with checkpointer.turn("taken"):
+            await checkpointer.save({"n": 1}, "taken")
+            site = Site(checkpointer.backend)
+            rows = (await site.json("threads"))["threads"]
+            assert {it["thread_id"]: it["marks"] for it in rows} == {"free": [], "taken": ["turn"]}
+            page = (await site.page("threads", only="turn")).text
+            assert page.count("turn held") == 1
+        assert "turn held" not in (await site.page("threads")).text
+
+
 async def test_lists_end_where_the_changes_of_their_versions_are_too_large(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -53,7 +53,7 @@ class ListedThread:
     """``graph``, ``agent``, ``session`` or ``log``."""
 
     marks: list[str] = field(default_factory=list)
-    """``waits``: for an answer; ``expires``: within a day."""
+    """``waits``: for an answer; ``turn``: one is held; ``expires``: within a day."""
 
     messages: int | None = None
     """Messages of its logs; ``None``: it has none."""
@@ -146,6 +146,7 @@ async def show_threads(request: PageRequest) -> Page:
 FILTERS: Final = {
     "": "all",
     "waits": "waiting for an answer",
+    "turn": "with a turn that is held",
     "expires": "expiring within a day",
     "graph": "graphs",
     "agent": "agents",
@@ -195,7 +196,11 @@ def _describe(row: ListedThread, status: ThreadStatus, soon: datetime, most: int
         with suppress(LocusStoreError):  # damaged; its page says so
             changes = describe_record(status.record, most)
     user = status.user_id or (status.metadata or {}).get("user_id")
-    marks = {"waits": status.is_interrupted, "expires": expires is not None and expires < soon}
+    marks = {
+        "waits": status.is_interrupted,
+        "turn": status.has_turn,
+        "expires": expires is not None and expires < soon,
+    }
     return replace(
         row,
         kind=status.kind,

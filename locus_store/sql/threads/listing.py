@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.backend import TakesTurns
 from locus_store.errors import NotFoundError
+from locus_store.sql.columns.types import now
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, make_head
@@ -353,7 +354,7 @@ def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
     found: dict[str, ThreadStatus] = {}
     for some in split_batches(thread_ids):
         waiting, logged = _interrupted(it, some), _logged(it, some)
-        for name, head, metadata, user_id, expires_at, record in _heads(it, some):
+        for name, head, metadata, user_id, expires_at, record, turn in _heads(it, some):
             found[name] = ThreadStatus(
                 is_interrupted=name in waiting,
                 messages=logged.get(name),
@@ -361,21 +362,25 @@ def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
                 user_id=user_id,
                 expires_at=expires_at,
                 record=record or None,  # some databases have empty bytes for NULL
+                has_turn=turn is not None,
             )
     return found
 
 
 def _heads(it: Reads, thread_ids: Sequence[str]) -> Sequence[Sequence[Any]]:
-    """Return threads with their facts, and the metadata and the record of their heads."""
+    """Return threads with their facts and turns, and the metadata and record of their heads."""
     threads, lines, c = it.tables.threads.c, it.tables.lines.c, it.tables.checkpoints.c
+    held = it.tables.turns.c
     record = sa.case((sa.func.length(c.payload) <= RECORD_BYTES, c.payload))
     is_root = (lines.tenant == threads.tenant) & (lines.thread_id == threads.thread_id)
-    facts = threads.user_id, threads.expires_at, record
+    is_held = (held.tenant == threads.tenant) & (held.thread_id == threads.thread_id)
+    facts = threads.user_id, threads.expires_at, record, held.turn
     query = (
         sa.select(threads.thread_id, lines.head, c.metadata, *facts)
         .select_from(it.tables.threads)
         .outerjoin(it.tables.lines, is_root & (lines.namespace == ROOT))
         .outerjoin(it.tables.checkpoints, (c.line == lines.line) & (c.sequence == lines.head))
+        .outerjoin(it.tables.turns, is_held & (held.expires_at > now()))
         .where(threads.tenant == it.scope.tenant, threads.thread_id.in_(thread_ids))
     )
     return it.connection.execute(query).all()
