@@ -383,7 +383,8 @@ class StorageBackend(ForTenants, Closing, ABC):
             state = dict(await run_off_loop(kept.to_state, kept.state_bytes))
         if kept.has_msgpack and not packed:
             state = dict(await run_off_loop(partial(convert_to_json, state), kept.state_bytes))
-        return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
+        facts: dict[str, Any] = {"head": found.head, "writes": found.writes}
+        return Snapshot(version=found.version, state=state, has_escaped=kept.has_escaped, **facts)
 
     @observe("load")
     async def read_kept(

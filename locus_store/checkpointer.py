@@ -447,7 +447,8 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         is_marked = can_carry_mark(self._codec.find_class(labels, found.state))
         if origin.made_from == origin.head or not is_marked:
             self._note_load(thread_id, _Load(origin, is_marked=is_marked))
-        state: S = self._codec.restore(restore(found.state), origin, labels)
+        data = restore(found.state) if found.has_escaped else found.state
+        state: S = self._codec.restore(data, origin, labels)
         return state
 
     def _find_origin(

@@ -31,12 +31,13 @@ MOST_LINES = 500
 LONG_FILES = {
     "adapters/langgraph/saver.py": 618,
     "adapters/langgraph/store.py": 543,
-    "backend.py": 1_030,
-    "checkpointer.py": 644,
+    "backend.py": 1_027,
+    "checkpointer.py": 645,
     "effects.py": 548,
     "saver.py": 535,
     "store.py": 654,
     "testing/steps.py": 643,
+    "types/records.py": 503,
 }
 MOST_METHODS = 30
 LARGE_CLASSES = {
@@ -54,7 +55,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 405
-MOST_LINES_OF_ALL = 96_013
+MOST_LINES_OF_ALL = 96_046
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_frames import KINDS, SLOW, Histories, start
 
-from locus_store import CheckpointSaver, IntegrityError, SerializationError
+from locus_store import CheckpointSaver, IntegrityError, MemoryCheckpointer, SerializationError
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, encode_canonical, pack_frame
@@ -332,3 +332,31 @@ def test_no_key_of_a_user_passes_for_a_mark(value: Any) -> None:
     assert (
         frames.encode_operations(frames.read_restorable_operations(plain, MAX_STATE_BYTES)) == plain
     )
+
+
+HALF = "half \ud83d"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"text": HALF},
+        {"text": HALF * 2_000},
+        {"small": {"deep": [1, {"text": HALF}]}},
+        {"small": {HALF: 1}},
+        {HALF: 1},
+        {"long": [{"content": "x" * 100}] * 500 + [HALF]},
+        {"large": {f"k{at}": "x" * 100 for at in range(100)} | {"k": [HALF]}},
+    ],
+)  # fmt: skip
+async def test_half_a_character_comes_back_from_each_kind_of_node(state: dict[str, Any]) -> None:
+    async with MemoryCheckpointer(state_type=dict) as checkpointer:
+        await checkpointer.save(state, "t")
+        assert await checkpointer.load("t") == state
+        snapshot = await checkpointer.backend.read_state("t")
+        assert snapshot is not None
+        assert snapshot.has_escaped
+        await checkpointer.save({"text": "漢字 \uf000" * 2_000, "n": [1]}, "t")
+        snapshot = await checkpointer.backend.read_state("t")
+        assert snapshot is not None
+        assert not snapshot.has_escaped

@@ -332,6 +332,9 @@ class Snapshot:
     writes: list[PendingWrite] | None = None
     """Pending writes in their order, if they were requested."""
 
+    has_escaped: bool = True
+    """``False``: ``values.surrogates.restore`` would change nothing in the state."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:

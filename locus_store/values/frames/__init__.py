@@ -33,6 +33,7 @@ from locus_store.values.frames.digest_trees import (
     decode_node,
     decode_opened,
     encode_reference,
+    has_escaped,
     is_canonical,
     is_msgpack,
     is_only_msgpack,
@@ -76,11 +77,12 @@ __all__ = [
 class PackedState:
     """A copy of a state in memory: its digest tree, from which new objects are decoded."""
 
-    __slots__ = ("_packed", "_root")
+    __slots__ = ("_has_escaped", "_packed", "_root")
 
     def __init__(self, root: ObjectNode) -> None:
         self._root = root
         self._packed: bytes | None = None
+        self._has_escaped: bool | None = None
 
     def _decode(self) -> dict[str, object]:
         return cast("dict[str, object]", decode_node(self._root))
@@ -101,6 +103,13 @@ class PackedState:
     def has_msgpack(self) -> bool:
         """True if a value in it is MessagePack."""
         return self._root.has_msgpack
+
+    @property
+    def has_escaped(self) -> bool:
+        """True if a string in it may be one that was escaped; see ``surrogates``."""
+        if self._has_escaped is None:
+            self._has_escaped = has_escaped(self._root)
+        return self._has_escaped
 
     @property
     def most_bytes(self) -> int:

@@ -33,7 +33,7 @@ from locus_store.values.frames.arrays import (
     extend_array,
     require_depth,
 )
-from locus_store.values.surrogates import escape
+from locus_store.values.surrogates import escape, may_be_escaped
 
 REFERENCE_BYTES: Final = 64
 """A scalar whose encoding is not longer stands for itself in a digest."""
@@ -376,6 +376,19 @@ def is_canonical(node: Node) -> bool:
     if isinstance(node, ObjectNode):
         return all(map(is_canonical, node.children.values()))
     return not isinstance(node, ArrayNode) or node.is_canonical
+
+
+def has_escaped(node: Node) -> bool:
+    """Return whether a string of the value may be one that was escaped; see ``surrogates``."""
+    if isinstance(node, bytes):
+        return may_be_escaped(node)
+    if isinstance(node, ObjectNode):
+        return may_be_escaped(node.names) or any(map(has_escaped, node.children.values()))
+    if isinstance(node, ArrayNode):
+        return any(map(may_be_escaped, node.chunks))
+    return may_be_escaped(
+        node.text.encode() if isinstance(node, TextNode) else node.canonical_bytes
+    )
 
 
 def decode_node(node: Node) -> object:
