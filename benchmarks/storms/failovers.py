@@ -297,7 +297,7 @@ class Trial:
     """The longest time between two acknowledged saves of each writer."""
 
     wrong: list[str] = field(default_factory=list)
-    """What is not allowed."""
+    """The promises that the trial broke, or why it ended early."""
 
 
 class Record:

@@ -38,7 +38,7 @@ MOST_SECONDS = 0.06
 
 
 class Counter:
-    """What reached the tool: calls and, of each process, the effects that it knows as finished."""
+    """The calls that reached the tool, and the effects that each process knows as finished."""
 
     def __init__(self) -> None:
         self.keys: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What notebooks and terminals show of versions and differences."""
+"""Versions and differences in notebooks and terminals."""
 
 from __future__ import annotations
 
