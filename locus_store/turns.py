@@ -42,6 +42,9 @@ BEATS: Final = 3
 STEP_SECONDS: Final = 0.025
 """The first in a queue asks so often whether the turn is its own; the nth n times as rarely."""
 
+WAITED_PART: Final = 1 / 8
+"""The pause between two questions is at least this part of the time since the queue has moved."""
+
 LONGEST_PAUSE_SECONDS: Final = 0.5
 
 logger = logging.getLogger(__name__)
@@ -122,7 +125,8 @@ class HeldTurn:
             raise
 
     async def _wait(self) -> ThreadTurn:
-        began, is_asked = monotonic(), False
+        began = moved = monotonic()
+        position, is_asked = 0, False
         outer = holding.get_number(self._backend, self.thread_id)
         while True:
             step = replace(self._step, entry="none") if is_asked else self._step
@@ -135,7 +139,8 @@ class HeldTurn:
                     f"turn {outer} of thread {self.thread_id!r} is held by this very context, which"
                     " would wait for itself: end it first, or ask in a context of its own"
                 )
-            waited = monotonic() - began
+            now = monotonic()
+            waited = now - began
             limit = self._timeout_seconds
             if own is None and is_asked:
                 raise TurnError(
@@ -145,8 +150,11 @@ class HeldTurn:
             if own is None or (limit is not None and waited >= limit):
                 raise _make_rejection(self.thread_id, found, waited if is_asked else None)
             is_asked = True
+            if own.position != position:
+                position, moved = own.position, now
+            seconds = max(STEP_SECONDS * position, (now - moved) * WAITED_PART)
             left = LONGEST_PAUSE_SECONDS if limit is None else limit - waited
-            await pause(min(STEP_SECONDS * own.position, LONGEST_PAUSE_SECONDS, left))
+            await pause(min(seconds, LONGEST_PAUSE_SECONDS, left))
 
     async def end(self) -> None:
         """End the turn, or the wait for it; a failure is logged, because it ends by itself."""

@@ -44,7 +44,7 @@ async def hold(url: str, lease_seconds: float) -> None:
 
 async def queue(url: str, turns: int) -> None:
     longest = 0.0
-    async with open_checkpointer(url, state_type=dict) as checkpointer:
+    async with open_checkpointer(url, state_type=dict, keep_last=3) as checkpointer:
         await checkpointer.open()
         print("open", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
@@ -52,9 +52,9 @@ async def queue(url: str, turns: int) -> None:
             asked = monotonic()
             async with checkpointer.turn("t", lease_seconds=5, most_waiting=1000) as turn:
                 longest = max(longest, monotonic() - asked)
-                state = await checkpointer.load("t") or {"numbers": []}
-                state["numbers"].append(turn.number)
-                await checkpointer.save(state, "t")
+                state = await checkpointer.load("t") or {"turns": 0, "last": 0}
+                assert state["last"] < turn.number
+                await checkpointer.save({"turns": state["turns"] + 1, "last": turn.number}, "t")
     print("done", longest, flush=True)
 
 
