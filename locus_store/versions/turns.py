@@ -42,9 +42,11 @@ def take_step(tickets: Sequence[Ticket], step: TurnStep, now: datetime) -> list[
     """
     live = [it for it in tickets if it.until > now]
     lease_seconds = max(0.0, min(step.lease_seconds, MOST_LEASE_SECONDS))
+    lease = timedelta(seconds=lease_seconds)
+    place_lease = lease * (1 + len(live) / CROWD)
     for at, ticket in enumerate(live):
         if ticket.key == step.turn_key:
-            lease = timedelta(seconds=lease_seconds * (1 + len(live) / CROWD if at else 1))
+            lease = place_lease if at else lease
             if ticket.until - now < lease * RENEWED_PART:
                 live[at] = ticket._replace(until=now + lease)
             elif at:
@@ -55,14 +57,13 @@ def take_step(tickets: Sequence[Ticket], step: TurnStep, now: datetime) -> list[
         return _limit_first(tickets, live, now)
     last = max((it.number for it in tickets), default=0)
     number = max(last + 1, int(now.timestamp() * 1_000_000))
-    until = now + timedelta(seconds=lease_seconds)
-    made = Ticket(step.turn_key, number, step.owner, lease_seconds, now, until)
+    made = Ticket(step.turn_key, number, step.owner, lease_seconds, now, now + place_lease)
     return _limit_first(tickets, [made] if step.entry == "replace" else [*live, made], now)
 
 
 def _limit_first(before: Sequence[Ticket], live: list[Ticket], now: datetime) -> list[Ticket]:
     """Return the tickets; one that has come first ends after one lease, unless it is renewed."""
-    if live and before and live[0].key != before[0].key:
+    if live and live[0].key not in {it.key for it in before[:1]}:
         first = live[0]
         most = now + timedelta(seconds=first.lease_seconds)
         live[0] = first._replace(until=min(first.until, most))
