@@ -30,6 +30,7 @@ from locus_store.errors import (
     NotFoundError,
     OutcomeUnknownError,
     SerializationError,
+    TurnError,
 )
 from locus_store.runtime import stepping
 from locus_store.runtime.background import repeat_beside
@@ -261,6 +262,8 @@ class EffectLog:
         seen = {(place.task, it) for it in (BEAT, *range(place.number))} if place.number else set()
         try:
             await self._put(place, [self._write(place, event, value)], earlier=seen)
+        except TurnError:
+            raise
         except ConflictError:
             return False
         return True

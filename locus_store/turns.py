@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError, TurnError
 from locus_store.runtime import holding
 from locus_store.runtime.loops import settle
 from locus_store.runtime.observe import observe
+from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
 from locus_store.runtime.stepping import may_block, pause
 from locus_store.types.arguments import check_text
 from locus_store.types.records import make_unsupported_error
@@ -184,6 +186,7 @@ class HeldTurn:
             else:
                 seconds = self._step.lease_seconds / BEATS
                 self.is_lost = all(it.turn_key != step.turn_key for it in found)
+        _heartbeats.discard(self._renew)
 
     async def _renew_once(self, step: TurnStep) -> list[ThreadTurn]:
         try:
@@ -229,8 +232,8 @@ class HeldTurn:
             self.run(self.end)
 
 
-class GivesTurns:
-    """The turn of a thread of ``backend``; needs ``capabilities.turns``."""
+class HasTurns:
+    """The turns of the threads of ``backend``; needs ``capabilities.turns``."""
 
     def turn(self, thread_id: str, **options: Unpack[TurnOptions]) -> HeldTurn:
         """Return the turn of a thread, to be held within ``async with``.
@@ -245,22 +248,7 @@ class GivesTurns:
             InvalidArgumentError: An option is not valid.
             UnsupportedError: The storage has no turns.
         """
-        held = HeldTurn(self._find_backend(), thread_id, **options)
-        portals = getattr(self, "_portals", None)
-        if portals is not None:
-            held.run = partial(portals.run, type(self).__name__)
-        return held
-
-    def _find_backend(self) -> TakesTurns:
-        backend = getattr(self, "backend", None)
-        if backend is None:
-            declared = getattr(self, "capabilities", None)
-            raise make_unsupported_error(type(self).__name__, declared, "turns")
-        return needs(backend, TakesTurns)
-
-
-class HasTurns(GivesTurns):
-    """The turns of the threads of ``backend``, and what is known of them."""
+        return HeldTurn(self._find_backend(), thread_id, **options)
 
     @observe("busy")
     async def busy(self, thread_id: str) -> ThreadTurn | None:
@@ -281,6 +269,42 @@ class HasTurns(GivesTurns):
         The holder's next save raises ``TurnError``.
         """
         return await self._find_backend().end_turn(thread_id)
+
+    def _find_backend(self) -> TakesTurns:
+        backend = getattr(self, "backend", None)
+        if backend is None:
+            declared = getattr(self, "capabilities", None)
+            raise make_unsupported_error(type(self).__name__, declared, "turns")
+        return needs(backend, TakesTurns)
+
+
+class HasSyncTurns(SyncWrappers, ABC):
+    """The methods of ``HasTurns`` as blocking ones; ``a`` begins the names of the async ones."""
+
+    @property
+    @abstractmethod
+    def _turns(self) -> HasTurns:
+        """The object that has the turns."""
+
+    def turn(self, thread_id: str, **options: Unpack[TurnOptions]) -> HeldTurn:
+        """Return the turn of a thread, for ``with`` or ``async with``; see ``HasTurns.turn``."""
+        held = self._turns.turn(thread_id, **options)
+        held.run = partial(self._portals.run, type(self).__name__)
+        return held
+
+    async def abusy(self, thread_id: str) -> ThreadTurn | None:
+        """See ``HasTurns``, also for the following methods."""
+        return await self._turns.busy(thread_id)
+
+    async def aturns(self, limit: int = 100) -> list[ThreadTurn]:
+        return await self._turns.turns(limit)
+
+    async def arelease_turn(self, thread_id: str) -> bool:
+        return await self._turns.release_turn(thread_id)
+
+    busy = make_sync_wrapper(abusy)
+    turns = make_sync_wrapper(aturns)
+    release_turn = make_sync_wrapper(arelease_turn)
 
 
 def _make_rejection(thread_id: str, turns: list[ThreadTurn], seconds: float | None) -> TurnError:

@@ -161,35 +161,6 @@ async def test_a_turn_that_cannot_be_ended_is_logged(
     assert "'t' was not ended (no way to the storage); it expires in 30.0 s" in record.getMessage()
 
 
-@pytest.mark.full
-async def test_a_session_of_a_framework_has_turns(url: str) -> None:
-    adapters = pytest.importorskip("locus_store.adapters.openai_agents")
-    session = adapters.LocusSession.from_url("s", url)
-    async with session.turn("s"):
-        await session.add_items([{"role": "user", "content": "Hello."}])
-        with pytest.raises(TurnError, match="belongs to no turn"):
-            await run_outside(session.add_items([{"role": "user", "content": "Hello."}]))
-    assert len(await session.get_items()) == 1
-    await session.close()
-
-
-@pytest.mark.full
-def test_a_graph_runs_in_a_turn(url: str) -> None:
-    langgraph = pytest.importorskip("langgraph.graph")
-    from locus_store.adapters.langgraph import LangGraphSaver
-
-    builder = langgraph.StateGraph(dict).add_node("say", lambda _: {"said": "hello"})
-    with LangGraphSaver.from_url(url) as saver:
-        graph = builder.add_edge(langgraph.START, "say").compile(checkpointer=saver)
-        config = {"configurable": {"thread_id": "t"}}
-        with saver.turn("t"):
-            graph.invoke({"said": ""}, config)
-            with pytest.raises(TurnError):
-                contextvars.Context().run(graph.invoke, {"said": ""}, config)
-        assert graph.invoke({"said": ""}, config) == {"said": "hello"}
-        assert saver.setup() is not None
-
-
 def test_an_effect_renews_its_lease_within_a_turn(url: str) -> None:
     async def list_places() -> list[int]:
         async with open_checkpointer(url) as checkpointer:

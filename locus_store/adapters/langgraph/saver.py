@@ -41,7 +41,7 @@ from locus_store.backend import FullBackend, needs
 from locus_store.blocking import Finished
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
-from locus_store.runtime.portals import Portals, SyncWrappers, make_sync_wrapper
+from locus_store.runtime.portals import Portals, make_sync_wrapper
 from locus_store.runtime.recent import Recent
 from locus_store.saver import (
     SPECIAL_CHANNELS,
@@ -50,7 +50,7 @@ from locus_store.saver import (
     get_namespace,
     make_line_name,
 )
-from locus_store.turns import GivesTurns
+from locus_store.turns import HasSyncTurns
 from locus_store.types import VersionsWanted
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
@@ -98,7 +98,7 @@ Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 
 
-class LangGraphSaver(GivesTurns, SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
+class LangGraphSaver(HasSyncTurns, ForTenants, BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of LangGraph's graphs in any backend of this package.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -183,6 +183,10 @@ class LangGraphSaver(GivesTurns, SyncWrappers, ForTenants, BaseCheckpointSaver[A
     def backend(self) -> StorageBackend:
         """The backend of the saver."""
         return self.saver.backend
+
+    @property
+    def _turns(self) -> CheckpointSaver:
+        return self.saver
 
     @property
     def _values(self) -> ChannelValues:
