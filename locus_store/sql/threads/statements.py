@@ -14,7 +14,7 @@ from locus_store.sql.columns.types import after, minute, moment, now
 from locus_store.versions.segments import RecordSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from sqlalchemy.engine import Connection, Dialect
 
@@ -411,6 +411,10 @@ class Scoped:
         self.scope = scope
         self.tables = scope.tables
         self.sql = compile_statements(scope.tables, connection.dialect)
+
+    def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
+        """Dialect hook: return what a query selects so that a stopped client keeps no lock."""
+        return ()
 
     def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         """Return conditions of the rows of ``threads`` of these ids."""
