@@ -35,6 +35,7 @@ from locus_store.errors import (
 from locus_store.runtime import stepping
 from locus_store.runtime.background import repeat_beside
 from locus_store.runtime.loops import settle
+from locus_store.runtime.observe import enter, note, observe
 from locus_store.types import ArchivedWrite, CheckpointerCapabilities, PendingWrite
 from locus_store.types.arguments import check_names, check_ttl
 from locus_store.types.records import make_unsupported_error
@@ -149,7 +150,8 @@ class EffectLog:
         name = _name(place)
         try:
             async with repeat_beside(partial(self._beat, place), seconds):
-                result = await _invoke(call, place.task)
+                with enter(None):  # calls of the tool have reports of their own
+                    result = await _invoke(call, place.task)
         except BaseException as exc:
             is_open = isinstance(exc, (*not_done, _NotStartedError))
             await self._note(place, "open" if is_open else "failed", exc)
@@ -381,6 +383,7 @@ async def _invoke(function: Callable[[Any], Any], argument: Any) -> Any:
 class RunsEffects:
     """The methods of effects, for what has a backend."""
 
+    @observe("effect")
     async def effect(
         self,
         thread_id: str,
@@ -435,6 +438,7 @@ class RunsEffects:
                     "call a key of its own"
                 )
             if effect and effect.status == "finished":
+                note(outcome="known")
                 return effect.result
             if effect and effect.status == "unknown":
                 is_running = effect.error is None
@@ -449,6 +453,7 @@ class RunsEffects:
                     return await work
                 return await settle(work)  # a thread cannot be cancelled
 
+    @observe("effects")
     async def effects(
         self, thread_id: str, *, since: str | None = None, namespace: str = ""
     ) -> list[Effect]:
@@ -477,6 +482,7 @@ class RunsEffects:
             found = [it for it in found if it.changed_at >= version.created_at]
         return sorted(found, key=attrgetter("begun_at", "key"))
 
+    @observe("resolve_effect")
     async def resolve_effect(
         self, thread_id: str, key: str, *, took_place: bool, result: Any = None
     ) -> None:

@@ -51,10 +51,7 @@ async def test_a_turn_that_was_taken_away_is_known_to_be_lost(url: str) -> None:
             await asyncio.to_thread(bool)
 
 
-async def test_the_thread_of_renewals_ends_with_the_last_turn(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "_heartbeats", holding.Heartbeats())  # a broken double left a turn
+async def test_the_thread_of_renewals_ends_with_the_last_turn(url: str) -> None:
     before = set(threading.enumerate())
     async with open_checkpointer(url) as checkpointer:
         async with checkpointer.turn("t"), checkpointer.turn("u"):

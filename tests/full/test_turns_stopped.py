@@ -29,7 +29,7 @@ WORKER = Path(__file__).parent.parent / "workers" / "turn_holders.py"
 STORAGES = ("sqlite", "postgresql", "redis", "http", "file")
 OBJECTS = ("s3", "oci", "opensearch")
 STOPS, THREADS, LEASE = (50 if LONG else 3), 10, 1.0
-PROCESSES, TURNS = (32, 313) if LONG else (6, 10)
+PROCESSES, TURNS, QUEUE_LEASE = (32, 313, 20) if LONG else (6, 10, 5)
 
 
 @pytest.fixture
@@ -117,7 +117,8 @@ def test_a_queue_is_fair_and_outlives_killed_waiters(storage: str, url: str) -> 
     killed = PROCESSES // 4
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(started("queue", url, TURNS)) for _ in range(PROCESSES + killed)
+            stack.enter_context(started("queue", url, QUEUE_LEASE, TURNS))
+            for _ in range(PROCESSES + killed)
         ]
         for worker in workers:
             assert worker.stdout.readline() == "open\n"
