@@ -259,6 +259,11 @@ class EffectLog:
         )
         return _Ledger(thread_id, key, writes, effect)
 
+    def fold_all(self, thread_id: str, writes: Sequence[ArchivedWrite]) -> list[Effect]:
+        """Return the effects of a thread in the order in which they were begun."""
+        each = (self.fold(thread_id, key, [*of_key]) for key, of_key in groupby(writes, _get_key))
+        return sorted((it.effect for it in each if it.effect), key=attrgetter("begun_at", "key"))
+
     async def add(self, place: _Place, event: str, value: Any) -> bool:
         """Store an event; ``False``: its place is taken, or the thread was deleted."""
         seen = {(place.task, it) for it in (BEAT, *range(place.number))} if place.number else set()
@@ -475,12 +480,10 @@ class RunsEffects:
         version = None if since is None else await find(since)
         if since is not None and version is None:
             raise NotFoundError(f"thread {thread_id!r} has no version {since!r}")
-        stored = await backend.list_writes(thread_id, NAMESPACE)
-        each = (log.fold(thread_id, key, [*of_key]) for key, of_key in groupby(stored, _get_key))
-        found = [it.effect for it in each if it.effect]
+        found = log.fold_all(thread_id, await backend.list_writes(thread_id, NAMESPACE))
         if version is not None:
             found = [it for it in found if it.changed_at >= version.created_at]
-        return sorted(found, key=attrgetter("begun_at", "key"))
+        return found
 
     @observe("resolve_effect")
     async def resolve_effect(
