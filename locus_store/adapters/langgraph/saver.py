@@ -127,6 +127,8 @@ class LangGraphSaver(HasSyncTurns, ForTenants, BaseCheckpointSaver[Any]):
         TypeError: ``saver`` is neither.
     """
 
+    turns_part = "saver"
+
     def __init__(
         self,
         saver: CheckpointSaver | StorageBackend,
@@ -183,10 +185,6 @@ class LangGraphSaver(HasSyncTurns, ForTenants, BaseCheckpointSaver[Any]):
     def backend(self) -> StorageBackend:
         """The backend of the saver."""
         return self.saver.backend
-
-    @property
-    def _turns(self) -> CheckpointSaver:
-        return self.saver
 
     @property
     def _values(self) -> ChannelValues:
