@@ -466,7 +466,7 @@ class ThreadTransaction:
         if self.thread is not None:
             self.thread.tickets = self.tickets if live else ()
             if self.old is not None and self.old.tickets != self.thread.tickets:
-                # Without tickets, and once in so many changes of them, a document is written anew.
+                # Without tickets, and once in so many changes of them, a document is rewritten.
                 is_time = not live or self.now.microsecond % turns.KEPT_CHANGES == 0
                 self.adds_only = self.adds_only and not is_time
         elif self.old is not None and self.old.is_placeholder:

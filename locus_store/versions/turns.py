@@ -23,7 +23,7 @@ So the renewals of a queue, which compete for one row or document, grow no furth
 """
 
 KEPT_CHANGES: Final = 100
-"""Changes of tickets that a document has grown by, on average, when it is written anew."""
+"""Changes of tickets that a document has grown by, on average, when it is rewritten."""
 
 
 class Ticket(NamedTuple):
