@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from locus_store.backend import StoresThreads, StoresWrites, TakesTurns, needs
+from locus_store.backend import StorageBackend, StoresThreads, StoresWrites, TakesTurns, needs
 from locus_store.errors import IntegrityError
 from locus_store.runtime.notebooks import make_table
-from locus_store.timeline.paths import CHANNELS, is_bookkeeping
+from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
+from locus_store.types import PendingWrite, Version
 from locus_store.versions.sizes import INTERRUPT, SOURCES, MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog
-    from locus_store.timeline.paths import Path
-    from locus_store.types import PendingWrite, Version
 
 PAGE = 200
 """Versions on a page, unless the caller says otherwise."""

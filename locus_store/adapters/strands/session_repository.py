@@ -10,6 +10,7 @@ from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
 from locus_store.adapters.logs import tag_numbers, untag_numbers
+from locus_store.backend import StorageBackend
 from locus_store.blocking import BlockingMessageLog, open_message_log
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
@@ -21,7 +22,6 @@ from locus_store.values.readable import Readable
 if TYPE_CHECKING:
     from strands.multiagent.base import MultiAgentBase
 
-    from locus_store.backend import StorageBackend
 
 SESSION: Final = "strands-session"
 """Namespace of the log whose one message is the session."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from locus_store import versions
 from locus_store.backend import KeepsEffects, ListsVersions, TakesTurns
+from locus_store.backends.documents.protocol import Documents
+from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.types import (
     FOREVER,
     ArchivedWrite,
     LineContents,
     PendingWrite,
+    Save,
     Version,
     VersionsWanted,
+    Written,
 )
 from locus_store.types.arguments import check_limit, check_names, check_text
 from locus_store.types.thread_info import (
@@ -27,19 +31,12 @@ from locus_store.types.thread_info import (
     make_facts,
     require_owner,
 )
+from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.versions import turns
+from locus_store.versions.histories import History, Row
 from locus_store.versions.reading import Newest, is_plain
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from locus_store.backends.documents.protocol import Documents
-    from locus_store.backends.documents.threads import DocumentThreads
-    from locus_store.types import Save, Written
-    from locus_store.types.turns import ThreadTurn, TurnStep
-    from locus_store.versions.histories import History, Row
-    from locus_store.versions.threads import Thread, ThreadTransaction
-    from locus_store.versions.turns import Ticket
+from locus_store.versions.threads import Thread, ThreadTransaction
+from locus_store.versions.turns import Ticket
 
 
 class DocumentVersionLists(ListsVersions, KeepsEffects):

@@ -7,9 +7,12 @@ is looked for in whole minutes: as many as the index says that it takes.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Row
 
 from locus_store import versions
 from locus_store.backend import TakesTurns
@@ -17,7 +20,7 @@ from locus_store.errors import NotFoundError
 from locus_store.sql.columns.types import now
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.pending import split_batches
-from locus_store.sql.threads.reads import ROOT, make_head
+from locus_store.sql.threads.reads import ROOT, Reads, make_head
 from locus_store.sql.threads.statements import is_live
 from locus_store.sql.threads.thread_rows import (
     find_facts,
@@ -27,24 +30,23 @@ from locus_store.sql.threads.thread_rows import (
     put_facts,
     select_last_active,
 )
-from locus_store.types import Active
+from locus_store.types import Active, Head
 from locus_store.types.arguments import check_limit, check_names, check_text, compile_thread_pattern
-from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
+from locus_store.types.thread_info import (
+    DescribesThreads,
+    PutThread,
+    StoredFacts,
+    ThreadFacts,
+    ThreadsWanted,
+    require_user_id,
+)
+from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.versions.archives import cut_to_minute
 from locus_store.versions.sizes import INTERRUPT, RECORD_BYTES, MeasuresVersions, ThreadStatus
 from locus_store.versions.turns import describe_tickets, take_step
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from datetime import datetime
-
-    from sqlalchemy.engine import Row
-
-    from locus_store.sql.threads.reads import Reads
     from locus_store.sql.threads.repository import Repository
-    from locus_store.types import Head
-    from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
-    from locus_store.types.turns import ThreadTurn, TurnStep
 
 PAGE: Final = 200
 """Threads that are matched in Python at first, at least."""
