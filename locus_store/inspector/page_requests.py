@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -78,6 +79,23 @@ class Query:
         if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
             raise InvalidArgumentError(f"{name}={text[:40]!r} must be a whole number")
         return int(text)
+
+    def get_time(self, name: str) -> datetime | None:
+        """Return a time, in UTC unless it says otherwise; ``None`` if it is missing or empty.
+
+        Raises:
+            InvalidArgumentError: It is not one.
+        """
+        text = self.get_text(name)
+        if not text:
+            return None
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError as exc:
+            raise InvalidArgumentError(
+                f"{name}={text[:40]!r} is not a time; write it as 2026-01-31T12:00"
+            ) from exc
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 _DECODERS: Final[dict[str, Callable[[str], str]]] = {
