@@ -15,6 +15,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.inspector.bounds import INLINE
 from locus_store.inspector.escapes import decode_typed
 from locus_store.service.exchange import DIGITS
+from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import find_newer
 
 if TYPE_CHECKING:
@@ -79,6 +80,19 @@ class Query:
         if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
             raise InvalidArgumentError(f"{name}={text[:40]!r} must be a whole number")
         return int(text)
+
+    def get_pair(self, name: str) -> tuple[str, Any] | None:
+        """Return a key and a value, written as ``key=value``; ``None`` if missing or empty.
+
+        Raises:
+            InvalidArgumentError: It has no equals sign.
+        """
+        key, equals, value = self.get_text(name).strip().partition("=")
+        if not key and not equals:
+            return None
+        if not equals:
+            raise InvalidArgumentError(f"write {name} as key=value; the value is JSON or a string")
+        return key.strip(), parse_json_or_text(value)
 
     def get_time(self, name: str) -> datetime | None:
         """Return a time, in UTC unless it says otherwise; ``None`` if it is missing or empty.

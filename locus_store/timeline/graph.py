@@ -207,19 +207,48 @@ async def find_writers(
 
     They are the pending writes of the version's parent. Versions of agents have none.
     """
-    made = [it for it in versions if it.parent_id is not None]
-    if not made or not isinstance(backend, StoresWrites):
+    return _list_writers(versions, await _read_writes(backend, versions))
+
+
+async def find_steps(
+    backend: StorageBackend, versions: Sequence[Version]
+) -> tuple[dict[str, list[Writer]], set[str]]:
+    """Return what ``find_writers`` does, and the ids of the versions that were interrupted."""
+    ids = [it.checkpoint_id for it in versions]
+    found = await _read_writes(backend, versions, *ids)
+    stopped = {name for name in ids if any(it.channel == INTERRUPT for it in found.get(name, ()))}
+    return _list_writers(versions, found), stopped
+
+
+async def _read_writes(
+    backend: StorageBackend, versions: Sequence[Version], *more: str
+) -> dict[str, list[PendingWrite]]:
+    """Return the pending writes of the parents of versions of one line, and of more ids."""
+    parents = (it.parent_id for it in versions if it.parent_id is not None)
+    ids = list(dict.fromkeys([*parents, *more]))
+    if not ids or not isinstance(backend, StoresWrites):
         return {}
-    at = made[0]
-    parents = list(dict.fromkeys(it.parent_id or "" for it in made))
-    found = await backend.writes_of(at.thread_id, parents, namespace=at.namespace)
+    at = versions[0]
+    return await backend.writes_of(at.thread_id, ids, namespace=at.namespace)
+
+
+def _list_writers(
+    versions: Sequence[Version], found: Mapping[str, Sequence[PendingWrite]]
+) -> dict[str, list[Writer]]:
+    """Return the writers of versions, without those that a rewind saved again below themselves."""
+    steps = {it.checkpoint_id: it.metadata.get("step") for it in versions}
     return {
         it.checkpoint_id: [
             _writer(write)
-            for write in found.get(it.parent_id or "", [])
+            for write in found.get(it.parent_id, ())
             if write.idx >= 0 and not is_bookkeeping(write.channel)
         ]
-        for it in made
+        for it in versions
+        if it.parent_id is not None
+        and (
+            not it.metadata.keys() >= SOURCES
+            or steps.get(it.parent_id, -2) != it.metadata["step"]  # -1 is the first
+        )
     }
 
 

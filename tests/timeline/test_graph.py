@@ -10,7 +10,7 @@ from tiers import first_of
 from locus_store import InvalidArgumentError, NewMessage, open_checkpointer
 from locus_store.open import Storage
 from locus_store.timeline.changes import describe_record
-from locus_store.timeline.graph import Cursor, graph, list_statuses, measure_stored
+from locus_store.timeline.graph import Cursor, find_steps, graph, list_statuses, measure_stored
 from locus_store.timeline.rewind import rewind
 from locus_store.types import Expected, PendingWrite
 from locus_store.versions.sizes import INTERRUPT, StatusesWanted, ThreadStatus
@@ -199,3 +199,19 @@ async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active
     for wrong in ("x", "2026-01-31T12:00/t", "/"):
         with pytest.raises(InvalidArgumentError, match="no place"):
             await page(wrong, 1)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_interrupted_versions_and_the_nodes_that_made_each_are_known(backend: Any) -> None:
+    for at, name in enumerate("abc"):
+        about = {"source": "loop", "step": at}
+        await backend.write_state("g", {"n": at}, checkpoint_id=name, metadata=about)
+    price = PendingWrite("task", 0, "n", "json", b"1", "~__pregel_pull, price")
+    await backend.put_writes("g", "b", [price, PendingWrite("task", -3, INTERRUPT, "json", b"1")])
+    again = await rewind(backend, "g", "b")
+    writers, stopped = await find_steps(backend, await backend.history("g"))
+    assert {name: [it.node for it in some] for name, some in writers.items()} == {
+        "c": ["price"],
+        "b": [],
+    }
+    assert stopped == {"b", again}

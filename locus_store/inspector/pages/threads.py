@@ -12,7 +12,6 @@ from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest, Query
 from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.changes import BriefChanges, describe_record
 from locus_store.timeline.graph import list_statuses
 from locus_store.values.filters import check_key
@@ -95,17 +94,15 @@ def _make_wanted(query: Query, given: dict[str, str]) -> StatusesWanted:
             raise InvalidArgumentError(
                 f"{name}={given[name][:40]!r} must be one of {', '.join(known)}"
             )
-    key, equals, value = given["metadata"].partition("=")
-    if given["metadata"] and not equals:
-        raise InvalidArgumentError("write metadata as key=value; the value is JSON or a text")
-    if equals:
-        check_key(key.strip())
+    metadata = query.get_pair("metadata")
+    if metadata is not None:
+        check_key(metadata[0])
     return StatusesWanted(
         limit=LISTED + 1,
         after=query.get_optional("after"),
         pattern=given["id"] or "*",
         user_id=given["user"] or None,
-        metadata=(key.strip(), parse_json_or_text(value)) if equals else None,
+        metadata=metadata,
         kind=given["kind"] or None,
         badge=given["badge"] or None,
         since=query.get_time("since"),
