@@ -38,7 +38,7 @@ from locus_store.session.models import (
 from locus_store.session.owners import Owners, make_owner_label
 from locus_store.session.reads import StateReads, make_entry
 from locus_store.session.runs import RunMethods, Values, Writes, make_writer
-from locus_store.turns import GivesTurns
+from locus_store.turns import HasSyncTurns
 from locus_store.types import Expected, Version
 from locus_store.types.arguments import MAX_COUNT, check_id, check_ttl
 from locus_store.types.codec import get_labels
@@ -54,7 +54,7 @@ from locus_store.values.encoding import decode
 from locus_store.values.surrogates import restore
 
 
-class SessionCheckpointer(GivesTurns, RunMethods):
+class SessionCheckpointer(HasSyncTurns, RunMethods):
     """Keeps the states, messages and facts of threads; a state is an ordinary version.
 
     A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,
@@ -131,6 +131,10 @@ class SessionCheckpointer(GivesTurns, RunMethods):
     def log(self) -> BaseMessageLog:
         """The message log of all threads, on the backend's connections."""
         return Storage(self.backend).messages(ttl_seconds=self.ttl_seconds)
+
+    @property
+    def _turns(self) -> BaseMessageLog:
+        return self.log
 
     @cached_property
     def _values(self) -> Values:

@@ -124,6 +124,18 @@ class Turns(Kit):
         await put("after")
         assert len(await backend.get_writes("t", "v")) == 2
 
+    @requires("turns", "effects")
+    async def test_only_the_holder_has_effects(self, checkpointer: Any, another: Another) -> None:
+        calls: list[str] = []
+        async with checkpointer.turn("t"):
+            with pytest.raises(TurnError, match="belongs to no turn"):
+                await run_outside(another().effect("t", "k", calls.append))
+            assert await checkpointer.effect("t", "k", lambda _: "done") == "done"
+            await checkpointer.release_turn("t")
+            with pytest.raises(TurnError, match="is over"):
+                await checkpointer.effect("t", "late", calls.append)
+        assert calls == []
+
     @seam("connection")
     async def test_a_turn_that_was_not_renewed_is_over(self, backend: Any) -> None:
         await backend.write_state("t", {"n": 1})

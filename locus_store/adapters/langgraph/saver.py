@@ -55,7 +55,7 @@ from locus_store.saver import (
     get_namespace,
     make_line_name,
 )
-from locus_store.turns import GivesTurns
+from locus_store.turns import HasSyncTurns
 from locus_store.types import LineContents, Mark, PendingWrite, Version, VersionsWanted
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
@@ -85,7 +85,7 @@ Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 
 
-class LangGraphSaver(GivesTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any]):
+class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of LangGraph's graphs in any backend of this package.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -170,6 +170,10 @@ class LangGraphSaver(GivesTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any])
     def backend(self) -> StorageBackend:
         """The backend of the saver."""
         return self.saver.backend
+
+    @property
+    def _turns(self) -> CheckpointSaver:
+        return self.saver
 
     @property
     def _values(self) -> ChannelValues:

@@ -46,7 +46,6 @@ from locus_store.versions.sizes import (
     parse_place,
 )
 from locus_store.versions.threads import Thread, ThreadTransaction
-from locus_store.versions.turns import Ticket
 
 
 class DocumentVersionLists(ListsVersions, KeepsEffects):
@@ -288,6 +287,10 @@ class DocumentTurns(TakesTurns):
 
     async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
         """See ``TakesTurns``, also for the following methods."""
+        if step.entry == "none":  # mostly without effect
+            guard = await self._threads.look(self._read_guard, step.thread_id)
+            if turns.take_step(guard.tickets, step, guard.now) == [*guard.tickets]:
+                return turns.describe_tickets(*guard)
 
         def take(transaction: ThreadTransaction) -> list[ThreadTurn]:
             tickets = turns.take_step(transaction.tickets, step, transaction.now)
@@ -313,8 +316,8 @@ class DocumentTurns(TakesTurns):
             ids = self._documents.keys() if thread_id is None else iter([thread_id])
             found = (
                 turn
-                for name, tickets in self._documents.each(self._read_tickets, ids)
-                for turn in turns.describe_tickets(name, tickets, self._documents.now())
+                for guard in self._documents.each(self._read_guard, ids)
+                for turn in turns.describe_tickets(*guard)
             )
             return list(islice(found, limit))
 
@@ -322,13 +325,13 @@ class DocumentTurns(TakesTurns):
 
     def require_turn(self, thread_id: str, number: int | None) -> None:
         """Refuse a write that the turn of a thread does not permit; see ``turns.require_turn``."""
-        guard = turns.ReadGuard(*self._read_tickets(thread_id), self._documents.now())
-        turns.require_turn(guard, number)
+        turns.require_turn(self._read_guard(thread_id), number)
 
-    def _read_tickets(self, thread_id: str) -> tuple[str, Sequence[Ticket]]:
+    def _read_guard(self, thread_id: str) -> turns.ReadGuard:
         """Return the tickets of a thread, which need not be live."""
         found = self._threads.read_parsed(self._documents, thread_id)
-        return thread_id, found.thread.tickets if found else ()
+        tickets = found.thread.tickets if found else ()
+        return turns.ReadGuard(thread_id, tickets, self._documents.now())
 
 
 def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:

@@ -85,10 +85,20 @@ _PART_BYTES: Final = 500_000
 """Words of one row of the index: a tsvector has 1 MB at most."""
 
 
+LONGEST_PAUSE: Final = "10s"
+"""Between two statements of a transaction that locks a turn; then the server ends the session."""
+
+
 class PostgreSQLRepository(IndexedRepository):
     """PostgreSQL's implementations of the hooks."""
 
     rounding = timedelta()
+
+    def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
+        """See ``Scoped``. In a transaction of the caller's, only the caller limits the pauses."""
+        if self.connection.in_nested_transaction():
+            return ()
+        return (set_config("idle_in_transaction_session_timeout", LONGEST_PAUSE),)
 
     def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         return column.op("LIKE", is_comparison=True)(bind_text(pattern))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -409,6 +409,10 @@ class Scoped:
         self.scope = scope
         self.tables = scope.tables
         self.sql = compile_statements(scope.tables, connection.dialect)
+
+    def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
+        """Dialect hook: return what a query selects so that a stopped client keeps no lock."""
+        return ()
 
     def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         """Return conditions of the rows of ``threads`` of these ids."""
