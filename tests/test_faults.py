@@ -116,6 +116,15 @@ def a_repeat_by_id_alone(patch: Patch) -> None:
     patched(patch, "_is_repeat", lambda *_: True)
 
 
+@caught_by("test_a_save_that_was_hidden_before_its_repeat_is_known")
+def a_hidden_repeat_is_not_known(patch: Patch) -> None:
+    def is_repeat(lines, line, same, request):
+        return versions.is_visible(line, same.sequence) and known(lines, line, same, request)
+
+    known = saving._is_repeat
+    patched(patch, "_is_repeat", is_repeat)
+
+
 @caught_by("test_one_load_may_be_saved_repeatedly")
 def own_work_is_not_known(patch: Patch) -> None:
     patched(patch, "is_own", lambda *_: False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,6 @@ from locus_store.testing.kit import (
 )
 from locus_store.testing.steps import written
 from locus_store.types.turns import TurnStep
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 
 async def run_outside(work: Coroutine[Any, Any, Any]) -> Any:

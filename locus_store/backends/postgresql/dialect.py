@@ -240,18 +240,19 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.fast = self._make_statements(has_partitions=False)
+        self.fast = self._make_statements()
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)
 
-    def _make_statements(self, *, has_partitions: bool) -> FastStatements:
+    def _make_statements(self) -> FastStatements:
         dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
-        return FastStatements(self.tables, dialect, has_partitions=has_partitions)
+        return FastStatements(self.tables, dialect, has_partitions=self.has_partitions)
 
     def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
-        self.fast = self._make_statements(has_partitions=PARTITIONS_SETTING in settings.raw)
+        self.has_partitions = PARTITIONS_SETTING in settings.raw
+        self.fast = self._make_statements()
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""

@@ -67,7 +67,8 @@ async def list_rows(
     for node in nodes:
         described = found[node.version.checkpoint_id]
         row = {"version": make_row(node.version), "place": node.place, "nodes": described.nodes}
-        rows.append(row | {"changes": described.changes})
+        about = {"changes": described.changes, "is_interrupted": described.is_interrupted}
+        rows.append(row | about)
     return rows, reason
 
 
