@@ -14,9 +14,11 @@ from typing_extensions import Unpack
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
+from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.backends.postgresql.options import PostgreSQLOptions
 from locus_store.backends.postgresql.statements import render_turn_condition
+from locus_store.sql.audit import get_call
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.pool import PooledRunner
@@ -94,6 +96,9 @@ class PostgreSQLStore(ServerStore):
 
     async def _change(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
+        database: PostgreSQLDatabase = self._shared.database  # type: ignore[assignment]
+        if database.audit is not None:
+            return await runner.write(body, database.begin_bare, thread_id=OF_STORE)
         return await runner.write_once(body, thread_id=OF_STORE)
 
     async def _written(self, body: Callable[[Items], T]) -> T:
@@ -161,10 +166,18 @@ class PostgreSQLMessageLog(SqlMessageLog):
         """
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         database = self._shared.database
-        write = runner.write if change.also else runner.write_once
+        call = get_call(database)
+        write = runner.write if change.also or call else runner.write_once
         thread_id = None if change.also else change.thread_id
+
+        def append(connection: Connection) -> int:
+            revision = _append(connection, database.scope, change)
+            if call is not None:
+                call.record(connection, database.scope, LogChanged(revision))
+            return revision
+
         with self._shared.translating():
-            return await write(lambda it: _append(it, database.scope, change), thread_id=thread_id)
+            return await write(append, thread_id=thread_id)
 
 
 class _NotPlainError(Exception):
