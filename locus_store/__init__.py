@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from locus_store.store import BaseStore
     from locus_store.turns import HeldTurn
     from locus_store.types import CheckpointerCapabilities, Tenant
+    from locus_store.types.acting import acting_as
     from locus_store.types.items import SemanticSearchResult, StoreCapabilities, StoreItem
     from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, NewMessage, Popped
     from locus_store.types.state import AgentState, Message, Role, ToolCall
@@ -180,6 +181,7 @@ __all__ = [
     "ToolCall",
     "TurnError",
     "UnsupportedError",
+    "acting_as",
     "file_checkpointer",
     "http_checkpointer",
     "limit_staleness",
@@ -236,6 +238,7 @@ _LAZY = {
     "CheckpointerCapabilities": "types",
     "Tenant": "types",
     "HeldTurn": "turns",
+    "acting_as": "types.acting",
     "ThreadTurn": "types.turns",
 }
 """Loaded on first use: a command starts at once, and memory needs no driver."""

@@ -306,7 +306,7 @@ def _audit(prefix: str, schema: str | None) -> None:
     op.create_table(
         table,
         sa.Column("transaction_id", sa.BigInteger, server_default=own),
-        sa.Column("entry", BigKey, sa.Identity(order=True), nullable=False),
+        sa.Column("entry", BigKey, sa.Identity(), nullable=False),
         sa.Column("tenant", Key(64), nullable=False),
         sa.Column("recorded_at", Instant, nullable=False),
         sa.Column("who", Key(255), nullable=False),

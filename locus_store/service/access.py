@@ -27,7 +27,7 @@ from locus_store.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from locus_store.service.exchange import RefusalError
+from locus_store.service.exchange import FORBIDDEN, RefusalError
 from locus_store.types.arguments import check_tenant, check_text
 from locus_store.wire.calls import Right
 
@@ -57,7 +57,7 @@ class Caller:
         """
         if right not in self.rights:
             raise RefusalError(
-                403,
+                FORBIDDEN,
                 UnsupportedError(
                     f"this caller does not have the right {right!r}; nothing was done"
                 ),

@@ -28,6 +28,7 @@ from locus_store.errors import (
 )
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import now
+from locus_store.sql.schema.tables import check_prefix, make_tables
 from locus_store.sql.threads.statements import compile_statements
 from locus_store.types import Removed, Written
 from locus_store.types.acting import get_actor
@@ -258,6 +259,18 @@ def _describe_result(result: object) -> dict[str, Any]:
 # --- reading and sealing
 
 
+def render_grants(role: str, *, prefix: str, schema: str | None) -> str:
+    """Return the SQL that lets a role of PostgreSQL read the entries and seals, and open them."""
+    tables = make_tables(check_prefix(prefix, "postgresql"), schema)
+    preparer = sa.URL.create("postgresql").get_dialect()().identifier_preparer
+    version = sa.table(tables.version, schema=schema)
+    readable = (tables.audit, tables.seals, tables.settings, version)
+    names = ", ".join(preparer.format_table(it) for it in readable)
+    quoted = preparer.quote_identifier(role)
+    usage = f"GRANT USAGE ON SCHEMA {preparer.quote(schema)} TO {quoted};\n" if schema else ""
+    return f"{usage}GRANT SELECT ON {names} TO {quoted};\n"
+
+
 class SqlAudit:
     """The part of a backend that records calls by themselves, and seals entries."""
 
@@ -327,6 +340,10 @@ class SqlAudit:
     async def list_entries(self, after: int, upto: int, limit: int) -> list[AuditEntry]:
         return await self._query(lambda it: _list_entries(it, after, upto, limit), self._runner)
 
+    async def read_last_seal(self) -> Seal | None:
+        """Return the newest seal."""
+        return await self._query(_read_last_seal, self._runner)
+
     async def list_audited(self) -> list[str]:
         """Return the tenants that have entries or seals."""
 
@@ -341,7 +358,14 @@ def _list_seals(it: Repository, after: int, limit: int) -> list[Seal]:
     seals = it.tables.seals
     query = sa.select(seals).where(seals.c.tenant == it.scope.tenant, seals.c.number > after)
     rows = it.connection.execute(query.order_by(seals.c.number).limit(limit))
-    return [Seal(**row._mapping) for row in rows]  # noqa: SLF001  (a method of the interface)
+    return [Seal(**row._mapping) for row in rows]  # noqa: SLF001  (of the interface)
+
+
+def _read_last_seal(it: Repository) -> Seal | None:
+    seals = it.tables.seals
+    query = sa.select(seals).where(seals.c.tenant == it.scope.tenant)
+    row = it.connection.execute(query.order_by(seals.c.number.desc()).limit(1)).first()
+    return None if row is None else Seal(**row._mapping)  # noqa: SLF001  (of the interface)
 
 
 def _list_entries(it: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
@@ -366,12 +390,11 @@ def find_unsealed(it: Repository) -> tuple[Seal | None, int, list[AuditEntry]] |
 
 def _read_window(it: Repository) -> Window:
     """Return the last seals, as far as the next one depends on them."""
-    c, window = it.tables.seals.c, Window()
-    is_its = c.tenant == it.scope.tenant
-    newest_first = sa.select(c.number, c.oldest).where(is_its).order_by(c.number.desc())
-    last = it.connection.execute(newest_first.limit(1)).first()
+    c, window, last = it.tables.seals.c, Window(), _read_last_seal(it)
     if last is not None:
-        ended = newest_first.where(c.newest <= last.oldest).limit(1)
+        ended = sa.select(sa.func.max(c.number)).where(
+            c.tenant == it.scope.tenant, c.newest <= last.oldest
+        )
         first = it.connection.execute(ended).scalar() or 1
         while window.last is None or window.last.number < last.number:
             for seal in _list_seals(it, window.last.number if window.last else first - 1, 1):

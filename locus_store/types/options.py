@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DAY: Final = 86_400
+_ELSEWHERE: Final = dict.fromkeys(
+    ("audit", "audit_reads"), "; SQLite, PostgreSQL and Oracle record calls"
+)
+"""The storages that have an option, for the errors of others."""
+
 IN_PYTHON: Final = "not in a URL"
 """Beside the field of an option whose value is an object."""
 
@@ -140,7 +145,7 @@ def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
     """
     known = read_options(cast("type", kind))
     for name in options.keys() - known.keys():
-        similar = did_you_mean(name, known)
+        similar = _ELSEWHERE.get(name) or did_you_mean(name, known)
         raise TypeError(f"{by}() got an unexpected keyword argument {name!r}{similar}")
     defaults = {name: it.default for name, it in known.items()}
     return cast("T", {**defaults, **_checked(cast("type", kind), options)} if options else defaults)
@@ -183,9 +188,9 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
     for name in pairs:
         if name not in known:
             there = ", ".join(sorted(it for it in known if IN_PYTHON not in known[it].metadata))
+            similar = _ELSEWHERE.get(name) or did_you_mean(name, known)
             raise InvalidArgumentError(
-                f"no option {name!r} for this URL{did_you_mean(name, known)}; known options:"
-                f" {there}"
+                f"no option {name!r} for this URL{similar}; known options: {there}"
             )
         if IN_PYTHON in known[name].metadata:
             raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")

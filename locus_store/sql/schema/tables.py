@@ -382,7 +382,7 @@ sa.Table(
     METADATA,
     # On PostgreSQL its default is the transaction that wrote the row, else it is NULL.
     sa.Column("transaction_id", BigInteger, nullable=True),
-    sa.Column("entry", BigKey, sa.Identity(order=True), primary_key=True),
+    sa.Column("entry", BigKey, sa.Identity(), primary_key=True),
     sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
     sa.Column("recorded_at", Instant, default=moment(), nullable=False),
     sa.Column("who", Key(ID_LENGTH), nullable=False),
