@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,7 +40,6 @@ from locus_store.service.exchange import (
 )
 from locus_store.service.openapi import make_document
 from locus_store.store import BaseStore
-from locus_store.types.acting import acting_as
 from locus_store.types.tenants import ForTenants
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.wire import bodies, failures
@@ -258,7 +257,7 @@ class Service:
     @asynccontextmanager
     async def _acting(self, caller: Caller, method: str) -> AsyncIterator[None]:
         """Name the caller in the storage's audit, which also records that a right is missing."""
-        with acting_as(caller.name) if caller.name else nullcontext():
+        with caller.act():
             try:
                 yield
             except RefusalError as refusal:

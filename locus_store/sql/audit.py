@@ -27,7 +27,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.stepping import run_in_thread
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import encode_key, now
 from locus_store.sql.schema.tables import check_prefix, make_tables
 from locus_store.sql.threads.statements import compile_statements
 from locus_store.types import Removed, Written
@@ -112,6 +112,10 @@ class Call:
         is_side = isinstance(result, Written) and result.outcome == "side"
         made.write(connection, scope, "side" if is_side else DONE)
 
+    def make_values(self) -> dict[str, Any]:
+        """Return the values of a statement that does the work of the call and records it."""
+        return {"who": encode_key(self.who), "detail": _dump(self.detail)}
+
     def write(self, connection: Connection, scope: Scope, result: str) -> None:
         """Write the row of a call."""
         row = {
@@ -119,7 +123,7 @@ class Call:
             "who": self.who,
             "method": self.method,
             "thread_id": self.thread_id,
-            "detail": dump_detail(self.detail),
+            "detail": _dump(self.detail),
             "result": result,
         }
         compile_statements(scope.tables, connection.dialect).new_entry.run(connection, row)
@@ -133,7 +137,7 @@ def _has_changed(result: object) -> bool:
     return result is None or bool(result)
 
 
-def dump_detail(detail: Mapping[str, Any]) -> str | None:
+def _dump(detail: Mapping[str, Any]) -> str | None:
     """Return ids and counts as JSON in ASCII."""
     return json.dumps(detail, separators=(",", ":"), default=str) if detail else None
 
@@ -238,6 +242,10 @@ def _describe(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
         detail["items"] = [[*namespace, key] for namespace, key in names]
     if puts := getattr(subject, "puts", None):
         detail["messages"] = len(puts)
+    if also := getattr(subject, "also", None):
+        detail["also"] = [[it.thread_id, it.namespace] for it in also]
+    if cut := getattr(subject, "cut", None):
+        detail["cut"] = cut.kind
     thread_id = given.get("thread_id") or given.get("dest_thread_id")
     return thread_id or getattr(subject, "thread_id", None), detail
 
@@ -245,8 +253,6 @@ def _describe(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
 def _describe_result(result: object) -> dict[str, Any]:
     if isinstance(result, Written):
         return {"checkpoint_id": result.checkpoint_id}
-    if isinstance(result, LogChanged):
-        return {"revision": result.revision}
     if isinstance(result, Removed):
         return {"removed": result.versions}
     if isinstance(result, list):

@@ -30,7 +30,7 @@ from locus_store.backends.postgresql.save_parameters import (
 )
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
-from locus_store.sql.audit import Call, dump_detail, get_call
+from locus_store.sql.audit import Call, get_call
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
@@ -124,7 +124,7 @@ class _Item:
         """Return the parameters that record the save; none if it is not recorded."""
         if self.call is None:
             return ()
-        return RecordedSave(encode_key(self.call.who), dump_detail(self.call.detail))
+        return RecordedSave(**self.call.make_values())
 
     def answer(self, result: Written | BaseException) -> None:
         """Pass the result to the caller, unless it was cancelled."""

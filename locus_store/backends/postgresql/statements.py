@@ -202,8 +202,8 @@ SELECT sequence FROM kept
 _AUDITED: Final = """,
 audited AS (
   INSERT INTO {audit} (tenant, recorded_at, who, method, thread_id, detail, result)
-  SELECT {tenant}, statement_timestamp(), {who}, 'commit', {thread_id}, {detail}, 'done'
-  FROM {saved})"""
+  SELECT {tenant}, statement_timestamp(), {who}, '{method}', {thread_id}, {detail}, 'done'
+  FROM {done})"""
 _TURN: Final = """(SELECT u.turn FROM {turns} u
     WHERE {which} AND u.expires_at > statement_timestamp() FOR SHARE) IS NOT DISTINCT FROM {turn}"""
 _INDEXED: Final = """
@@ -330,7 +330,7 @@ class FastStatements:
         fields = render_parameters((*Appended._fields, *self._recorded))
         known = self._of("digest", fields["line"], fields["known"])
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
-        audited = self._audited(**fields, saved="kept")
+        audited = self._audited("kept", **fields)
         self.append = self._filled(
             _APPEND, **fields, digest_of_known=known, is_turn=is_turn, audited=audited
         )
@@ -446,9 +446,10 @@ class FastStatements:
         parts["may_come_first"] = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
         return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l"), **parts)
 
-    def _audited(self, **parts: str) -> str:
+    def _audited(self, saved: str, **parts: str) -> str:
         """Return the part of a save's statement that records it; empty if it is not recorded."""
-        return _AUDITED.format(**self._names, **parts) if self._recorded else ""
+        table = self._names["audit"]
+        return render_audited(table, "commit", saved, **parts) if self._recorded else ""
 
     def _saves(self, *, indexed: bool, users: UserIdType) -> str:
         names = *SaveRow._fields, *self._recorded
@@ -465,10 +466,22 @@ class FastStatements:
             expiry=_expiry("i"),
             expiry_touched=_expiry("w"),
             shown=shown,
-            audited=self._audited(tenant="$1", saved="won w", **columns),
+            audited=self._audited("won w", tenant="$1", **columns),
             user_type=_USER_TYPES[users],
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
+
+
+def render_audited(table: str, method: str, done: str, **parts: str) -> str:
+    """Return the part of a statement that records what is done, as ``sql.audit`` does.
+
+    Args:
+        table: The name of the table of entries.
+        method: The name of the call.
+        done: What follows FROM: a row for each call that is done.
+        parts: SQL of ``tenant``, ``who``, ``thread_id`` and ``detail``, and others.
+    """
+    return _AUDITED.format(audit=table, method=method, done=done, **parts)
 
 
 def render_turn_condition(turns: str, thread_id: str, turn: str, tenant: str = "$1") -> str:
