@@ -310,15 +310,15 @@ def _audit(prefix: str, schema: str | None) -> None:
         sa.Column("tenant", Key(64), nullable=False),
         sa.Column("recorded_at", Instant, nullable=False),
         sa.Column("who", Key(255), nullable=False),
-        sa.Column("method", Key(255), nullable=False),
+        sa.Column("method", PlainText(255), nullable=False),
         sa.Column("thread_id", Key(255)),
         sa.Column("detail", sa.Text),
-        sa.Column("result", Key(255), nullable=False),
+        sa.Column("result", PlainText(255), nullable=False),
         sa.PrimaryKeyConstraint("entry", name=derive_name(f"{table}_pk")),
         schema=schema,
-        sqlite_autoincrement=True,
     )
-    op.create_index(derive_name(f"{table}_tenant"), table, ["tenant", "entry"], schema=schema)
+    if op.get_context().dialect.name != "sqlite":
+        op.create_index(derive_name(f"{table}_tenant"), table, ["tenant", "entry"], schema=schema)
     seals = f"{prefix}seals"
     op.create_table(
         seals,

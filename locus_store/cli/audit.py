@@ -92,8 +92,8 @@ def _print(found: dict[str, Any]) -> None:
     if found["problem"]:
         note(about + found["problem"])
         return
-    entries, seals = f"{found['entries']:,} sealed entries", format_count(found["seals"], "seal")
-    print_line(f"{about}{entries} in {seals}, {found['unsealed']:,} not sealed yet")
+    calls, seals = format_count(found["entries"], "call"), format_count(found["seals"], "seal")
+    print_line(f"{about}{calls} in {seals}, {found['unsealed']:,} not sealed yet")
 
 
 async def _verify_all(backend: Any, named: list[str], anchors: str | None) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def export(
             part.replace(file)
             return count
 
-    print_line(f"{run(exported()):,} entries exported")
+    print_line(f"{format_count(run(exported()), 'call')} exported")
 
 
 @add_command(audit)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
@@ -38,12 +37,13 @@ from locus_store.types.messages import LogChanged
 from locus_store.versions.audit import LAST, MOST_SEALED, AuditEntry, Seal, Window, make_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from sqlalchemy.engine import Connection
 
     from locus_store.runtime.background import Background
     from locus_store.runtime.gathering import PerLoop
+    from locus_store.sql.connections.backend import Translation
     from locus_store.sql.connections.database import Database
     from locus_store.sql.threads.repository import Repository
     from locus_store.sql.threads.statements import Scope
@@ -88,7 +88,7 @@ def make_audit(options: Mapping[str, Any]) -> Audit | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """A call of a method, as far as its row says."""
 
@@ -104,12 +104,9 @@ class Call:
         """Write the row of a call in its transaction, if it has changed anything."""
         if not _has_changed(result):
             return
-        made = replace(
-            self,
-            thread_id=thread_id or self.thread_id,
-            detail={**self.detail, **_describe_result(result)},
-        )
         is_side = isinstance(result, Written) and result.outcome == "side"
+        detail = {**self.detail, **_describe_result(result)}
+        made = Call(self.audit, self.who, self.method, thread_id or self.thread_id, detail)
         made.write(connection, scope, "side" if is_side else DONE)
 
     def make_values(self) -> dict[str, Any]:
@@ -139,7 +136,10 @@ def _has_changed(result: object) -> bool:
 
 def _dump(detail: Mapping[str, Any]) -> str | None:
     """Return ids and counts as JSON in ASCII."""
-    return json.dumps(detail, separators=(",", ":"), default=str) if detail else None
+    return _encode(detail) if detail else None
+
+
+_encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 _call: ContextVar[Call | None] = ContextVar("locus_store_audited_call", default=None)
@@ -149,15 +149,6 @@ def get_call(database: Database) -> Call | None:
     """Return the call that is under way on a database, if it is recorded."""
     call = _call.get()
     return call if call is not None and call.audit is database.audit else None
-
-
-@contextmanager
-def _enter(call: Call) -> Iterator[None]:
-    token = _call.set(call)
-    try:
-        yield
-    finally:
-        _call.reset(token)
 
 
 # --- which methods, and what is said of them
@@ -183,7 +174,7 @@ _JOINED: Final = ("commit_on", "apply_on")
 """Their transaction is the caller's: a second one beside it might wait for it for ever."""
 
 _IDS: Final = ("namespace", "checkpoint_id", "checkpoint_ids", "source_thread_id", "key")
-_SUBJECTS: Final = ("save", "change", "put", "thread", "wanted")
+_SUBJECTS: Final = ("change", "put", "thread", "wanted")
 """Parameters that hold the thread's id, and others."""
 
 
@@ -216,13 +207,15 @@ def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[.
             return await method(self, *args, **kwargs)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         call = backend.make_call(outer.method if outer else name, *_describe(given))
+        token = _call.set(call)
         try:
-            with _enter(call):
-                result = await method(self, *args, **kwargs)
+            result = await method(self, *args, **kwargs)
         except LocusStoreError as exc:
             if outer is None and name not in _JOINED and not isinstance(exc, UNANSWERED):
                 await backend.record_refusal(call, type(exc).__name__)
             raise
+        finally:
+            _call.reset(token)
         if reads:
             await backend.record_alone(call, DONE)
         backend.seal_soon()
@@ -233,6 +226,9 @@ def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[.
 
 def _describe(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Return the thread and the ids among a method's arguments; never a value."""
+    if (save := given.get("save")) is not None:
+        detail = {"checkpoint_id": save.checkpoint_id}
+        return save.thread_id, detail | ({"namespace": save.namespace} if save.namespace else {})
     subject = next((given[it] for it in _SUBJECTS if it in given), None)
     found = {it: given.get(it) or getattr(subject, it, None) for it in _IDS}
     detail = {name: it for name, it in found.items() if it}
@@ -283,6 +279,7 @@ class SqlAudit:
     _background: PerLoop[Background]
     _database: Database
     _runner: Any
+    _translating: Callable[[], Translation]
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
 
@@ -294,7 +291,9 @@ class SqlAudit:
 
     async def record_alone(self, call: Call, result: str) -> None:
         """Write the row of a call in a transaction of its own."""
-        await self._write(lambda it: call.write(it.connection, it.scope, result))
+        database = self._database
+        with self._translating():
+            await self._runner.write(lambda it: call.write(it, database.scope, result))
 
     async def record_refusal(self, call: Call, result: str) -> None:
         """Write the row of a call that was refused; a failure is logged."""

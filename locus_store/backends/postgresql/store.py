@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -168,9 +168,11 @@ class PostgreSQLMessageLog(SqlMessageLog):
         database = self._shared.database
         write = runner.write if change.also else runner.write_once
         thread_id = None if change.also else change.thread_id
-        append = partial(_append, scope=database.scope, change=change, call=get_call(database))
+        call = get_call(database)
         with self._shared.translating():
-            return await write(append, thread_id=thread_id)
+            return await write(
+                lambda it: _append(it, database.scope, change, call), thread_id=thread_id
+            )
 
 
 class _NotPlainError(Exception):

@@ -131,6 +131,7 @@ _TABLE_NAMES = (
     *("turns", "store", "settings", "audit", "seals"),
 )
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
+_ONLY_SERVERS = {"dialects": ("postgresql", "oracle")}
 
 PARTITIONED: Final = ("checkpoints", "segments", "writes", "search")
 """Tables that PostgreSQL may divide by line; the last one is created on request."""
@@ -387,14 +388,13 @@ sa.Table(
     sa.Column("recorded_at", Instant, default=moment(), nullable=False),
     sa.Column("who", Key(ID_LENGTH), nullable=False),
     # The method of the contract.
-    sa.Column("method", Key(ID_LENGTH), nullable=False),
+    sa.Column("method", PlainText(ID_LENGTH), nullable=False),
     sa.Column("thread_id", Key(ID_LENGTH), nullable=True),
     # Ids and counts as JSON.
-    sa.Column("detail", LongText, nullable=True),
-    sa.Column("result", Key(ID_LENGTH), nullable=False),
+    sa.Column("detail", PlainText, nullable=True),
+    sa.Column("result", PlainText(ID_LENGTH), nullable=False),
     sa.PrimaryKeyConstraint("entry", name="locus_audit_pk"),
-    Index("locus_audit_tenant", "tenant", "entry"),
-    sqlite_autoincrement=True,
+    Index("locus_audit_tenant", "tenant", "entry", info=_ONLY_SERVERS),
 )
 
 # A Merkle tree over entries of the audit: ``versions.audit.Seal``.
