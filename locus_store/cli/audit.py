@@ -16,8 +16,8 @@ from locus_store.cli.database import Prefix, Schema
 from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import DEFAULT_PREFIX, UrlOptions, open_backend, run
 from locus_store.cli.output import PROBLEMS, format_count, note, print_line, put_json
-from locus_store.cli.tenants import OfTenant, OneTenant, open_one
-from locus_store.errors import IntegrityError, InvalidArgumentError, UnsupportedError
+from locus_store.cli.tenants import OfTenant, OneTenant, select_tenant
+from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from locus_store.versions.audit import AuditLog, Verified
@@ -35,14 +35,22 @@ class AuditedOptions(UrlOptions):
 
     tenant: OfTenant = None
 
-    def ask(self, work: Callable[[Any, list[str]], Awaitable[T]]) -> T:
-        """Return what ``work`` returns for the opened backend and the tenants."""
+    def ask(self, work: Callable[[Any, list[str]], Awaitable[list[T]]]) -> list[T]:
+        """Return what ``work`` returns for the opened backend and the tenants.
 
-        async def asked() -> T:
+        Raises:
+            NotFoundError: That is nothing.
+            UnsupportedError: The storage records no calls.
+        """
+
+        async def asked() -> list[T]:
             async with open_backend(self.url) as backend:
                 audited = _require_audit(backend)
                 named = [self.tenant] if self.tenant else await audited.list_audited()
-                return await work(audited, named)
+                done = await work(audited, named)
+                if not done:
+                    raise NotFoundError("no call is recorded; open the storage with audit='a name'")
+                return done
 
         return run(asked())
 
@@ -101,7 +109,8 @@ async def _verify_all(backend: Any, named: list[str], anchors: str | None) -> li
     if anchors is not None:
         files = importlib.import_module("locus_store.transfer.audit")
         tenants |= {it.tenant: None for it in await files.read_anchors(anchors, store)}
-    return [await _verify(backend.for_tenant(it), it, store, anchors) for it in tenants]
+    found = [await _verify(backend.for_tenant(it), it, store, anchors) for it in tenants]
+    return [it for it in found if it["problem"] or it["entries"] or it["unsealed"]]
 
 
 async def _verify(log: AuditLog, tenant: str, store: str, anchors: str | None) -> dict[str, Any]:
@@ -130,7 +139,7 @@ def export(
     files = importlib.import_module("locus_store.transfer.audit")
 
     async def exported() -> int:
-        async with open_one(at.url, at.tenant) as backend:
+        async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
             log = _require_audit(backend)
             await log.open()
             about = {"tenant": log.tenant, "store": log.store_id}
@@ -168,7 +177,8 @@ def anchor(
         for tenant in named:
             log = backend.for_tenant(tenant)
             await log.seal_entries()
-            seal = await log.read_last_seal()
+            if (seal := await log.read_last_seal()) is None:
+                continue
             root, when = seal.root.hex(), seal.sealed_at.isoformat()
             made.append(files.Anchor(log.store_id, tenant, seal.number, root, when))
         await files.write_anchors(made, target, command)

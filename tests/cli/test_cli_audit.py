@@ -54,6 +54,8 @@ def test_a_change_is_named_and_has_an_exit_code_of_its_own(run: Run) -> None:
     assert (code, errors) == (3, "")
     assert [it["problem"] for it in json.loads(out)] == [problem, None]
     assert run("audit", "verify", "--tenant", "default")[0] == 0
+    for command in (("verify",), ("anchor", "roots.jsonl")):
+        assert "no call is recorded" in run("audit", *command, "--tenant", "nobody")[2]
     assert run("audit", "verify", "--tenant", "acme") == (3, "", f"tenant 'acme': {problem}\n")
 
 
@@ -98,7 +100,7 @@ def test_anchors_show_that_the_end_was_cut_off_and_are_not_done_without(
         assert "cut off behind seal 1" in run("audit", "verify", "--anchors", anchors)[2]
     change("DELETE FROM locus_seals")
     change("DELETE FROM locus_audit")
-    assert run("audit", "verify") == (0, "", "")
+    assert run("audit", "verify")[0] == 4
     assert run("audit", "verify", "--anchors", target)[0] == 3
 
 
