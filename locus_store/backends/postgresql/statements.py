@@ -196,8 +196,8 @@ kept AS (
     labels, created_at, payload)
   SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
     {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
-  RETURNING sequence){audited}
-SELECT sequence FROM kept
+  RETURNING line, sequence){audited}
+SELECT line, sequence FROM kept
 """
 _AUDITED: Final = """,
 audited AS (
