@@ -316,6 +316,10 @@ def test_the_commands_are_those_of_the_issue() -> None:
     db = ["upgrade", "downgrade", "current", "check", "sql", "search-index", "vector-index"]
     db += ["user-ids", "history", "partition"]
     others = {
+        "audit anchor",
+        "audit export",
+        "audit grant",
+        "audit verify",
         "bench",
         "doctor",
         "verify",

@@ -128,6 +128,16 @@ class PostgreSQLRepository(IndexedRepository):
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         return deletions.drop_threads(self, thread_ids)
 
+    def read_oldest_transaction(self) -> int:
+        return self._read_transaction("pg_snapshot_xmin(pg_current_snapshot())")
+
+    def read_own_transaction(self) -> int:
+        return self._read_transaction("pg_current_xact_id()")
+
+    def _read_transaction(self, which: str) -> int:
+        query = f"SELECT {which}::text::bigint"
+        return int(self.connection.exec_driver_sql(query).scalar_one())
+
     # --- the full-text index: a table of its own, over the folded words
 
     @cached_property
@@ -247,7 +257,12 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def _make_statements(self) -> FastStatements:
         dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
-        return FastStatements(self.tables, dialect, has_partitions=self.has_partitions)
+        return FastStatements(
+            self.tables,
+            dialect,
+            has_partitions=self.has_partitions,
+            has_audit=self.audit is not None,
+        )
 
     def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
