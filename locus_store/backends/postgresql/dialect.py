@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 from sqlalchemy.dialects.postgresql.base import PGDialect
@@ -37,6 +40,13 @@ from locus_store.backends.postgresql.failures import (
     is_lost,
     translate_owner_errors,
 )
+from locus_store.backends.postgresql.row_security import (
+    MARK,
+    ROW_SECURITY_SETTING,
+    TENANT,
+    guard,
+    is_unset,
+)
 from locus_store.backends.postgresql.statements import FastStatements
 from locus_store.errors import (
     BackendError,
@@ -46,7 +56,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.loops import await_to_end
-from locus_store.sql.columns.types import bind_text
+from locus_store.sql.columns.types import bind_text, encode_key
 from locus_store.sql.connections.database import (
     Database,
     LostConnectionError,
@@ -206,6 +216,36 @@ def _lexeme(word: str) -> str:
 # --- transactions
 
 
+@dataclass(slots=True)
+class _ServerFacts:
+    """Facts about the opened database, shared by the objects of all tenants."""
+
+    fast: FastStatements
+    has_row_security: bool = False
+
+
+def _guard(  # noqa: PLR0917  (SQLAlchemy's)
+    connection: Connection,
+    cursor: Any,
+    statement: str,
+    parameters: Any,
+    context: Any,
+    executemany: bool,
+    *,
+    tenant: str,
+) -> tuple[str, Any]:
+    """Let a statement set its tenant; see ``row_security.guard``."""
+    del connection, cursor, context
+    is_guarded = f"'{TENANT}'" in statement
+    if executemany or is_guarded or not _GUARDED.match(statement):
+        return statement, parameters
+    return guard(statement, f"${len(parameters) + 1}::text"), (*parameters, tenant)
+
+
+_GUARDED: Final = re.compile(rf"\W*(SELECT|WITH)\b|.*{re.escape(MARK)}", re.DOTALL)
+"""What ``guard`` takes."""
+
+
 class PostgreSQLDatabase(ServerDatabase):
     """A database behind a DSN, an engine or a pool.
 
@@ -230,18 +270,45 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.fast = self._make_statements(has_partitions=False)
+        self._server = _ServerFacts(self._make_statements())
+
+    @property
+    def fast(self) -> FastStatements:
+        """The statements for the opened database."""
+        return self._server.fast
+
+    @property
+    def has_row_security(self) -> bool:
+        """True if statements have to name their tenant to the server."""
+        return self._server.has_row_security
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
+        self.enter_tenant(connection)
         return PostgreSQLRepository(connection, self.scope)
 
-    def _make_statements(self, *, has_partitions: bool) -> FastStatements:
+    def _make_statements(self, **has: bool) -> FastStatements:
         dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
-        return FastStatements(self.tables, dialect, has_partitions=has_partitions)
+        return FastStatements(self.tables, dialect, **has)
 
     def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
-        self.fast = self._make_statements(has_partitions=PARTITIONS_SETTING in settings.raw)
+        self._server.has_row_security = ROW_SECURITY_SETTING in settings.raw
+        self._server.fast = self._make_statements(
+            has_partitions=PARTITIONS_SETTING in settings.raw,
+            has_row_security=self.has_row_security,
+        )
+
+    def enter_tenant(self, connection: Connection) -> None:
+        """Name the tenant of what follows, in the statement itself where each one commits."""
+        if not self.has_row_security:
+            return
+        tenant = encode_key(self.tenant)
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            event.listen(
+                connection, "before_cursor_execute", partial(_guard, tenant=tenant), retval=True
+            )
+        else:
+            connection.execute(sa.select(set_config(TENANT, tenant)))
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""
@@ -299,7 +366,7 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def is_lost_schema(self, exc: BaseException) -> bool:
         is_other = isinstance(exc, OtherDatabaseError)
-        return is_other or get_sqlstate(exc) in MISSING
+        return is_other or get_sqlstate(exc) in MISSING or is_unset(exc)
 
     def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise, chosen by class and SQLSTATE."""
@@ -312,6 +379,11 @@ class PostgreSQLDatabase(ServerDatabase):
                 reason = "the wait for the synchronous standby was cancelled"
             return ConnectionFailedError(
                 f"{where}: {reason}; the outcome of a save is unknown, and saving again is safe"
+            )
+        if is_unset(exc):
+            return SchemaError(
+                f"{where}: row security was enabled after this object had opened the database; "
+                "nothing was read or written, and the next call names its tenant: call again"
             )
         if self.is_lost_schema(exc):
             return SchemaError(

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
+from locus_store.backends.postgresql.row_security import MARK, guard
 from locus_store.backends.postgresql.save_parameters import (
     Appended,
     SaveGroup,
@@ -162,7 +163,7 @@ kept AS (
     labels, created_at, text, payload)
   SELECT w.line, w.sequence, w.chain, w.parent, w.checkpoint_id, w.digest, 0, w.metadata::jsonb,
     w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w)
-SELECT thread_id, namespace, line, sequence FROM won
+SELECT thread_id, namespace, line, sequence FROM won WHERE {mark}
 """
 
 # A save alone in its statement, whose thread's activity is up to date: nearly every save.
@@ -194,6 +195,7 @@ INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest,
   labels, created_at, payload)
 SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
   {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
+WHERE {mark}
 RETURNING sequence
 """
 _TURN: Final = """(SELECT u.turn FROM {turns} u
@@ -292,9 +294,18 @@ class FastStatements:
         dialect: PostgreSQL's.
         has_partitions: The tables are divided. The planner leaves out all partitions but that of a
             line that is a parameter, so ``find_line`` is asked first, and reads have one more.
+        has_row_security: Each statement names its tenant to the server.
     """
 
-    def __init__(self, tables: Tables, dialect: Dialect, *, has_partitions: bool = False) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        dialect: Dialect,
+        *,
+        has_partitions: bool = False,
+        has_row_security: bool = False,
+    ) -> None:
+        self._is_guarded = has_row_security
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
@@ -391,8 +402,10 @@ class FastStatements:
             "factor": str(CHAIN_FACTOR),
             "allowance": str(CHAIN_ALLOWANCE),
             "hidden": str(HIDDEN_BATCH),
+            "mark": MARK,
         }
-        return text.format(version=_VERSION.format(**known), **{**known, **more})
+        filled = text.format(version=_VERSION.format(**known), **{**known, **more})
+        return guard(filled) if self._is_guarded else filled
 
     def _from(self, line: str, sequence: str, columns: str = "v.*") -> str:
         """Return a look-up of the first version from a sequence on."""

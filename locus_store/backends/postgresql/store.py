@@ -16,6 +16,7 @@ from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.backends.postgresql.options import PostgreSQLOptions
+from locus_store.backends.postgresql.row_security import MARK
 from locus_store.backends.postgresql.statements import render_turn_condition
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
@@ -164,7 +165,12 @@ class PostgreSQLMessageLog(SqlMessageLog):
         write = runner.write if change.also else runner.write_once
         thread_id = None if change.also else change.thread_id
         with self._shared.translating():
-            return await write(lambda it: _append(it, database.scope, change), thread_id=thread_id)
+
+            def append(connection: Connection) -> int:
+                database.enter_tenant(connection)
+                return _append(connection, database.scope, change)
+
+            return await write(append, thread_id=thread_id)
 
 
 class _NotPlainError(Exception):
@@ -282,7 +288,7 @@ noted AS (
     AND (t.active_at <> date_trunc('minute', statement_timestamp()) OR {is_late}))
 SELECT l.is_plain, l.found, coalesce((SELECT revision FROM changed), (SELECT revision FROM made))
   AS revision
-FROM look l
+FROM look l WHERE {mark}
 """
 
 _IS_LATE: Final = """(CAST(:ttl AS double precision) IS NOT NULL AND (t.expires_at IS NULL
@@ -310,6 +316,7 @@ def _statement(tables: Tables, quote: IdentifierPreparer) -> sa.TextClause:
     }
     text = _APPEND.format(
         **names,
+        mark=MARK,
         users=users,
         is_late=_IS_LATE,
         is_turn=render_turn_condition(names["turns"], ":thread_id", ":turn", ":tenant"),

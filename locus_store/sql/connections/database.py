@@ -147,6 +147,9 @@ class Database(ForTenants, ABC):
         """Return the repository on a connection of the opened database."""
         return self.repository(connection, self.scope)
 
+    def enter_tenant(self, connection: Connection) -> None:
+        """Name this tenant to a server that keeps tenants apart itself."""
+
     # --- inside a transaction of the caller's
 
     def require_joinable(self, connection: object) -> None:
