@@ -46,6 +46,8 @@ from locus_store.backends.postgresql.row_security import (
     TENANT,
     guard,
     is_unset,
+    secure,
+    see_all_tenants,
 )
 from locus_store.backends.postgresql.statements import FastStatements
 from locus_store.errors import (
@@ -56,6 +58,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.loops import await_to_end
+from locus_store.sql.columns.compiled import GUARD
 from locus_store.sql.columns.types import bind_text, encode_key
 from locus_store.sql.connections.database import (
     Database,
@@ -125,6 +128,9 @@ class PostgreSQLRepository(IndexedRepository):
         is_below = key < sa.tuple_(most, sa.literal_column(str(2**63 - 1)))
         return sa.and_(threads.active_at > least, is_below)
 
+    def see_all_tenants(self) -> None:
+        see_all_tenants(self.connection)
+
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         return deletions.drop_threads(self, thread_ids)
 
@@ -171,6 +177,7 @@ class PostgreSQLRepository(IndexedRepository):
             count = int(self.connection.execute(many).scalar() or 1)
             for statement in _create_search_table(self.tables, self.connection.dialect, count):
                 run(statement)
+            secure(self.connection, self.tables, "search")
         self.index_versions("tsvector")
         return True
 
@@ -224,22 +231,11 @@ class _ServerFacts:
     has_row_security: bool = False
 
 
-def _guard(  # noqa: PLR0917  (SQLAlchemy's)
-    connection: Connection,
-    cursor: Any,
-    statement: str,
-    parameters: Any,
-    context: Any,
-    executemany: bool,
-    *,
-    tenant: str,
-) -> tuple[str, Any]:
+def _guard(text: str, parameters: Sequence[Any], *, tenant: str) -> tuple[str, Sequence[Any]]:
     """Let a statement set its tenant; see ``row_security.guard``."""
-    del connection, cursor, context
-    is_guarded = f"'{TENANT}'" in statement
-    if executemany or is_guarded or not _GUARDED.match(statement):
-        return statement, parameters
-    return guard(statement, f"${len(parameters) + 1}::text"), (*parameters, tenant)
+    if f"'{TENANT}'" in text or not _GUARDED.match(text):
+        return text, parameters
+    return guard(text, f"${len(parameters) + 1}::text"), (*parameters, tenant)
 
 
 _GUARDED: Final = re.compile(rf"\W*(SELECT|WITH)\b|.*{re.escape(MARK)}", re.DOTALL)
@@ -304,8 +300,13 @@ class PostgreSQLDatabase(ServerDatabase):
             return
         tenant = encode_key(self.tenant)
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            guarding = partial(_guard, tenant=tenant)
+            connection.execution_options(**{GUARD: guarding})
             event.listen(
-                connection, "before_cursor_execute", partial(_guard, tenant=tenant), retval=True
+                connection,
+                "before_cursor_execute",
+                lambda _, __, text, parameters, *___: guarding(text, parameters),
+                retval=True,
             )
         else:
             connection.execute(sa.select(set_config(TENANT, tenant)))

@@ -47,6 +47,9 @@ tenant."""
 MARK: Final = "true /* the tenant is set here */"
 """The condition of a statement's main query that ``guard`` replaces."""
 
+_NOBODY: Final = "/all"
+"""The key of no tenant; see ``encode_key``."""
+
 _UNDEFINED: Final = "42704"
 _PARENTS: Final = {
     **dict.fromkeys(("checkpoints", "segments", "writes", "search"), ("lines", "line")),
@@ -57,6 +60,7 @@ _PARENTS: Final = {
 
 _OWNED: Final = ("threads", "lines", "turns", "store")
 TABLES: Final = (*_OWNED, *_PARENTS)
+_POLICIES: Final = ("tenant", "administrator", "role")
 _KEYS: Final = {"threads": "thread", "lines": "line", "store": "item"}
 """The numbers that the server gives; a role of one tenant may not choose them."""
 
@@ -108,6 +112,11 @@ class _Words(NamedTuple):
         """Return a name of ours without a schema."""
         return self.dialect.identifier_preparer.quote(derive_name(f"{self.ours.prefix}{name}"))
 
+    @property
+    def oids(self) -> str:
+        """The tables with rows of tenants, by their numbers."""
+        return ", ".join(_oid(self.table(it)) for it in TABLES)
+
     def policy(self, table: str, name: str, rule: str, *, to: str = "", kind: str = "") -> str:
         """Return the statement that creates a policy for reads and writes."""
         roles = f" TO {to}" if to else ""
@@ -119,11 +128,11 @@ def _render_policies(words: _Words, name: str, *, has_wall: bool) -> Iterator[st
     table = words.table(name)
     for action in ("ENABLE", "FORCE"):
         yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
-    for it in ("tenant", "administrator", "role"):
+    for it in _POLICIES:
         yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
-    # The planner knows the operator, so an index serves it. `OR` the function: it also sees the
-    # parent's row that the same statement has just inserted.
-    rule = f"tenant = {_SET_TENANT}"
+    # IS TRUE: without statistics, an index on the tenant looked better than one on the parent's key.
+    # `OR` the function: it also sees the parent's row that the same statement has just inserted.
+    rule = f"(tenant = {_SET_TENANT}) IS TRUE"
     if name in _PARENTS:
         parent, key = _PARENTS[name]
         found = f"(SELECT true FROM {words.table(parent)} p WHERE p.{key} = {table}.{key})"
@@ -134,7 +143,7 @@ def _render_policies(words: _Words, name: str, *, has_wall: bool) -> Iterator[st
     if has_wall and name in _OWNED:
         mine = _TENANT_OF_ROLE.format(roles=words.table("roles"), me=_ME)
         group, kind = words.quote("tenants"), " AS RESTRICTIVE"
-        yield words.policy(table, "role", f"tenant = {mine}", to=group, kind=kind)
+        yield words.policy(table, "role", f"(tenant = {mine}) IS TRUE", to=group, kind=kind)
     if has_wall:
         yield from _render_grants(words, name)
 
@@ -206,7 +215,7 @@ def _render_disabled(words: _Words, names: Sequence[str]) -> Iterator[str]:
     yield f"ALTER VIEW {words.table('heads')} RESET (security_invoker)"
     for name in names:
         table = words.table(name)
-        for it in ("tenant", "administrator", "role"):
+        for it in _POLICIES:
             yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
         yield f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY"
         yield f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY"
@@ -345,6 +354,27 @@ def render_sql(
     return "BEGIN;\n\n" + "".join(f"{it};\n\n" for it in (*made, "COMMIT"))
 
 
+def is_secured(connection: Connection, ours: Tables) -> bool:
+    """Return whether the tables are under row security."""
+    names = ours.settings.c.name
+    found = sa.select(names).where(names == ROW_SECURITY_SETTING)
+    return connection.execute(found).first() is not None
+
+
+def list_policies(ours: Tables) -> list[str]:
+    """Return the names of the policies that the library creates."""
+    return [derive_name(f"{ours.prefix}{it}") for it in _POLICIES]
+
+
+def hide(connection: Connection, table: str) -> None:
+    """Hide the rows of a table that was just created, and its partitions, from all but its owner.
+
+    Direct queries of a partition meet its own policies only, and so find no row.
+    """
+    connection.exec_driver_sql(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    _run(connection, _render_partitions(connection, _oid(table), "ENABLE", "FORCE"))
+
+
 def secure(connection: Connection, ours: Tables, *names: str) -> None:
     """Put tables that were just created under row security, if the others are.
 
@@ -353,9 +383,9 @@ def secure(connection: Connection, ours: Tables, *names: str) -> None:
         ours: The tables.
         names: Without the prefix; ``heads`` is the view.
     """
-    words = _make_words(connection, ours)
-    if not _is_enabled(connection, words):
+    if not is_secured(connection, ours):
         return
+    words = _make_words(connection, ours)
     has_wall = _has(connection, words.table("roles"))
     for name in names:
         if name == "heads":
@@ -366,8 +396,10 @@ def secure(connection: Connection, ours: Tables, *names: str) -> None:
 
 def see_all_tenants(connection: Connection) -> None:
     """Let the tables' owner see the rows of all tenants until the transaction ends."""
-    for name in (TENANT, ALL_TENANTS):
-        connection.exec_driver_sql(f"SELECT set_config('{name}', 'on', true)")
+    connection.exec_driver_sql(
+        f"SELECT set_config('{ALL_TENANTS}', 'on', true), coalesce(nullif(current_setting("
+        f"'{TENANT}', true), ''), set_config('{TENANT}', '{_NOBODY}', true))"
+    )
 
 
 def _run_on(target: Target, body: Any, prefix: str, schema: str | None) -> Any:
@@ -411,12 +443,6 @@ def _list_tables(connection: Connection, words: _Words) -> list[str]:
     return [it for it in TABLES if _has(connection, words.table(it))]
 
 
-def _is_enabled(connection: Connection, words: _Words) -> bool:
-    names = words.ours.settings.c.name
-    found = sa.select(names).where(names == ROW_SECURITY_SETTING)
-    return connection.execute(found).first() is not None
-
-
 def _enable(connection: Connection, words: _Words) -> bool:
     before = _read(connection, words)
     if before.is_enabled and not before.problems:
@@ -424,7 +450,7 @@ def _enable(connection: Connection, words: _Words) -> bool:
     has_wall = _has(connection, words.table("roles"))
     names = _list_tables(connection, words)
     _run(connection, [_render_enabled(words), *_render_all(words, names, has_wall=has_wall)])
-    _run(connection, _render_partitions(connection, words, "ENABLE", "FORCE"))
+    _run(connection, _render_partitions(connection, words.oids, "ENABLE", "FORCE"))
     return True
 
 
@@ -438,31 +464,30 @@ def _disable(connection: Connection, words: _Words) -> bool:
     if not before.is_enabled:
         return False
     _run(connection, _render_disabled(words, _list_tables(connection, words)))
-    _run(connection, _render_partitions(connection, words, "NO FORCE", "DISABLE"))
+    _run(connection, _render_partitions(connection, words.oids, "NO FORCE", "DISABLE"))
     return True
 
 
-def _render_partitions(connection: Connection, words: _Words, *actions: str) -> Iterator[str]:
-    """Yield the statements for the partitions, whose own policies only direct queries meet."""
-    for it in _find_tables(connection, words):
-        if it.relispartition:
-            for action in actions:
-                yield f"ALTER TABLE {it.name} {action} ROW LEVEL SECURITY"
+def _render_partitions(connection: Connection, tables: str, *actions: str) -> Iterator[str]:
+    """Yield statements for the partitions of tables, which are named by their numbers."""
+    query = f"SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent IN ({tables})"
+    for name in connection.exec_driver_sql(query).scalars().all():
+        for action in actions:
+            yield f"ALTER TABLE {name} {action} ROW LEVEL SECURITY"
 
 
 def _find_tables(connection: Connection, words: _Words) -> Sequence[Any]:
     """Return all tables with rows of tenants, their partitions included, and their policies."""
-    tables = ", ".join(_oid(words.table(it)) for it in TABLES)
     return connection.exec_driver_sql(
         "SELECT c.oid::regclass::text AS name, c.relname, c.relispartition, c.relrowsecurity AND "
         "c.relforcerowsecurity AS is_forced, ARRAY(SELECT polname::text FROM pg_policy "
         "WHERE polrelid = c.oid) AS policies FROM pg_class c LEFT JOIN pg_inherits i "
-        f"ON i.inhrelid = c.oid WHERE c.oid IN ({tables}) OR i.inhparent IN ({tables}) ORDER BY 2"
+        f"ON i.inhrelid = c.oid WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) ORDER BY 2"
     ).all()
 
 
 def _read(connection: Connection, words: _Words) -> RowSecurity:
-    is_enabled, roles = _is_enabled(connection, words), {}
+    is_enabled, roles = is_secured(connection, words.ours), {}
     has_wall = _has(connection, words.table("roles"))
     if has_wall:
         query = f"SELECT role::text, tenant FROM {words.table('roles')} ORDER BY 1"  # noqa: S608
@@ -491,7 +516,7 @@ FROM pg_roles r WHERE rolname = $1
 
 
 def _add_role(connection: Connection, words: _Words, *, tenant: str, role: str) -> bool:
-    if not _is_enabled(connection, words):
+    if not is_secured(connection, words.ours):
         raise SchemaError("row security is not enabled: locus-store db row-security enable")
     _run(connection, _render_wall(words))
     bound = _read(connection, words).roles

@@ -357,19 +357,24 @@ class Repository(Reads):
         return list(self.connection.execute(found).scalars())
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
-        """Remove lines; their rows go first, so that a concurrent write is waited for."""
+        """Remove lines, locked first, so that a concurrent write is waited for.
+
+        They are deleted last: row security shows the rows of a line that exists.
+        """
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
         self.seen_records.clear()
         self.noted_thread = None
         removed = 0
         for some in split_batches(keys):
-            self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
+            locked = sa.select(lines.c.line).where(lines.c.line.in_(some))
+            self.connection.execute(locked.with_for_update()).all()
             self.unindex(some)
             for table in (t.writes, t.segments):
                 self.connection.execute(table.delete().where(table.c.line.in_(some)))
             gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
             removed += gone.rowcount
+            self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
         return removed
 
     # --- housekeeping
