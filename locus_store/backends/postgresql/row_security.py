@@ -8,9 +8,9 @@ setting leads to another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
@@ -30,6 +30,8 @@ from locus_store.sql.schema.tables import (
     make_tables,
 )
 from locus_store.types.arguments import check_tenant
+
+T = TypeVar("T")
 
 ROW_SECURITY_SETTING: Final = "row_security"
 """Row of ``settings`` that says that statements have to name their tenant."""
@@ -60,6 +62,8 @@ _PARENTS: Final = {
 
 _OWNED: Final = ("threads", "lines", "turns", "store")
 TABLES: Final = (*_OWNED, *_PARENTS)
+_ON_REQUEST: Final = ("search", "embeddings")
+_FIXED: Final = tuple(it for it in TABLES if it not in _ON_REQUEST)
 _POLICIES: Final = ("tenant", "administrator", "role")
 _KEYS: Final = {"threads": "thread", "lines": "line", "store": "item"}
 """The numbers that the server gives; a role of one tenant may not choose them."""
@@ -68,7 +72,7 @@ _SET_TENANT: Final = (
     f"(SELECT coalesce(nullif(current_setting('{TENANT}', true), ''), current_setting('{UNSET}')))"
 )
 _TENANT_OF_ROLE: Final = "(SELECT r.tenant FROM {roles} r WHERE r.role = {me})"
-_ME: Final = "to_regrole(quote_ident(current_user))"
+_ME: Final = "current_user"
 
 
 def guard(text: str, parameter: str = "$1") -> str:
@@ -130,8 +134,8 @@ def _render_policies(words: _Words, name: str, *, has_wall: bool) -> Iterator[st
         yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
     for it in _POLICIES:
         yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
-    # IS TRUE: without statistics, an index on the tenant looked better than one on the parent's key.
-    # `OR` the function: it also sees the parent's row that the same statement has just inserted.
+    # IS TRUE: without statistics, an index on the tenant looked better than one on the key. `OR`
+    # the function: it also sees the parent's row that the same statement has just inserted.
     rule = f"(tenant = {_SET_TENANT}) IS TRUE"
     if name in _PARENTS:
         parent, key = _PARENTS[name]
@@ -172,22 +176,18 @@ def _render_grants(words: _Words, name: str) -> Iterator[str]:
 def _render_wall(words: _Words) -> Iterator[str]:
     """Yield the statements that prepare for roles of one tenant; a second run changes nothing."""
     group, roles, owner = words.quote("tenants"), words.table("roles"), words.owner
-    yield (
-        f"DO $do$BEGIN CREATE ROLE {group} NOLOGIN; "
-        "EXCEPTION WHEN duplicate_object THEN NULL; END$do$"
-    )
+    yield _block(f"CREATE ROLE {group} NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL")
     yield (
         f"CREATE TABLE IF NOT EXISTS {roles} "
-        '(role regrole PRIMARY KEY, tenant varchar(64) COLLATE "C" NOT NULL)'
+        '(role varchar(63) COLLATE "C" PRIMARY KEY, tenant varchar(64) COLLATE "C" NOT NULL)'
     )
     yield f"ALTER TABLE {roles} OWNER TO {owner}"
     yield f"ALTER TABLE {roles} ENABLE ROW LEVEL SECURITY"
     yield f"DROP POLICY IF EXISTS {words.quote('role')} ON {roles}"
     yield words.policy(roles, "role", f"role = {_ME}", to=group, kind=" FOR SELECT")
-    yield (
-        "DO $do$BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', (SELECT nspname FROM "
-        f"pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = {_oid(roles)}), "
-        f"{_literal(group)}); END$do$"
+    yield _block(
+        "EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', (SELECT nspname FROM pg_class c JOIN "
+        f"pg_namespace n ON n.oid = relnamespace WHERE c.oid = {_oid(roles)}), {_literal(group)})"
     )
     common = ", ".join(map(words.table, ("settings", "version", "heads", "roles")))
     yield f"GRANT SELECT ON {common} TO {group}"
@@ -202,51 +202,73 @@ def _render_all(words: _Words, names: Sequence[str], *, has_wall: bool) -> Itera
     yield f"ALTER VIEW {words.table('heads')} SET (security_invoker = true)"
 
 
+def _render_if_made(words: _Words, name: str, statements: Iterable[str]) -> str:
+    """Return the statement that executes others if a table exists."""
+    exists = f"{_oid(words.table(name))} IS NOT NULL"
+    return _block(f"IF {exists} THEN {'; '.join(statements)}; END IF")
+
+
 def _render_enabled(words: _Words) -> str:
     settings, name = words.table("settings"), ROW_SECURITY_SETTING
     return (
-        f"INSERT INTO {settings} (name, value) VALUES ('{name}', 'on') "  # noqa: S608 - ours
+        f"INSERT INTO {settings} (name, value) VALUES ('{name}', 'on') "
         "ON CONFLICT (name) DO NOTHING"
     )
 
 
-def _render_disabled(words: _Words, names: Sequence[str]) -> Iterator[str]:
-    yield f"DELETE FROM {words.table('settings')} WHERE name = '{ROW_SECURITY_SETTING}'"  # noqa: S608
+def _render_open(words: _Words, name: str) -> Iterator[str]:
+    """Yield the statements that remove the policies of a table."""
+    table = words.table(name)
+    for it in _POLICIES:
+        yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
+    for action in ("NO FORCE", "DISABLE"):
+        yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
+
+
+def _render_disabled(words: _Words) -> Iterator[str]:
+    yield f"DELETE FROM {words.table('settings')} WHERE name = '{ROW_SECURITY_SETTING}'"
     yield f"ALTER VIEW {words.table('heads')} RESET (security_invoker)"
-    for name in names:
-        table = words.table(name)
-        for it in _POLICIES:
-            yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
-        yield f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY"
-        yield f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY"
+    for name in TABLES:
+        opened = _render_open(words, name)
+        yield from [_render_if_made(words, name, opened)] if name in _ON_REQUEST else opened
     for _, key in dict.fromkeys(_PARENTS.values()):
         yield f"DROP FUNCTION IF EXISTS {words.table(f'owns_{key}')}(bigint)"
+    group, roles = words.quote("tenants"), words.table("roles")
+    tables = ", ".join(map(words.table, (*_FIXED, "settings", "version", "heads")))
+    removed = f"REVOKE ALL ON {tables}, {roles} FROM {group}", f"DROP TABLE {roles}"
+    yield _render_if_made(words, "roles", removed)
 
 
 def _render_role(words: _Words, tenant: str, role: str) -> Iterator[str]:
     """Yield the statements that bind a role to a tenant."""
     quoted, key = words.dialect.identifier_preparer.quote(role), _literal(encode_key(tenant))
-    yield (
-        f"INSERT INTO {words.table('roles')} VALUES ({_literal(quoted)}::regrole, {key})"  # noqa: S608
-    )
+    yield f"INSERT INTO {words.table('roles')} VALUES ({_literal(role)}, {key})"
     yield f"GRANT {words.quote('tenants')} TO {quoted}"
     # So that the role's own SQL has it. Only some roles may set it; it decides nothing.
-    yield (
-        f"DO $do$BEGIN EXECUTE format('ALTER ROLE %s IN DATABASE %I SET {TENANT} = %L', "
-        f"{_literal(quoted)}, current_database(), {key}); "
-        "EXCEPTION WHEN insufficient_privilege THEN NULL; END$do$"
-    )
+    yield _render_default(quoted, f"SET {TENANT} = %L", f", {key}")
 
 
 def _render_removed_role(words: _Words, role: str) -> Iterator[str]:
     quoted = words.dialect.identifier_preparer.quote(role)
     yield f"REVOKE {words.quote('tenants')} FROM {quoted}"
-    yield f"DELETE FROM {words.table('roles')} WHERE role = {_literal(quoted)}::regrole"  # noqa: S608
-    yield (
-        f"DO $do$BEGIN EXECUTE format('ALTER ROLE %s IN DATABASE %I RESET {TENANT}', "
-        f"{_literal(quoted)}, current_database()); "
-        "EXCEPTION WHEN insufficient_privilege THEN NULL; END$do$"
+    yield f"DELETE FROM {words.table('roles')} WHERE role = {_literal(role)}"
+    yield _render_default(quoted, f"RESET {TENANT}")
+
+
+def _render_default(role: str, change: str, value: str = "") -> str:
+    """Return the statement that changes the setting with which a role's sessions begin."""
+    return _block(
+        f"EXECUTE format('ALTER ROLE %s IN DATABASE %I {change}', {_literal(role)}, "
+        f"current_database(){value}); EXCEPTION WHEN insufficient_privilege THEN NULL"
     )
+
+
+def _block(body: str) -> str:
+    """Return a statement that executes a body, whatever a name in it contains."""
+    tag = "do"
+    while f"${tag}$" in body:
+        tag += "o"
+    return f"DO ${tag}$BEGIN {body}; END${tag}$"
 
 
 def _literal(text: str) -> str:
@@ -341,14 +363,18 @@ def render_sql(
     dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy's
     ours = make_tables(check_prefix(prefix, "postgresql"), schema)
     words = _Words(dialect, ours, "CURRENT_ROLE")
-    fixed = [it for it in TABLES if hasattr(ours, it) and it != "embeddings"]
     made: list[str] = []
-    if action == "enable":
-        made = [_render_enabled(words), *_render_all(words, fixed, has_wall=False)]
+    if action in {"enable", "add-role"}:
+        has_wall = action == "add-role"
+        made = [_render_enabled(words), *_render_all(words, _FIXED, has_wall=has_wall)]
+        made += [
+            _render_if_made(words, it, _render_policies(words, it, has_wall=has_wall))
+            for it in _ON_REQUEST
+        ]
+        if has_wall:
+            made += _render_role(words, *values)
     elif action == "disable":
-        made = [*_render_disabled(words, fixed)]
-    elif action == "add-role":
-        made = [*_render_all(words, fixed, has_wall=True), *_render_role(words, *values)]
+        made = [*_render_disabled(words)]
     else:
         made = [*_render_removed_role(words, *values)]
     return "BEGIN;\n\n" + "".join(f"{it};\n\n" for it in (*made, "COMMIT"))
@@ -402,7 +428,9 @@ def see_all_tenants(connection: Connection) -> None:
     )
 
 
-def _run_on(target: Target, body: Any, prefix: str, schema: str | None) -> Any:
+def _run_on(
+    target: Target, body: Callable[[Connection, _Words], T], prefix: str, schema: str | None
+) -> T:
     name = get_dialect_name(target) if isinstance(target, str | sa.URL) else target.dialect.name
     if name != "postgresql":
         raise UnsupportedError(
@@ -411,7 +439,9 @@ def _run_on(target: Target, body: Any, prefix: str, schema: str | None) -> Any:
     return run_on(target, partial(_in_transaction, body=body), prefix=prefix, schema=schema)
 
 
-def _in_transaction(connection: Connection, ours: Tables, *, body: Any) -> Any:
+def _in_transaction(
+    connection: Connection, ours: Tables, *, body: Callable[[Connection, _Words], T]
+) -> T:
     with translate_owner_errors(connection, "row security"), lock(connection, ours):
         status = read_status(connection, ours)
         if status.settings is None or status.state != "ok":
@@ -430,7 +460,7 @@ def _make_words(connection: Connection, ours: Tables) -> _Words:
     return words._replace(owner=owner)
 
 
-def _run(connection: Connection, statements: Any) -> None:
+def _run(connection: Connection, statements: Iterable[str]) -> None:
     for statement in statements:
         connection.exec_driver_sql(statement)
 
@@ -458,12 +488,12 @@ def _disable(connection: Connection, words: _Words) -> bool:
     before = _read(connection, words)
     if before.roles:
         raise InvalidArgumentError(
-            f"the role {next(iter(before.roles))} is bound to a tenant, and would see all of them; "
+            f"the role {next(iter(before.roles))!r} is bound to a tenant, and would see all of them; "
             "remove it first: locus-store db row-security remove-role"
         )
     if not before.is_enabled:
         return False
-    _run(connection, _render_disabled(words, _list_tables(connection, words)))
+    _run(connection, _render_disabled(words))
     _run(connection, _render_partitions(connection, words.oids, "NO FORCE", "DISABLE"))
     return True
 
@@ -482,7 +512,8 @@ def _find_tables(connection: Connection, words: _Words) -> Sequence[Any]:
         "SELECT c.oid::regclass::text AS name, c.relname, c.relispartition, c.relrowsecurity AND "
         "c.relforcerowsecurity AS is_forced, ARRAY(SELECT polname::text FROM pg_policy "
         "WHERE polrelid = c.oid) AS policies FROM pg_class c LEFT JOIN pg_inherits i "
-        f"ON i.inhrelid = c.oid WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) ORDER BY 2"
+        f"ON i.inhrelid = c.oid WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) "
+        "ORDER BY 2"
     ).all()
 
 
@@ -490,7 +521,7 @@ def _read(connection: Connection, words: _Words) -> RowSecurity:
     is_enabled, roles = is_secured(connection, words.ours), {}
     has_wall = _has(connection, words.table("roles"))
     if has_wall:
-        query = f"SELECT role::text, tenant FROM {words.table('roles')} ORDER BY 1"  # noqa: S608
+        query = f"SELECT role, tenant FROM {words.table('roles')} ORDER BY 1"
         found = connection.exec_driver_sql(query)
         roles = {role: decode_key(tenant) for role, tenant in found}
     problems = []
@@ -507,7 +538,8 @@ def _read(connection: Connection, words: _Words) -> RowSecurity:
 
 
 _ROLE: Final = """
-SELECT rolsuper OR rolbypassrls OR rolcreaterole AS is_mighty, rolinherit AS inherits,
+SELECT rolsuper OR rolbypassrls OR rolcreaterole OR r.oid = (SELECT relowner FROM pg_class
+    WHERE oid = {threads}) AS is_mighty, rolinherit AS inherits,
   (SELECT min(b.rolname) FROM pg_roles b WHERE b.rolname <> r.rolname AND b.rolname <> $2
     AND pg_has_role(r.oid, b.oid, 'MEMBER') AND has_table_privilege(b.oid, {threads}, 'SELECT'))
     AS beyond
@@ -530,15 +562,15 @@ def _add_role(connection: Connection, words: _Words, *, tenant: str, role: str) 
     quoted = words.dialect.identifier_preparer.quote(role)
     if found is None:
         raise NotFoundError(f"there is no role {role!r}: CREATE ROLE {quoted} LOGIN PASSWORD '…'")
-    if quoted in bound:
-        if bound[quoted] != tenant:
-            raise InvalidArgumentError(f"the role {role!r} is bound to tenant {bound[quoted]!r}")
+    if role in bound:
+        if bound[role] != tenant:
+            raise InvalidArgumentError(f"the role {role!r} is bound to tenant {bound[role]!r}")
         return False
     if found.is_mighty or found.beyond:
         why = f"is a member of {found.beyond!r}" if found.beyond else "has more than plain rights"
         raise InvalidArgumentError(
             f"the role {role!r} could leave its tenant: it {why}; create a plain role for it "
-            "(no SUPERUSER, BYPASSRLS, CREATEROLE, and no role that reads the tables)"
+            "(no SUPERUSER, BYPASSRLS or CREATEROLE, not the owner, in no role that reads the tables)"
         )
     if not found.inherits:
         raise InvalidArgumentError(
@@ -550,8 +582,7 @@ def _add_role(connection: Connection, words: _Words, *, tenant: str, role: str) 
 
 
 def _remove_role(connection: Connection, words: _Words, *, role: str) -> bool:
-    quoted = words.dialect.identifier_preparer.quote(role)
-    if quoted not in _read(connection, words).roles:
+    if role not in _read(connection, words).roles:
         return False
     _run(connection, _render_removed_role(words, role))
     return True
