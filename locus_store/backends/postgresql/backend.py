@@ -31,8 +31,8 @@ from locus_store.backends.postgresql.replicas import (
     ReplicaReader,
     ask_through,
 )
-from locus_store.backends.postgresql.row_security import is_unset
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
+from locus_store.backends.postgresql.tenants import is_unset
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 from sqlalchemy.dialects.postgresql.base import PGDialect
@@ -40,16 +38,10 @@ from locus_store.backends.postgresql.failures import (
     is_lost,
     translate_owner_errors,
 )
-from locus_store.backends.postgresql.row_security import (
-    MARK,
-    ROW_SECURITY_SETTING,
-    TENANT,
-    guard,
-    is_unset,
-    secure,
-    see_all_tenants,
-)
+from locus_store.backends.postgresql.policies import ROW_SECURITY_SETTING
+from locus_store.backends.postgresql.row_security import secure, see_all_tenants
 from locus_store.backends.postgresql.statements import FastStatements
+from locus_store.backends.postgresql.tenants import is_unset, make_unset_error, name_tenant
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -58,8 +50,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.loops import await_to_end
-from locus_store.sql.columns.compiled import GUARD
-from locus_store.sql.columns.types import bind_text, encode_key
+from locus_store.sql.columns.types import bind_text
 from locus_store.sql.connections.database import (
     Database,
     LostConnectionError,
@@ -231,17 +222,6 @@ class _ServerFacts:
     has_row_security: bool = False
 
 
-def _guard(text: str, parameters: Sequence[Any], *, tenant: str) -> tuple[str, Sequence[Any]]:
-    """Let a statement set its tenant; see ``row_security.guard``."""
-    if f"'{TENANT}'" in text or not _GUARDED.match(text):
-        return text, parameters
-    return guard(text, f"${len(parameters) + 1}::text"), (*parameters, tenant)
-
-
-_GUARDED: Final = re.compile(rf"\W*(SELECT|WITH)\b|.*{re.escape(MARK)}", re.DOTALL)
-"""What ``guard`` takes."""
-
-
 class PostgreSQLDatabase(ServerDatabase):
     """A database behind a DSN, an engine or a pool.
 
@@ -296,20 +276,8 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def enter_tenant(self, connection: Connection) -> None:
         """Name the tenant of what follows, in the statement itself where each one commits."""
-        if not self.has_row_security:
-            return
-        tenant = encode_key(self.tenant)
-        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
-            guarding = partial(_guard, tenant=tenant)
-            connection.execution_options(**{GUARD: guarding})
-            event.listen(
-                connection,
-                "before_cursor_execute",
-                lambda _, __, text, parameters, *___: guarding(text, parameters),
-                retval=True,
-            )
-        else:
-            connection.execute(sa.select(set_config(TENANT, tenant)))
+        if self.has_row_security:
+            name_tenant(connection, self.tenant)
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""
@@ -381,13 +349,8 @@ class PostgreSQLDatabase(ServerDatabase):
             return ConnectionFailedError(
                 f"{where}: {reason}; the outcome of a save is unknown, and saving again is safe"
             )
-        if is_unset(exc):
-            return SchemaError(
-                f"{where}: row security was enabled after this object had opened the database; "
-                "nothing was read or written, and the next call names its tenant: call again"
-            )
         if self.is_lost_schema(exc):
-            return SchemaError(
+            return make_unset_error(exc, where) or SchemaError(
                 f"{where}: the tables of locus-store do not exist any more"
                 f" ({state}); restore a backup, or make "
                 "new ones: locus-store db upgrade"

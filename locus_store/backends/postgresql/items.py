@@ -21,7 +21,7 @@ from locus_store.backends.postgresql.columns import (
     set_config,
 )
 from locus_store.backends.postgresql.failures import get_sqlstate
-from locus_store.backends.postgresql.row_security import MARK
+from locus_store.backends.postgresql.tenants import MARK
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import after, bind_text, encode_key, encode_path
@@ -140,9 +140,7 @@ class PostgreSQLItems(Items):
     def renew(self, names: Sequence[Name]) -> None:
         c = self.store.c
         for some in split_batches(sorted(names)):
-            renewed = self.store.update().where(
-                c.item.in_(self.select_renewable(some)), sa.literal_column(MARK)
-            )
+            renewed = self.store.update().where(c.item.in_(self.select_renewable(some)))
             self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
 
     def sweep(self, limit: int) -> int:

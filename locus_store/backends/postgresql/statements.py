@@ -13,13 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
-from locus_store.backends.postgresql.row_security import MARK, guard
 from locus_store.backends.postgresql.save_parameters import (
     Appended,
     SaveGroup,
     SaveRow,
     render_parameters,
 )
+from locus_store.backends.postgresql.tenants import MARK, guard
 from locus_store.backends.postgresql.write_statements import (
     LONE_WRITES,
     PUT_WRITES,
