@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -50,6 +50,9 @@ class Repository(Reads):
     """The result of the query; ``None`` before the query."""
 
     # --- dialect hooks
+
+    parents_go_last: ClassVar[bool] = False
+    """Rows are visible while the row of their line is: row security may be enabled."""
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
         """Prevent other transactions from changing threads, or a line of them, until the commit.
@@ -357,24 +360,25 @@ class Repository(Reads):
         return list(self.connection.execute(found).scalars())
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
-        """Remove lines, locked first, so that a concurrent write is waited for.
-
-        They are deleted last: row security shows the rows of a line that exists.
-        """
+        """Remove lines; their rows are locked first, so that a concurrent write is waited for."""
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
         self.seen_records.clear()
         self.noted_thread = None
         removed = 0
         for some in split_batches(keys):
-            locked = sa.select(lines.c.line).where(lines.c.line.in_(some))
-            self.connection.execute(locked.with_for_update()).all()
+            is_one = lines.c.line.in_(some)
+            locked = sa.select(lines.c.line).where(is_one).with_for_update()
+            self.connection.execute(
+                locked if self.parents_go_last else lines.delete().where(is_one)
+            )
             self.unindex(some)
             for table in (t.writes, t.segments):
                 self.connection.execute(table.delete().where(table.c.line.in_(some)))
             gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
             removed += gone.rowcount
-            self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
+            if self.parents_go_last:
+                self.connection.execute(lines.delete().where(is_one))
         return removed
 
     # --- housekeeping
