@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import orjson
@@ -89,11 +88,21 @@ _PART_BYTES: Final = 500_000
 """Words of one row of the index: a tsvector has 1 MB at most."""
 
 
+LONGEST_PAUSE: Final = "10s"
+"""Between two statements of a transaction that locks a turn; then the server ends the session."""
+
+
 class PostgreSQLRepository(IndexedRepository):
     """PostgreSQL's implementations of the hooks."""
 
     rounding = timedelta()
     parents_go_last = True
+
+    def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
+        """See ``Scoped``. In a transaction of the caller's, only the caller limits the pauses."""
+        if self.connection.in_nested_transaction():
+            return ()
+        return (set_config("idle_in_transaction_session_timeout", LONGEST_PAUSE),)
 
     def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         return column.op("LIKE", is_comparison=True)(bind_text(pattern))
@@ -215,12 +224,10 @@ def _lexeme(word: str) -> str:
 # --- transactions
 
 
-@dataclass(slots=True)
-class _ServerFacts:
-    """Facts about the opened database, shared by the objects of all tenants."""
-
-    fast: FastStatements
-    has_row_security: bool = False
+@lru_cache(maxsize=64)
+def _make_statements(tables: Tables, **has: bool) -> FastStatements:
+    dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
+    return FastStatements(tables, dialect, **has)
 
 
 class PostgreSQLDatabase(ServerDatabase):
@@ -247,37 +254,29 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self._server = _ServerFacts(self._make_statements())
 
     @property
     def fast(self) -> FastStatements:
         """The statements for the opened database."""
-        return self._server.fast
-
-    @property
-    def has_row_security(self) -> bool:
-        """True if statements have to name their tenant to the server."""
-        return self._server.has_row_security
+        facts = self._facts
+        return _make_statements(
+            self.tables,
+            has_partitions=facts.has_partitions,
+            has_row_security=facts.has_row_security,
+        )
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         self.enter_tenant(connection)
         return PostgreSQLRepository(connection, self.scope)
 
-    def _make_statements(self, **has: bool) -> FastStatements:
-        dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
-        return FastStatements(self.tables, dialect, **has)
-
     def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
-        self._server.has_row_security = ROW_SECURITY_SETTING in settings.raw
-        self._server.fast = self._make_statements(
-            has_partitions=PARTITIONS_SETTING in settings.raw,
-            has_row_security=self.has_row_security,
-        )
+        self._facts.has_partitions = PARTITIONS_SETTING in settings.raw
+        self._facts.has_row_security = ROW_SECURITY_SETTING in settings.raw
 
     def enter_tenant(self, connection: Connection) -> None:
         """Name the tenant of what follows, in the statement itself where each one commits."""
-        if self.has_row_security:
+        if self._facts.has_row_security:
             name_tenant(connection, self.tenant)
 
     def begin_write(self, connection: Connection) -> None:

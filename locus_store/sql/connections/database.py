@@ -34,6 +34,12 @@ class OpenedDatabase:
     user_id_type: UserIdType = "string"
     """The type of the column for users' ids."""
 
+    has_partitions: bool = False
+    """The tables are divided by line."""
+
+    has_row_security: bool = False
+    """Statements have to name their tenant to the server."""
+
 
 class Database(ForTenants, ABC):
     """A database, its tables, and a tenant.
@@ -225,6 +231,11 @@ class Database(ForTenants, ABC):
 
 class ServerDatabase(Database):
     """A database behind connections that may be lost."""
+
+    @property
+    def has_partitions(self) -> bool:
+        """True if tables are divided by line."""
+        return self._facts.has_partitions
 
     @abstractmethod
     def is_lost_race(self, exc: BaseException) -> bool:
