@@ -40,7 +40,7 @@ from locus_store.versions.threads import Thread, ThreadTransaction
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_heartbeats")]
 
 Patch = pytest.MonkeyPatch
 Fault = Callable[[Patch], None]

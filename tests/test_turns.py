@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from locus_store.blocking import open_checkpointer as open_blocking
 from locus_store.effects import BEAT, NAMESPACE
 from locus_store.runtime import holding
 from locus_store.testing.turns import run_outside
+from locus_store.types.turns import TurnStep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,10 +54,7 @@ async def test_a_turn_that_was_taken_away_is_known_to_be_lost(url: str) -> None:
             await asyncio.to_thread(bool)
 
 
-async def test_the_thread_of_renewals_ends_with_the_last_turn(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "_heartbeats", holding.Heartbeats())  # a broken double left a turn
+async def test_the_thread_of_renewals_ends_with_the_last_turn(url: str) -> None:
     before = set(threading.enumerate())
     async with open_checkpointer(url) as checkpointer:
         async with checkpointer.turn("t"), checkpointer.turn("u"):
@@ -161,35 +161,6 @@ async def test_a_turn_that_cannot_be_ended_is_logged(
     assert "'t' was not ended (no way to the storage); it expires in 30.0 s" in record.getMessage()
 
 
-@pytest.mark.full
-async def test_a_session_of_a_framework_has_turns(url: str) -> None:
-    adapters = pytest.importorskip("locus_store.adapters.openai_agents")
-    session = adapters.LocusSession.from_url("s", url)
-    async with session.turn("s"):
-        await session.add_items([{"role": "user", "content": "Hello."}])
-        with pytest.raises(TurnError, match="belongs to no turn"):
-            await run_outside(session.add_items([{"role": "user", "content": "Hello."}]))
-    assert len(await session.get_items()) == 1
-    await session.close()
-
-
-@pytest.mark.full
-def test_a_graph_runs_in_a_turn(url: str) -> None:
-    langgraph = pytest.importorskip("langgraph.graph")
-    from locus_store.adapters.langgraph import LangGraphSaver
-
-    builder = langgraph.StateGraph(dict).add_node("say", lambda _: {"said": "hello"})
-    with LangGraphSaver.from_url(url) as saver:
-        graph = builder.add_edge(langgraph.START, "say").compile(checkpointer=saver)
-        config = {"configurable": {"thread_id": "t"}}
-        with saver.turn("t"):
-            graph.invoke({"said": ""}, config)
-            with pytest.raises(TurnError):
-                contextvars.Context().run(graph.invoke, {"said": ""}, config)
-        assert graph.invoke({"said": ""}, config) == {"said": "hello"}
-        assert saver.setup() is not None
-
-
 def test_an_effect_renews_its_lease_within_a_turn(url: str) -> None:
     async def list_places() -> list[int]:
         async with open_checkpointer(url) as checkpointer:
@@ -201,3 +172,17 @@ def test_an_effect_renews_its_lease_within_a_turn(url: str) -> None:
 
     with open_blocking(url, state_type=dict) as checkpointer, checkpointer.turn("t"):
         assert BEAT in checkpointer.effect("t", "k", call, lease_seconds=LEASE)
+
+
+async def test_a_queue_that_never_ends_lets_no_document_grow() -> None:
+    checkpointer = MemoryCheckpointer(state_type=dict)
+    await checkpointer.save({"n": 1}, "t")
+    backend, sizes = checkpointer.backend, []
+    step = TurnStep(thread_id="t", turn_key="0", owner="me", lease_seconds=60, entry="queue")
+    await backend.step_turn(step)
+    for n in range(2000):
+        await backend.step_turn(replace(step, turn_key=str(n + 1)))
+        await backend.end_turn("t", str(n))
+        sizes.append(len(backend._documents.get("t").content))
+    assert any(after < before for before, after in pairwise(sizes))
+    assert sizes[-1] < len(sizes) * min(sizes) / 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -11,10 +12,13 @@ from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import log_reads
+from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
+from locus_store.sql.connections.backend import make_writing
 from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
+from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository, settle
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
@@ -35,12 +39,7 @@ from locus_store.types.messages import (
 from locus_store.types.thread_info import require_owner, require_user_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from sqlalchemy.engine import Connection
-
     from locus_store.sql.connections.backend import ConnectedBackend
-    from locus_store.sql.threads.reads import Reads
 
 CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""
@@ -327,6 +326,7 @@ class SqlMessageLog(BaseMessageLog):
         self.needs_no_loop = needs_no_loop(backend)
         self._owns = owns
         self._shared = backend.shared
+        record_calls(self, self._shared.database.audit, OF_MESSAGES, READS_OF_MESSAGES)
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "MessageLog", 1)
@@ -339,16 +339,8 @@ class SqlMessageLog(BaseMessageLog):
     # --- running
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
-        database = self._shared.database
-
-        def run(connection: Connection) -> T:
-            repository = database.make_repository(connection)
-            result = body(repository)
-            repository.finish()
-            return result
-
         with self._shared.translating():
-            return await self._shared.runner.write(run)
+            return await self._shared.runner.write(make_writing(self._shared.database, body))
 
     async def _query(self, body: Callable[[Reads], T]) -> T:
         """Run a body of one statement."""

@@ -14,7 +14,9 @@ from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,
     HIDDEN_BATCH,
+    IS_SIDE_BRANCH,
     RECORD_OVERHEAD,
+    SIDE_BRANCH,
     Line,
     Lines,
     Record,
@@ -293,7 +295,8 @@ def _write(
         checkpoint_id=request.checkpoint_id,
         digest=request.change.tree.digest,
         metadata=dict(request.metadata),
-        labels=dict(request.labels),
+        labels={name: it for name, it in request.labels.items() if name != SIDE_BRANCH}
+        | ({} if place.moves_head else {SIDE_BRANCH: IS_SIDE_BRANCH}),
     )
     lines.append(line, record, payload)
     line.last_sequence = sequence

@@ -465,10 +465,12 @@ class ThreadTransaction:
             place.is_placeholder, place.expires_at = True, max(it.until for it in live)
         if self.thread is not None:
             self.thread.tickets = self.tickets if live else ()
+            if self.old is not None and self.old.tickets != self.thread.tickets:
+                # Without tickets, and once in so many changes of them, a document is rewritten.
+                is_time = not live or self.now.microsecond % turns.KEPT_CHANGES == 0
+                self.adds_only = self.adds_only and not is_time
         elif self.old is not None and self.old.is_placeholder:
             self.drops = True
-        if self.old is not None and self.old.tickets and not live:
-            self.adds_only = False  # the whole document is written, and has no trace of them
         for history, row in self.added:
             if isinstance(row, Row):
                 row.line_changes = _list_line_changes(self, history.line, row.record.sequence)

@@ -1,10 +1,13 @@
-"""The session store of the Claude Agent SDK, over a message log."""
+"""The session store of the Claude Agent SDK, and its tools whose calls are effects."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Self, cast
 
 from claude_agent_sdk import (
+    SdkMcpTool,
     SessionKey,
     SessionListSubkeysKey,
     SessionStore,
@@ -13,6 +16,7 @@ from claude_agent_sdk import (
     SessionSummaryEntry,
     fold_session_summary,
 )
+from typing_extensions import Unpack
 
 from locus_store.adapters.logs import (
     LogAdapter,
@@ -23,10 +27,13 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConflictError
+from locus_store.effects import RunsEffects
+from locus_store.errors import ConflictError, TurnError
 from locus_store.messages import ROLE, BaseMessageLog, LogInfo, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
+from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_user
+from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
 SUMMARY: Final = "claude-summary"
@@ -75,6 +82,10 @@ class LocusSessionStore(LogAdapter, SessionStore):
         opened._owns = True
         return opened
 
+    def turn(self, key: SessionKey, **options: Unpack[TurnOptions]) -> HeldTurn:  # type: ignore[override]
+        """Return the turn of a session, to be held around a query; see ``HasTurns.turn``."""
+        return super().turn(_log_of(key)[0], **options)
+
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         thread_id, namespace = _log_of(key)
         messages = [_message(cast("dict[str, Any]", it)) for it in entries]
@@ -105,6 +116,8 @@ class LocusSessionStore(LogAdapter, SessionStore):
                 also={"": messages},
                 user_id=self.user_id,
             )
+        except TurnError:
+            raise
         except ConflictError:
             return False
         return True
@@ -164,3 +177,34 @@ def _message(entry: dict[str, Any]) -> NewMessage:
         uuid if isinstance(uuid, str) and uuid else None,
         text=READABLE.get_text(entry),
     )
+
+
+def durable_tool(
+    tool: SdkMcpTool[Any],
+    checkpointer: RunsEffects,
+    thread_id: str,
+    key: Callable[[Any], str],
+    **options: Any,
+) -> SdkMcpTool[Any]:
+    """Return a tool for ``create_sdk_mcp_server`` each of whose calls is made once.
+
+    After a crash the model asks again, and the SDK gives its call a new id. So the arguments name
+    the call.
+
+    Args:
+        tool: Made by ``tool`` of the SDK. It should raise errors: a result with ``is_error`` is
+            kept.
+        checkpointer: An asynchronous checkpointer, or a saver.
+        thread_id: The thread of the effects.
+        key: Returns the key of the effect for the arguments, for example the id of an order.
+        options: Of ``effect``.
+    """
+
+    async def run(arguments: Any) -> Any:
+        async def call(_: str) -> Any:
+            return await tool.handler(arguments)
+
+        name = f"{tool.name}:{key(arguments)}"
+        return await checkpointer.effect(thread_id, name, call, arguments=arguments, **options)
+
+    return replace(tool, handler=run)

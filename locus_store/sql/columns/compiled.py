@@ -11,19 +11,22 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.engine.interfaces import DBAPICursor
 
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection, Dialect
-    from sqlalchemy.engine.interfaces import DBAPICursor
-
     Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
 
 
 _Convert = Callable[[Any], Any]
 _Reader = Callable[[Sequence[Any], set[type]], Sequence[Any] | None]
 """See ``ReadsColumn``."""
+
+GUARD: Final = "locus_store_guard"
+"""Execution option of a connection: a function of a statement's text and parameters, which it
+changes for a server that keeps tenants apart."""
 
 _MANY_ROWS: Final = 8
 """Rows that are converted by column: a column often has one value in all rows."""
@@ -199,7 +202,10 @@ class Compiled:
 
     def _executed(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:
         cursor: DBAPICursor = connection.connection.cursor()
-        cursor.execute(self._text, self._bound(values))
+        text, bound = self._text, self._bound(values)
+        if guard := connection.get_execution_options().get(GUARD):
+            text, bound = guard(text, bound)
+        cursor.execute(text, bound)
         return cursor
 
     def _bound(self, values: Mapping[str, Any]) -> list[Any]:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from sqlalchemy.engine import Connection
 
 from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
@@ -21,9 +24,6 @@ from locus_store.sql.connections.lending import LeasingPool, dispose, greenlet_s
 from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-
-    from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.connections.backend import Body
