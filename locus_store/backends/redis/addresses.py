@@ -21,7 +21,7 @@ from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, Lo
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.facts import Fact
-from locus_store.types.options import fill_defaults
+from locus_store.types.options import fill_defaults, suggest_option
 
 ALIVE: Final = {
     "TCP_KEEPIDLE": 30,
@@ -144,7 +144,9 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
             sample.connection_pool.make_connection()
     except TypeError as exc:
         name = re.search(r"unexpected keyword argument '(\w+)'", str(exc))
-        message = f"no option {name[1]!r}" if name else "an option is not valid"
+        message = "an option is not valid"
+        if name:
+            message = f"no option {name[1]!r}{suggest_option(name[1], ())}"
         raise InvalidArgumentError(f"the URL of Redis {where}: {message}") from None
     except (driver.RedisError, RedisClusterException, ValueError, OSError) as exc:
         what = type(exc).__name__
