@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from locus_store.runtime.background import Background
     from locus_store.runtime.gathering import PerLoop
-    from locus_store.sql.connections.backend import Translation
-    from locus_store.sql.connections.database import Database
     from locus_store.sql.threads.repository import Repository
     from locus_store.sql.threads.statements import Scope
 
@@ -89,7 +87,7 @@ def make_audit(options: Mapping[str, Any]) -> Audit | None:
 
 
 @dataclass(slots=True)
-class Call:
+class RecordedCall:
     """A call of a method, as far as its row says."""
 
     audit: Audit
@@ -106,7 +104,7 @@ class Call:
             return
         is_side = isinstance(result, Written) and result.outcome == "side"
         detail = {**self.detail, **_describe_result(result)}
-        made = Call(self.audit, self.who, self.method, thread_id or self.thread_id, detail)
+        made = RecordedCall(self.audit, self.who, self.method, thread_id or self.thread_id, detail)
         made.write(connection, scope, "side" if is_side else DONE)
 
     def make_values(self) -> dict[str, Any]:
@@ -142,13 +140,13 @@ def _dump(detail: Mapping[str, Any]) -> str | None:
 _encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
-_call: ContextVar[Call | None] = ContextVar("locus_store_audited_call", default=None)
+_call: ContextVar[RecordedCall | None] = ContextVar("locus_store_audited_call", default=None)
 
 
-def get_call(database: Database) -> Call | None:
-    """Return the call that is under way on a database, if it is recorded."""
+def get_call(audit: Audit | None) -> RecordedCall | None:
+    """Return the call that is under way on a storage, if it is recorded."""
     call = _call.get()
-    return call if call is not None and call.audit is database.audit else None
+    return call if call is not None and call.audit is audit else None
 
 
 # --- which methods, and what is said of them
@@ -202,7 +200,7 @@ def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[.
     @wraps(method)
     async def run_method(self: Any, *args: Any, **kwargs: Any) -> Any:
         backend = getattr(self, "backend", self)
-        outer = get_call(backend.shared.database)
+        outer = get_call(backend.shared.database.audit)
         if outer is not None and reads:
             return await method(self, *args, **kwargs)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -277,25 +275,25 @@ class SqlAudit:
     """The part of a backend that records calls by themselves, and seals entries."""
 
     _background: PerLoop[Background]
-    _database: Database
+    _database: Any
     _runner: Any
-    _translating: Callable[[], Translation]
+    _translating: Callable[[], Any]
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
 
-    def make_call(self, method: str, thread_id: str | None, detail: dict[str, Any]) -> Call:
+    def make_call(self, method: str, thread_id: str | None, detail: dict[str, Any]) -> RecordedCall:
         """Return a call by the one who acts now."""
         audit = self._database.audit
         assert audit is not None  # noqa: S101  (calls are recorded)
-        return Call(audit, get_actor() or audit.who, method, thread_id, detail)
+        return RecordedCall(audit, get_actor() or audit.who, method, thread_id, detail)
 
-    async def record_alone(self, call: Call, result: str) -> None:
+    async def record_alone(self, call: RecordedCall, result: str) -> None:
         """Write the row of a call in a transaction of its own."""
         database = self._database
         with self._translating():
             await self._runner.write(lambda it: call.write(it, database.scope, result))
 
-    async def record_refusal(self, call: Call, result: str) -> None:
+    async def record_refusal(self, call: RecordedCall, result: str) -> None:
         """Write the row of a call that was refused; a failure is logged."""
         try:
             check_text("thread_id", call.thread_id or "-")

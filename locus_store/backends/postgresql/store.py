@@ -18,7 +18,7 @@ from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.backends.postgresql.options import PostgreSQLOptions
 from locus_store.backends.postgresql.statements import render_audited, render_turn_condition
-from locus_store.sql.audit import Call, get_call
+from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.pool import PooledRunner
@@ -168,7 +168,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
         database = self._shared.database
         write = runner.write if change.also else runner.write_once
         thread_id = None if change.also else change.thread_id
-        call = get_call(database)
+        call = get_call(database.audit)
         with self._shared.translating():
             return await write(
                 lambda it: _append(it, database.scope, change, call), thread_id=thread_id
@@ -179,7 +179,9 @@ class _NotPlainError(Exception):
     """The thread has expired or is not the user's, or the schema is another one."""
 
 
-def _append(connection: Connection, scope: Scope, change: LogChange, call: Call | None) -> int:
+def _append(
+    connection: Connection, scope: Scope, change: LogChange, call: RecordedCall | None
+) -> int:
     tables, quote = scope.tables, connection.dialect.identifier_preparer
     statement = _statement(tables, quote, is_recorded=call is not None)
     revision = 0
