@@ -222,17 +222,17 @@ def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[.
     return run_method
 
 
-def _describe(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+def _describe(arguments: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Return the thread and the ids among a method's arguments; never a value."""
-    if (save := given.get("save")) is not None:
+    if (save := arguments.get("save")) is not None:
         detail = {"checkpoint_id": save.checkpoint_id}
         return save.thread_id, detail | ({"namespace": save.namespace} if save.namespace else {})
-    subject = next((given[it] for it in _SUBJECTS if it in given), None)
-    found = {it: given.get(it) or getattr(subject, it, None) for it in _IDS}
-    detail = {name: it for name, it in found.items() if it}
-    if changes := given.get("changes"):
+    subject = next((arguments[it] for it in _SUBJECTS if it in arguments), None)
+    found = {name: arguments.get(name) or getattr(subject, name, None) for name in _IDS}
+    detail = {name: value for name, value in found.items() if value}
+    if changes := arguments.get("changes"):
         detail["items"] = [[*it.namespace, it.key] for it in changes if isinstance(it, Change)]
-    if names := given.get("names"):
+    if names := arguments.get("names"):
         detail["items"] = [[*namespace, key] for namespace, key in names]
     if puts := getattr(subject, "puts", None):
         detail["messages"] = len(puts)
@@ -240,7 +240,7 @@ def _describe(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
         detail["also"] = [[it.thread_id, it.namespace] for it in also]
     if cut := getattr(subject, "cut", None):
         detail["cut"] = cut.kind
-    thread_id = given.get("thread_id") or given.get("dest_thread_id")
+    thread_id = arguments.get("thread_id") or arguments.get("dest_thread_id")
     return thread_id or getattr(subject, "thread_id", None), detail
 
 
@@ -350,80 +350,94 @@ class SqlAudit:
     async def list_audited(self) -> list[str]:
         """Return the tenants that have entries or seals."""
 
-        def read(it: Repository) -> list[str]:
-            found = (sa.select(table.c.tenant) for table in (it.tables.audit, it.tables.seals))
-            return sorted(it.connection.execute(sa.union(*found)).scalars())
+        def read(repository: Repository) -> list[str]:
+            found = (
+                sa.select(table.c.tenant)
+                for table in (repository.tables.audit, repository.tables.seals)
+            )
+            return sorted(repository.connection.execute(sa.union(*found)).scalars())
 
         return await self._query(read, self._runner)
 
 
-def _list_seals(it: Repository, after: int, limit: int) -> list[Seal]:
-    seals = it.tables.seals
-    query = sa.select(seals).where(seals.c.tenant == it.scope.tenant, seals.c.number > after)
-    rows = it.connection.execute(query.order_by(seals.c.number).limit(limit))
+def _list_seals(repository: Repository, after: int, limit: int) -> list[Seal]:
+    seals = repository.tables.seals
+    query = sa.select(seals).where(
+        seals.c.tenant == repository.scope.tenant, seals.c.number > after
+    )
+    rows = repository.connection.execute(query.order_by(seals.c.number).limit(limit))
     return [Seal(**row._mapping) for row in rows]  # noqa: SLF001  (of the interface)
 
 
-def _read_last_seal(it: Repository) -> Seal | None:
-    seals = it.tables.seals
-    query = sa.select(seals).where(seals.c.tenant == it.scope.tenant)
-    row = it.connection.execute(query.order_by(seals.c.number.desc()).limit(1)).first()
+def _read_last_seal(repository: Repository) -> Seal | None:
+    seals = repository.tables.seals
+    query = sa.select(seals).where(seals.c.tenant == repository.scope.tenant)
+    row = repository.connection.execute(query.order_by(seals.c.number.desc()).limit(1)).first()
     return None if row is None else Seal(**row._mapping)  # noqa: SLF001  (of the interface)
 
 
-def _list_entries(it: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
-    c = it.tables.audit.c
+def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
+    c = repository.tables.audit.c
     query = sa.select(*(c[name] for name in AuditEntry._fields)).where(
-        c.tenant == it.scope.tenant, c.entry > after, c.entry <= upto
+        c.tenant == repository.scope.tenant, c.entry > after, c.entry <= upto
     )
-    return [AuditEntry(*row) for row in it.connection.execute(query.order_by(c.entry).limit(limit))]
+    return [
+        AuditEntry(*row)
+        for row in repository.connection.execute(query.order_by(c.entry).limit(limit))
+    ]
 
 
-def find_unsealed(it: Repository) -> tuple[Seal | None, int, list[AuditEntry]] | None:
+def find_unsealed(repository: Repository) -> tuple[Seal | None, int, list[AuditEntry]] | None:
     """Return the last seal, the oldest transaction, and entries that no seal has; or ``None``."""
-    oldest = it.read_oldest_transaction()
-    window = _read_window(it)
+    oldest = repository.read_oldest_transaction()
+    window = _read_window(repository)
     found: list[AuditEntry] = []
     after = window.floor
-    while len(found) < MOST_SEALED and (page := _list_entries(it, after, LAST, MOST_SEALED)):
+    while len(found) < MOST_SEALED and (
+        page := _list_entries(repository, after, LAST, MOST_SEALED)
+    ):
         found += [one for one in page if not window.has(one.entry)]
         after = page[-1].entry
     return (window.last, oldest, found[:MOST_SEALED]) if found else None
 
 
-def _read_window(it: Repository) -> Window:
+def _read_window(repository: Repository) -> Window:
     """Return the last seals, as far as the next one depends on them."""
-    c, window, last = it.tables.seals.c, Window(), _read_last_seal(it)
+    c, window, last = repository.tables.seals.c, Window(), _read_last_seal(repository)
     if last is not None:
         ended = sa.select(sa.func.max(c.number)).where(
-            c.tenant == it.scope.tenant, c.newest <= last.oldest
+            c.tenant == repository.scope.tenant, c.newest <= last.oldest
         )
-        first = it.connection.execute(ended).scalar() or 1
+        first = repository.connection.execute(ended).scalar() or 1
         while window.last is None or window.last.number < last.number:
-            for seal in _list_seals(it, window.last.number if window.last else first - 1, 1):
+            for seal in _list_seals(
+                repository, window.last.number if window.last else first - 1, 1
+            ):
                 window.add(seal)
     return window
 
 
 def put_seal(
-    it: Repository, *, before: Seal | None, oldest: int, highest: int, leaves: bytes
+    repository: Repository, *, before: Seal | None, oldest: int, highest: int, leaves: bytes
 ) -> bool:
     """Put a seal behind another one; ``False``: another process has done so."""
-    c = it.tables.seals.c
-    last = sa.select(sa.func.max(c.number)).where(c.tenant == it.scope.tenant)
+    c = repository.tables.seals.c
+    last = sa.select(sa.func.max(c.number)).where(c.tenant == repository.scope.tenant)
     number = before.number if before else 0
-    if (it.connection.execute(last).scalar() or 0) != number:
+    if (repository.connection.execute(last).scalar() or 0) != number:
         return False
     seal = Seal(
-        tenant=it.scope.tenant,
+        tenant=repository.scope.tenant,
         number=number + 1,
-        sealed_at=it.connection.execute(sa.select(now())).scalar_one(),
+        sealed_at=repository.connection.execute(sa.select(now())).scalar_one(),
         highest=highest,
         oldest=oldest,
-        newest=it.read_own_transaction(),
+        newest=repository.read_own_transaction(),
         leaves=leaves,
     )
     values = {name: getattr(seal, name) for name in c.keys()}  # noqa: SIM118  (no dict)
     root = seal.compute_root(before)
-    it.connection.execute(it.tables.seals.insert().values(**values | {"root": root}))
+    repository.connection.execute(
+        repository.tables.seals.insert().values(**values | {"root": root})
+    )
     return True

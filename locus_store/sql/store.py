@@ -187,10 +187,10 @@ class SqlStore(BaseStore):
     async def _write(self, body: Callable[[Items], T]) -> T:
         call = get_call(self._shared.database.audit)
 
-        def write(it: Items) -> T:
-            result = body(it)
+        def write(items: Items) -> T:
+            result = body(items)
             if call is not None:
-                call.record(it.connection, it.context.scope, result)
+                call.record(items.connection, items.context.scope, result)
             return result
 
         with self._shared.translating():
@@ -332,12 +332,12 @@ class _Changes(list[Change]):
         self.call = call
 
 
-def _apply(it: Items, batches: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+def _apply(items: Items, batches: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
     """Apply batches of changes, and record the calls that are recorded."""
-    outcomes = it.apply(batches, waits=waits)
+    outcomes = items.apply(batches, waits=waits)
     for batch, outcome in zip(batches, outcomes, strict=True):
         if isinstance(batch, _Changes) and isinstance(outcome, list):
-            batch.call.record(it.connection, it.context.scope, outcome)
+            batch.call.record(items.connection, items.context.scope, outcome)
     return outcomes
 
 

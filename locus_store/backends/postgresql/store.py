@@ -183,7 +183,7 @@ def _append(
     connection: Connection, scope: Scope, change: LogChange, call: RecordedCall | None
 ) -> int:
     tables, quote = scope.tables, connection.dialect.identifier_preparer
-    statement = _statement(tables, quote, is_recorded=call is not None)
+    statement = _statement(tables, quote, has_audit=call is not None)
     revision = 0
     for edit in change.split():
         require_user_id(edit.user_id, tables.user_id_type)
@@ -306,7 +306,7 @@ _USERS: Final = {"string": "text", "int": "integer", "bigint": "bigint"}
 
 
 @lru_cache(maxsize=64)
-def _statement(tables: Tables, quote: IdentifierPreparer, *, is_recorded: bool) -> sa.TextClause:
+def _statement(tables: Tables, quote: IdentifierPreparer, *, has_audit: bool) -> sa.TextClause:
     """Return the statement that appends a batch, and records the call."""
     names = {it: quote.format_table(getattr(tables, it)) for it in _TABLES}
     users = _USERS[tables.user_id_type]
@@ -320,7 +320,7 @@ def _statement(tables: Tables, quote: IdentifierPreparer, *, is_recorded: bool) 
         **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),
     }
     audited = ""
-    if is_recorded:
+    if has_audit:
         parts = {it: f":{it}" for it in ("tenant", "who", "thread_id", "detail")}
         audited = render_audited(names["audit"], "change", "look WHERE does", **parts)
         kinds |= dict.fromkeys(("who", "detail"), PlainText())
