@@ -290,8 +290,13 @@ class SqlAudit:
     async def record_alone(self, call: RecordedCall, result: str) -> None:
         """Write the row of a call in a transaction of its own."""
         database = self._database
+
+        def write(connection: Connection) -> None:
+            database.enter_tenant(connection)
+            call.write(connection, database.scope, result)
+
         with self._translating():
-            await self._runner.write(lambda it: call.write(it, database.scope, result))
+            await self._runner.write(write)
 
     async def record_refusal(self, call: RecordedCall, result: str) -> None:
         """Write the row of a call that was refused; a failure is logged."""

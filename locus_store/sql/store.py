@@ -171,6 +171,10 @@ class SqlStore(BaseStore):
 
     # --- running
 
+    def _items(self, connection: Connection, context: StoreContext) -> Items:
+        self._shared.database.enter_tenant(connection)
+        return self.items(connection, context)
+
     async def _change(self, body: Callable[[Connection], T]) -> T:
         """Run a body that writes."""
         return await self._shared.runner.write(body)
@@ -182,7 +186,7 @@ class SqlStore(BaseStore):
     async def _written(self, body: Callable[[Items], T]) -> T:
         """Run a body that writes, without translating the driver's errors."""
         context = await self._opened()
-        return await self._change(lambda it: body(self.items(it, context)))
+        return await self._change(lambda it: body(self._items(it, context)))
 
     async def _write(self, body: Callable[[Items], T]) -> T:
         call = get_call(self._shared.database.audit)
@@ -204,18 +208,18 @@ class SqlStore(BaseStore):
         context = await self._opened()
         with self._shared.translating():
             database = self._shared.database
-            return await run_joined(database, connection, lambda it: body(self.items(it, context)))
+            return await run_joined(database, connection, lambda it: body(self._items(it, context)))
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that needs no snapshot shared by several statements."""
         context = await self._opened()
         with self._shared.translating():
-            return await self._shared.reader.query(lambda it: body(self.items(it, context)))
+            return await self._shared.reader.query(lambda it: body(self._items(it, context)))
 
     async def _read(self, body: Callable[[Items], T]) -> T:
         context = await self._opened()
         with self._shared.translating():
-            return await self._shared.reader.read(lambda it: body(self.items(it, context)))
+            return await self._shared.reader.read(lambda it: body(self._items(it, context)))
 
     # --- in groups
 

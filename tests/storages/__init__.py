@@ -195,6 +195,7 @@ STORAGES: Final = {
     "postgresql-ungrouped": Kind("postgresql.Ungrouped", ONE, wraps("connection")),
     "postgresql-segments": Kind("postgresql.Joined", ONE, wraps("layout")),
     "postgresql-partitions": Kind("postgresql.Divided", THREADS),
+    "postgresql-row-security": Kind("postgresql.Secured", (*EVERY, "locus states")),
     "postgresql-index": Kind("postgresql.Indexed", ONE, wraps("search")),
     "postgresql-engine": Kind("postgresql.OverEngine", ONE, wraps("connection")),
     "postgresql-pool": Kind("postgresql.OverPool", ONE, wraps("connection")),

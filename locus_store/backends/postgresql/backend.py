@@ -32,6 +32,7 @@ from locus_store.backends.postgresql.replicas import (
     ask_through,
 )
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
+from locus_store.backends.postgresql.tenants import is_unset
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
@@ -333,7 +334,12 @@ class PostgreSQLBackend(ServerBackend):
                 async with pool.lease_driver() as connection:
                     return await connection.fetch(text, *values)  # type: ignore[no-any-return]
 
-            return await pool.retry(asked)
+            try:
+                return await pool.retry(asked)
+            except self._database.driver_errors as exc:
+                if is_unset(exc):  # the next call has other statements
+                    await self._runner.open()
+                raise
 
     async def facts(self) -> list[Fact]:
         found = await super().facts()

@@ -20,6 +20,7 @@ from locus_store.backends.postgresql.save_parameters import (
     SaveRow,
     render_parameters,
 )
+from locus_store.backends.postgresql.tenants import MARK, guard
 from locus_store.backends.postgresql.write_statements import (
     LONE_WRITES,
     PUT_WRITES,
@@ -163,7 +164,7 @@ kept AS (
     labels, created_at, text, payload)
   SELECT w.line, w.sequence, w.chain, w.parent, w.checkpoint_id, w.digest, 0, w.metadata::jsonb,
     w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w){audited}
-SELECT thread_id, namespace, line, sequence FROM won
+SELECT thread_id, namespace, line, sequence FROM won WHERE {mark}
 """
 
 # A save alone in its statement, whose thread's activity is up to date: nearly every save.
@@ -197,7 +198,7 @@ kept AS (
   SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
     {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
   RETURNING line, sequence){audited}
-SELECT line, sequence FROM kept
+SELECT line, sequence FROM kept WHERE {mark}
 """
 _AUDITED: Final = """,
 audited AS (
@@ -301,6 +302,7 @@ class FastStatements:
         has_partitions: The tables are divided. The planner leaves out all partitions but that of a
             line that is a parameter, so ``find_line`` is asked first, and reads have one more.
         has_audit: Saves are recorded; they have the parameters of ``RecordedSave`` behind theirs.
+        has_row_security: Each statement names its tenant to the server.
     """
 
     def __init__(
@@ -310,7 +312,9 @@ class FastStatements:
         *,
         has_partitions: bool = False,
         has_audit: bool = False,
+        has_row_security: bool = False,
     ) -> None:
+        self._is_guarded = has_row_security
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
@@ -412,8 +416,10 @@ class FastStatements:
             "factor": str(CHAIN_FACTOR),
             "allowance": str(CHAIN_ALLOWANCE),
             "hidden": str(HIDDEN_BATCH),
+            "mark": MARK,
         }
-        return text.format(version=_VERSION.format(**known), **{**known, **more})
+        filled = text.format(version=_VERSION.format(**known), **{**known, **more})
+        return guard(filled) if self._is_guarded else filled
 
     def _from(self, line: str, sequence: str, columns: str = "v.*") -> str:
         """Return a look-up of the first version from a sequence on."""

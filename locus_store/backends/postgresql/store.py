@@ -18,6 +18,7 @@ from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.backends.postgresql.options import PostgreSQLOptions
 from locus_store.backends.postgresql.statements import render_audited, render_turn_condition
+from locus_store.backends.postgresql.tenants import MARK
 from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
@@ -170,9 +171,12 @@ class PostgreSQLMessageLog(SqlMessageLog):
         thread_id = None if change.also else change.thread_id
         call = get_call(database.audit)
         with self._shared.translating():
-            return await write(
-                lambda it: _append(it, database.scope, change, call), thread_id=thread_id
-            )
+
+            def append(connection: Connection) -> int:
+                database.enter_tenant(connection)
+                return _append(connection, database.scope, change, call)
+
+            return await write(append, thread_id=thread_id)
 
 
 class _NotPlainError(Exception):
@@ -293,7 +297,7 @@ noted AS (
     AND (t.active_at <> date_trunc('minute', statement_timestamp()) OR {is_late})){audited}
 SELECT l.is_plain, l.found, coalesce((SELECT revision FROM changed), (SELECT revision FROM made))
   AS revision
-FROM look l
+FROM look l WHERE {mark}
 """
 
 _IS_LATE: Final = """(CAST(:ttl AS double precision) IS NOT NULL AND (t.expires_at IS NULL
@@ -327,6 +331,7 @@ def _statement(tables: Tables, quote: IdentifierPreparer, *, has_audit: bool) ->
     text = _APPEND.format(
         **names,
         audited=audited,
+        mark=MARK,
         users=users,
         is_late=_IS_LATE,
         is_turn=render_turn_condition(names["turns"], ":thread_id", ":turn", ":tenant"),

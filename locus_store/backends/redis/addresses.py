@@ -41,22 +41,6 @@ _URL: Final = re.compile(
 _SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 
-def make_connections(
-    settings: RedisOptions, where: str, make: Any, *, is_owner: bool
-) -> Connections:
-    """Return connections with these options."""
-    return Connections(
-        where,
-        make,
-        is_owner=is_owner,
-        at_once=settings["pool_size"],
-        retry_seconds=settings["retry_seconds"],
-        answer_seconds=settings["timeout_seconds"],
-        replicas=settings["wait_replicas"],
-        wait_seconds=settings["wait_timeout_seconds"],
-    )
-
-
 def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
     """Return connections to the server, cluster or service that a URL names.
 
@@ -100,7 +84,7 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
         plain = f"{scheme}://{url[found.start('user') :]}"
         make = partial(_tried, partial(kind.from_url, plain, **pool))
     _try_out(make, where, is_cluster=is_cluster)
-    return make_connections(settings, where, make, is_owner=True)
+    return Connections(settings, where, make, is_owner=True)
 
 
 def _tried(client: Callable[[], Any]) -> Any:
@@ -187,7 +171,7 @@ def connect_client(**options: Unpack[RedisOptions]) -> Connections:
             f"{type(client).__module__}.{type(client).__name__}"
         )
     _require_usable(client)
-    return make_connections(settings, "of the client", _HandedIn(client), is_owner=False)
+    return Connections(settings, "of the client", _HandedIn(client), is_owner=False)
 
 
 class _HandedIn:

@@ -35,6 +35,12 @@ class OpenedDatabase:
     user_id_type: UserIdType = "string"
     """The type of the column for users' ids."""
 
+    has_partitions: bool = False
+    """The tables are divided by line."""
+
+    has_row_security: bool = False
+    """Statements have to name their tenant to the server."""
+
 
 class Database(ForTenants, ABC):
     """A database, its tables, and a tenant.
@@ -151,6 +157,9 @@ class Database(ForTenants, ABC):
         """Return the repository on a connection of the opened database."""
         return self.repository(connection, self.scope)
 
+    def enter_tenant(self, connection: Connection) -> None:
+        """Name this tenant to a server that keeps tenants apart itself."""
+
     # --- inside a transaction of the caller's
 
     def require_joinable(self, connection: object) -> None:
@@ -227,8 +236,10 @@ class Database(ForTenants, ABC):
 class ServerDatabase(Database):
     """A database behind connections that may be lost."""
 
-    has_partitions = False
-    """Its tables were divided when it was opened; connections are made for that."""
+    @property
+    def has_partitions(self) -> bool:
+        """True if tables are divided by line."""
+        return self._facts.has_partitions
 
     @abstractmethod
     def is_lost_race(self, exc: BaseException) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -48,6 +48,9 @@ class Repository(Reads):
     """The result of the query; ``None`` before the query."""
 
     # --- dialect hooks
+
+    parents_go_last: ClassVar[bool] = False
+    """Rows are visible while the row of their line is: row security may be enabled."""
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
         """Prevent other transactions from changing threads, or a line of them, until the commit.
@@ -366,19 +369,25 @@ class Repository(Reads):
         return list(self.connection.execute(found).scalars())
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
-        """Remove lines; their rows go first, so that a concurrent write is waited for."""
+        """Remove lines; their rows are locked first, so that a concurrent write is waited for."""
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
         self.seen_records.clear()
         self.noted_thread = None
         removed = 0
         for some in split_batches(keys):
-            self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
+            is_one = lines.c.line.in_(some)
+            locked = sa.select(lines.c.line).where(is_one).with_for_update()
+            self.connection.execute(
+                locked if self.parents_go_last else lines.delete().where(is_one)
+            )
             self.unindex(some)
             for table in (t.writes, t.segments):
                 self.connection.execute(table.delete().where(table.c.line.in_(some)))
             gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
             removed += gone.rowcount
+            if self.parents_go_last:
+                self.connection.execute(lines.delete().where(is_one))
         return removed
 
     # --- housekeeping
