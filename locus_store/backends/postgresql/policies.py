@@ -82,8 +82,8 @@ def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]
     table = words.table(name)
     for action in ("ENABLE", "FORCE"):
         yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
-    for it in POLICIES:
-        yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
+    for policy in POLICIES:
+        yield f"DROP POLICY IF EXISTS {words.quote(policy)} ON {table}"
     # IS TRUE: without statistics, an index on the tenant looked better than one on the key. `OR`
     # the function: it also sees the parent's row that the same statement has just inserted.
     rule = f"(tenant = {_SET_TENANT}) IS TRUE"
@@ -171,8 +171,8 @@ def render_enabled(words: Words) -> str:
 def render_open(words: Words, name: str) -> Iterator[str]:
     """Yield the statements that remove the policies of a table."""
     table = words.table(name)
-    for it in POLICIES:
-        yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
+    for policy in POLICIES:
+        yield f"DROP POLICY IF EXISTS {words.quote(policy)} ON {table}"
     for action in ("NO FORCE", "DISABLE"):
         yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
 

@@ -54,7 +54,7 @@ class RowSecurity(NamedTuple):
 
     is_enabled: bool
     problems: tuple[str, ...]
-    """What the tables lack of it: run ``locus-store db row-security enable`` again."""
+    """Parts of it that tables lack: run ``locus-store db row-security enable`` again."""
 
     roles: dict[str, str]
     """The tenant of each role that is bound to one."""
@@ -294,14 +294,14 @@ def _read(connection: Connection, words: Words) -> RowSecurity:
         roles = {role: decode_key(tenant) for role, tenant in found}
     problems = []
     owned = {f"{words.ours.prefix}{it}" for it in OWNED}
-    for it in _find_tables(connection, words) if is_enabled else ():
-        wanted = set() if it.relispartition else {"tenant", "administrator"}
-        if has_wall and it.relname in owned:
+    for table in _find_tables(connection, words) if is_enabled else ():
+        wanted = set() if table.relispartition else {"tenant", "administrator"}
+        if has_wall and table.relname in owned:
             wanted.add("role")
-        lacking = sorted(wanted - {x.removeprefix(words.ours.prefix) for x in it.policies})
-        if not it.is_forced:
+        lacking = sorted(wanted - {x.removeprefix(words.ours.prefix) for x in table.policies})
+        if not table.is_forced:
             lacking.insert(0, "row security")
-        problems += [f"{it.name} lacks {'the policy ' * (x != 'row security')}{x}" for x in lacking]
+        problems += [f"{table.name} lacks {'the policy ' * (x != 'row security')}{x}" for x in lacking]
     return RowSecurity(is_enabled, tuple(problems), roles)
 
 
