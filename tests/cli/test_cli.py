@@ -318,6 +318,10 @@ def test_the_commands_are_those_of_the_issue() -> None:
     secure = ["enable", "disable", "add-role", "remove-role", "status"]
     db += [f"row-security {it}" for it in secure]
     others = {
+        "audit anchor",
+        "audit export",
+        "audit grant",
+        "audit verify",
         "bench",
         "doctor",
         "verify",

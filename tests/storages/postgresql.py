@@ -111,6 +111,12 @@ class OnServer(Storage):
         return ServerProbe(self.database)
 
 
+class Audited(OnServer):
+    """Each call is recorded."""
+
+    options: ClassVar = {"audit": "tests"}
+
+
 class Ungrouped(OnServer):
     options: ClassVar = {"group_saves": False}
 

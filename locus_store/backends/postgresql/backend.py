@@ -36,6 +36,7 @@ from locus_store.backends.postgresql.tenants import is_unset
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
+from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import ServerBackend
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.lending import ConnectionPool
@@ -124,7 +125,12 @@ class PostgreSQLBackend(ServerBackend):
             tenant=given["tenant"],
             auto_migrate=given["auto_migrate"],
         )
-        super().__init__(made, runner(made), max_state_bytes=given["max_state_bytes"])
+        super().__init__(
+            made,
+            runner(made),
+            max_state_bytes=given["max_state_bytes"],
+            audit=make_audit(given),
+        )
         self._replicas: ReplicaReader | None = None
         if isinstance(self._runner, PrimaryRunner):
             self._reader = self._replicas = ReplicaReader(self._runner)
@@ -256,7 +262,7 @@ class PostgreSQLBackend(ServerBackend):
     ) -> bool:
         places = {(it.task_id, it.idx) for it in writes}
         is_ours = known is None or known.store == self._database.store
-        is_plain = seen is None and must_exist != "task"
+        is_plain = seen is None and must_exist != "task" and self._database.audit is None
         if is_plain and is_ours and len(places) == len(writes):
             place = (thread_id, namespace, checkpoint_id)
             batch = Batch(*place, writes, known, must_exist, ttl_seconds, turn)
@@ -348,7 +354,7 @@ class PostgreSQLBackend(ServerBackend):
     ) -> Removed:
         check_names(thread_id, namespace)
         database = self._database
-        if head is None:
+        if head is None and database.audit is None:
             with self._translating():
                 removed = await self._runner.write(
                     lambda connection: deletions.delete_thread(

@@ -135,6 +135,16 @@ class PostgreSQLRepository(IndexedRepository):
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         return deletions.drop_threads(self, thread_ids)
 
+    def read_oldest_transaction(self) -> int:
+        return self._read_transaction("pg_snapshot_xmin(pg_current_snapshot())")
+
+    def read_own_transaction(self) -> int:
+        return self._read_transaction("pg_current_xact_id()")
+
+    def _read_transaction(self, which: str) -> int:
+        query = f"SELECT {which}::text::bigint"
+        return int(self.connection.exec_driver_sql(query).scalar_one())
+
     # --- the full-text index: a table of its own, over the folded words
 
     @cached_property
@@ -263,6 +273,7 @@ class PostgreSQLDatabase(ServerDatabase):
             self.tables,
             has_partitions=facts.has_partitions,
             has_row_security=facts.has_row_security,
+            has_audit=self.audit is not None,
         )
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:

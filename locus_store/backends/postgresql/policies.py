@@ -34,13 +34,16 @@ _PARENTS: Final = {
 }
 """The tables without a tenant: the table that has it, and the column of both."""
 
-OWNED: Final = ("threads", "lines", "turns", "store")
+OWNED: Final = ("threads", "lines", "turns", "store", "audit", "seals")
 TABLES: Final = (*OWNED, *_PARENTS)
 ON_REQUEST: Final = ("search", "embeddings")
 FIXED: Final = tuple(it for it in TABLES if it not in ON_REQUEST)
 POLICIES: Final = ("tenant", "administrator", "role")
-_KEYS: Final = {"threads": "thread", "lines": "line", "store": "item"}
+_KEYS: Final = {"threads": "thread", "lines": "line", "store": "item", "audit": "entry"}
 """The numbers that the server gives; a role of one tenant may not choose them."""
+
+_GROWING: Final = ("audit", "seals")
+"""Tables whose rows a role of one tenant may not change."""
 
 _SET_TENANT: Final = (
     f"(SELECT coalesce(nullif(current_setting('{TENANT}', true), ''), current_setting('{UNSET}')))"
@@ -119,8 +122,10 @@ def _render_grants(words: Words, name: str) -> Iterator[str]:
     if key is not None:
         named = (it.name for it in getattr(words.ours, name).columns if it.name != key)
         columns = f" ({', '.join(map(words.dialect.identifier_preparer.quote, named))})"
-    changes = f"INSERT{columns}, UPDATE{columns}"
-    yield f"GRANT SELECT, {changes}, DELETE ON {words.table(name)} TO {group}"
+    changes = f"INSERT{columns}"
+    if name not in _GROWING:
+        changes += f", UPDATE{columns}, DELETE"
+    yield f"GRANT SELECT, {changes} ON {words.table(name)} TO {group}"
 
 
 def render_wall(words: Words) -> Iterator[str]:

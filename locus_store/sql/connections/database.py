@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from locus_store.errors import InvalidArgumentError, LocusStoreError
+from locus_store.sql.audit import Audit
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.schema.status import Settings
 from locus_store.sql.schema.tables import Tables, make_tables
@@ -73,6 +74,9 @@ class Database(ForTenants, ABC):
         self._auto_migrate = auto_migrate
         self.max_state_bytes = MAX_STATE_BYTES
         """The largest state that is folded; its backend sets it."""
+
+        self.audit: Audit | None = None
+        """The recording of calls, if they are recorded; its backend sets it."""
 
         self._facts = OpenedDatabase()
         self._scope: Scope | None = None

@@ -120,6 +120,17 @@ class Repository(Reads):
     def finish(self) -> None:
         """Do the remaining work before the commit."""
 
+    def read_oldest_transaction(self) -> int:
+        """Return a transaction such that all older ones have ended; see ``versions.audit.Seal``.
+
+        0 where a later statement sees all entries of the audit that were given a number before.
+        """
+        return 0
+
+    def read_own_transaction(self) -> int:
+        """Return the number of this transaction, where ``read_oldest_transaction`` has any."""
+        return 0
+
     # --- versions.Lines
 
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
@@ -391,14 +402,14 @@ class Repository(Reads):
             found = found.where(threads.c.thread_id.in_(among))
         return list(self.connection.execute(found.limit(BATCH)).scalars())
 
-    def expire(self) -> int:
-        """Remove a batch of expired threads, checked under the lock; return how many."""
+    def expire(self) -> list[str]:
+        """Remove a batch of expired threads, checked under the lock; return their ids."""
         over = self.find_expired()
         self.lock(*over)
         gone = self.find_expired(among=over)
         self.drop_threads(gone)
         turns.end_expired(self)
-        return len(gone)
+        return gone
 
     def find_aged(self, seconds: float) -> list[str]:
         """Return threads that may have data older than this by the server's clock."""
