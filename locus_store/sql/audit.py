@@ -292,8 +292,13 @@ class SqlAudit:
     async def record_alone(self, call: Call, result: str) -> None:
         """Write the row of a call in a transaction of its own."""
         database = self._database
+
+        def write(connection: Connection) -> None:
+            database.enter_tenant(connection)
+            call.write(connection, database.scope, result)
+
         with self._translating():
-            await self._runner.write(lambda it: call.write(it, database.scope, result))
+            await self._runner.write(write)
 
     async def record_refusal(self, call: Call, result: str) -> None:
         """Write the row of a call that was refused; a failure is logged."""
@@ -353,6 +358,7 @@ class SqlAudit:
         """Return the tenants that have entries or seals."""
 
         def read(it: Repository) -> list[str]:
+            it.see_all_tenants()
             found = (sa.select(table.c.tenant) for table in (it.tables.audit, it.tables.seals))
             return sorted(it.connection.execute(sa.union(*found)).scalars())
 
