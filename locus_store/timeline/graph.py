@@ -11,6 +11,7 @@ from locus_store.backend import ListsThreads, StoresThreads, StoresWrites, Takes
 from locus_store.errors import IntegrityError
 from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping
+from locus_store.types.thread_info import DescribesThreads
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
 from locus_store.versions.sizes import (
     INTERRUPT,
@@ -311,11 +312,12 @@ async def list_statuses(
 async def _read_status(
     backend: StorageBackend, log: BaseMessageLog | None, thread_id: str, active_at: datetime | None
 ) -> ThreadStatus:
+    facts = await backend.facts_of(thread_id) if isinstance(backend, DescribesThreads) else None
     logs = await log.logs(thread_id) if log is not None else []
     versions = await backend.history(thread_id, limit=PAGE)
     head = await backend.version(thread_id) if versions else None
     turns = await backend.list_turns(thread_id) if isinstance(backend, TakesTurns) else []
-    parents = {it.parent_id for it in versions}
+    parents = {head and head.checkpoint_id, *(it.parent_id for it in versions)}
     sides = (it for it in versions if it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH)
     badges = {
         "interrupted": head is not None and await _is_interrupted(backend, head),
@@ -329,6 +331,8 @@ async def _read_status(
         badges=[it for it, is_so in badges.items() if is_so],
         metadata=None if head is None else head.metadata,
         labels={} if head is None else head.labels,
+        facts=facts.metadata if facts else {},
+        user_id=facts.user_id if facts else None,
         record=None if head is None else await _read_record(backend, head),
         messages=sum(it.count for it in logs) if logs else None,
     )

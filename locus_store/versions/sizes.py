@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.arguments import compile_thread_pattern
-from locus_store.values.filters import has_value, is_found
+from locus_store.types.arguments import check_text, compile_thread_pattern
+from locus_store.values.filters import check_key, has_value, is_found
 
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel of a task that waits for an answer."""
@@ -99,7 +99,11 @@ class ThreadStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusesWanted:
-    """The conditions of a list, all of which a thread must meet."""
+    """The conditions of a list, all of which a thread must meet.
+
+    Raises:
+        InvalidArgumentError: An id, a pattern or a key is none.
+    """
 
     limit: int
     after: str | None = None
@@ -121,6 +125,15 @@ class StatusesWanted:
     """The last activity, inclusive, as ``until``."""
 
     until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        compile_thread_pattern(self.pattern)
+        for thread_id in self.thread_ids or ():
+            check_text("thread_id", thread_id)
+        if self.user_id is not None:
+            check_text("user_id", self.user_id)
+        if self.metadata is not None:
+            check_key(self.metadata[0])
 
     def takes(self, status: ThreadStatus) -> bool:
         """Return whether a thread meets the conditions; ``limit`` and ``after`` are none."""
@@ -158,10 +171,10 @@ def parse_place(place: str) -> tuple[datetime, str]:
         InvalidArgumentError: It is no place.
     """
     text, _, name = place.partition("/")
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         at = datetime.fromisoformat(text)
         if at.tzinfo is not None:
-            return at, name
+            return at.astimezone(UTC), name
     raise InvalidArgumentError(f"after={place[:80]!r} is no place in a list of threads")
 
 

@@ -91,7 +91,14 @@ async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -
             found = (await asking.get(f"threads?format=json&{which}")).json()
             assert {it["thread_id"] for it in found["threads"]} == ids
             assert found["next"] is None
-        for wrong in ("badge=no", "kind=no", "metadata=no", "since=no", "after=no"):
+        for wrong in (
+            "badge=no",
+            "kind=no",
+            "metadata=no",
+            "since=no",
+            "since=0001-01-01T00:00%2B14:00",
+            "after=no",
+        ):
             assert (await asking.get(f"threads?{wrong}")).status_code == 422
 
 

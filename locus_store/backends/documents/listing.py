@@ -167,12 +167,16 @@ def make_status(thread: Thread) -> ThreadStatus:
 
 
 def _has_conflict(history: History) -> bool:
-    """Return whether a version that lost a conflict is a leaf, of those in memory."""
-    _, read = next(history.iterate_parts())
-    records = [row.record for at, row in read().items() if versions.is_visible(history.line, at)]
-    parents = {it.parent for it in records}
-    sides = (it.sequence for it in records if it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH)
-    return not parents.issuperset(sides)
+    """Return whether a version that lost a conflict is a leaf beside the head.
+
+    Versions in segments are not read.
+    """
+    line, (_, read) = history.line, next(history.iterate_parts())
+    records = [row.record for at, row in read().items() if versions.is_visible(line, at)]
+    leaves = {it.sequence for it in records} - {line.head, *(it.parent for it in records)}
+    return any(
+        it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH for it in records if it.sequence in leaves
+    )
 
 
 def _add(

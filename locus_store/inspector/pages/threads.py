@@ -14,7 +14,6 @@ from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.changes import BriefChanges, describe_record
 from locus_store.timeline.graph import list_statuses
-from locus_store.values.filters import check_key
 from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted, ThreadStatus
 
 if TYPE_CHECKING:
@@ -94,15 +93,12 @@ def _make_wanted(query: Query, given: dict[str, str]) -> StatusesWanted:
             raise InvalidArgumentError(
                 f"{name}={given[name][:40]!r} must be one of {', '.join(known)}"
             )
-    metadata = query.get_pair("metadata")
-    if metadata is not None:
-        check_key(metadata[0])
     return StatusesWanted(
         limit=LISTED + 1,
         after=query.get_optional("after"),
         pattern=given["id"] or "*",
         user_id=given["user"] or None,
-        metadata=metadata,
+        metadata=query.get_pair("metadata"),
         kind=given["kind"] or None,
         badge=given["badge"] or None,
         since=query.get_time("since"),

@@ -321,8 +321,6 @@ class SqlSizes(MeasuresVersions, ListsStatuses):
         return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
 
     async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
-        for it in wanted.thread_ids or ():
-            check_text("thread_id", it)
         return await self._query(lambda it: find_statuses(it, wanted))
 
 
@@ -430,7 +428,11 @@ def _make_badges(it: Reads) -> dict[str, sa.ColumnElement[bool]]:
     t = it.tables
     threads, lines, c, held, w = t.threads, t.lines, t.checkpoints.c, t.turns.c, t.writes.c
     side, child = t.checkpoints.alias("side"), t.checkpoints.alias("child")
-    is_visible = (side.c.line == lines.c.line) & (side.c.sequence >= lines.c.floor)
+    is_beside = sa.and_(
+        side.c.line == lines.c.line,
+        side.c.sequence >= lines.c.floor,
+        side.c.sequence != lines.c.head,
+    )
     has_child = sa.exists().where(
         child.c.line == side.c.line,
         child.c.sequence > side.c.sequence,
@@ -446,7 +448,7 @@ def _make_badges(it: Reads) -> dict[str, sa.ColumnElement[bool]]:
         "turn": sa.exists().where(is_its, held.expires_at > now()).correlate(threads),
         "expires": threads.c.expires_at < datetime.now(UTC) + SOON,
         "conflict": sa.exists()
-        .where(is_visible, is_side, ~has_child.correlate(side))
+        .where(is_beside, is_side, ~has_child.correlate(side))
         .correlate(lines),
     }
 
