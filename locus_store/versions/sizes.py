@@ -33,7 +33,7 @@ KINDS: Final = {
     "session": "sessions",
     "log": "message logs",
 }
-"""What saves a thread."""
+"""The kinds of threads, by the program that saves them."""
 
 BADGES: Final = {
     "interrupted": "interrupted: waits for an answer",
@@ -41,7 +41,7 @@ BADGES: Final = {
     "expires": "expires within a day",
     "conflict": "conflict: an open side branch",
 }
-"""What a thread may need attention for. A conflict is open while its side branch is a leaf."""
+"""Reasons to look at a thread. A conflict is open while its side branch is a leaf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class ThreadStatus:
     thread_id: str
     active_at: datetime | None = None
     place: str | None = None
-    """Where the next page begins, for ``StatusesWanted.after``."""
+    """The beginning of the next page, for ``StatusesWanted.after``."""
 
     badges: Collection[str] = ()
     """Of ``BADGES``."""
@@ -102,7 +102,7 @@ class StatusesWanted:
     """The conditions of a list, all of which a thread must meet.
 
     Raises:
-        InvalidArgumentError: An id, a pattern or a key is none.
+        InvalidArgumentError: An id, a pattern or a key is not valid.
     """
 
     limit: int
@@ -168,14 +168,14 @@ def parse_place(place: str) -> tuple[datetime, str]:
     """Return the time and the name in ``StatusesWanted.after``.
 
     Raises:
-        InvalidArgumentError: It is no place.
+        InvalidArgumentError: It is not one.
     """
     text, _, name = place.partition("/")
     with suppress(ValueError, OverflowError):
         at = datetime.fromisoformat(text)
         if at.tzinfo is not None:
             return at.astimezone(UTC), name
-    raise InvalidArgumentError(f"after={place[:80]!r} is no place in a list of threads")
+    raise InvalidArgumentError(f"after={place[:80]!r} does not name a place in a list of threads")
 
 
 class ListsStatuses(ABC):
@@ -186,7 +186,7 @@ class ListsStatuses(ABC):
         """Return the threads that meet the conditions, the most recently active first.
 
         Raises:
-            InvalidArgumentError: ``after`` is no place of this storage.
+            InvalidArgumentError: ``after`` does not name a place.
         """
 
 

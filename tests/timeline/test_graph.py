@@ -232,7 +232,7 @@ async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active
     rest = await page(first[-1].place, 5)
     assert [it.thread_id for it in first + rest] == ["t8", "t6", "t4", "t0"]
     for wrong in ("x", "2026-01-31T12:00/t", "/", "0001-01-01T00:00+14:00/t"):
-        with pytest.raises(InvalidArgumentError, match="no place"):
+        with pytest.raises(InvalidArgumentError, match="does not name a place"):
             await page(wrong, 1)
 
 

@@ -59,7 +59,7 @@ async def show_threads(request: PageRequest) -> Page:
 
     Raises:
         InvalidArgumentError: A filter makes no sense.
-        UnsupportedError: The backend does not search texts.
+        UnsupportedError: The backend has no search.
     """
     backend, query = request.parts.threads, request.query
     given = {name: query.get_text(name).strip() for name in FILTERS}
