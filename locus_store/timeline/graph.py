@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from locus_store.backend import ListsThreads, StoresThreads, StoresWrites, TakesTurns, needs
+from locus_store.backend import (
+    ListsThreads,
+    StorageBackend,
+    StoresThreads,
+    StoresWrites,
+    TakesTurns,
+    needs,
+)
 from locus_store.errors import IntegrityError
 from locus_store.runtime.notebooks import make_table
-from locus_store.timeline.paths import CHANNELS, is_bookkeeping
+from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
+from locus_store.types import PendingWrite, Version
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
 from locus_store.versions.sizes import (
@@ -24,13 +34,7 @@ from locus_store.versions.sizes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
-
-    from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog
-    from locus_store.timeline.paths import Path
-    from locus_store.types import PendingWrite, Version
 
 PAGE = 200
 """Versions on a page, unless the caller says otherwise."""
@@ -234,14 +238,14 @@ async def _read_writes(
 
 
 def _list_writers(
-    versions: Sequence[Version], found: Mapping[str, Sequence[PendingWrite]]
+    versions: Sequence[Version], writes: Mapping[str, Sequence[PendingWrite]]
 ) -> dict[str, list[Writer]]:
     """Return the writers of versions, without those that a rewind saved again below themselves."""
     steps = {it.checkpoint_id: it.metadata.get("step") for it in versions}
     return {
         it.checkpoint_id: [
             _writer(write)
-            for write in found.get(it.parent_id, ())
+            for write in writes.get(it.parent_id, ())
             if write.idx >= 0 and not is_bookkeeping(write.channel)
         ]
         for it in versions
@@ -271,7 +275,7 @@ LOOKED_AT: Final = 2_000
 
 
 async def list_statuses(
-    backend: StorageBackend, log: BaseMessageLog | None, wanted: StatusesWanted
+    backend: StorageBackend, log: BaseMessageLog | None, criteria: StatusesWanted
 ) -> list[ThreadStatus]:
     """Return the threads that meet the conditions, the most recently active first.
 
@@ -281,32 +285,32 @@ async def list_statuses(
     Args:
         backend: The storage.
         log: The message log beside it, if there is one.
-        wanted: The conditions.
+        criteria: The conditions.
 
     Raises:
-        InvalidArgumentError, NotFoundError: There is no place ``wanted.after``.
+        InvalidArgumentError, NotFoundError: There is no place ``criteria.after``.
     """
     if isinstance(backend, ListsStatuses):
-        return await backend.find_statuses(wanted)
+        return await backend.find_statuses(criteria)
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def read(thread_id: str, active_at: datetime | None = None) -> ThreadStatus:
         async with gate:
             return await _read_status(backend, log, thread_id, active_at)
 
-    if wanted.thread_ids is not None:
-        named = await asyncio.gather(*map(read, wanted.thread_ids))
-        return [it for it in named if wanted.takes(it)][: wanted.limit]
+    if criteria.thread_ids is not None:
+        named = await asyncio.gather(*map(read, criteria.thread_ids))
+        return [it for it in named if criteria.takes(it)][: criteria.limit]
     found: list[ThreadStatus] = []
-    lists, after = needs(backend, ListsThreads), wanted.after
+    lists, after = needs(backend, ListsThreads), criteria.after
     for _ in range(0, LOOKED_AT, PAGE):
-        page = await lists.recent(PAGE, wanted.pattern, after=after)
+        page = await lists.recent(PAGE, criteria.pattern, after=after)
         read_page = await asyncio.gather(*(read(it.thread_id, it.active_at) for it in page))
-        found += [it for it in read_page if wanted.takes(it)]
-        if len(page) < PAGE or len(found) >= wanted.limit:
+        found += [it for it in read_page if criteria.takes(it)]
+        if len(page) < PAGE or len(found) >= criteria.limit:
             break
         after = page[-1].thread_id
-    return found[: wanted.limit]
+    return found[: criteria.limit]
 
 
 async def _read_status(

@@ -182,7 +182,7 @@ class ListsStatuses(ABC):
     """A backend that lists threads by several conditions in one pass over what it stores."""
 
     @abstractmethod
-    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
+    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """Return the threads that meet the conditions, the most recently active first.
 
         Raises:

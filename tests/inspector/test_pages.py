@@ -10,7 +10,7 @@ from lazily import TESTS_RUN
 from pages_reader import ATTRIBUTES, Seen, Site
 from test_round_trips import sqlite_statements
 
-from locus_store import MemoryBackend, open_checkpointer
+from locus_store import MemoryBackend, StorageBackendAdapter, open_checkpointer
 
 if TESTS_RUN:
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -372,6 +372,21 @@ async def test_an_interrupted_checkpoint_says_so(graphs: Site) -> None:
     page = await graphs.page("writes", thread="g")
     assert "Interrupted" in page.text
     assert "Which day?" in page.text
+
+
+async def test_the_effects_of_a_thread_are_listed() -> None:
+    backend = await graph_told(MemoryBackend())
+    checkpointer, graphs = StorageBackendAdapter(backend), Site(backend)
+    await checkpointer.effect("g", "pay", lambda _: "paid")
+    with pytest.raises(TimeoutError):
+        await checkpointer.effect("g", "mail", _lose_reply)
+    found = (await graphs.json("writes", thread="g"))["effects"]
+    assert [(it["key"], it["status"]) for it in found] == [("mail", "unknown"), ("pay", "finished")]
+    assert "TimeoutError: <b>no reply" in (await graphs.page("writes", thread="g")).text
+
+
+def _lose_reply(_: str) -> None:
+    raise TimeoutError("<b>no reply")
 
 
 # --- all of them

@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from locus_store import versions
 from locus_store.backend import KeepsEffects, ListsVersions, TakesTurns
+from locus_store.backends.documents.protocol import Documents
+from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.types import (
     FOREVER,
     ArchivedWrite,
     LineContents,
     PendingWrite,
+    Save,
     Version,
     VersionsWanted,
+    Written,
 )
 from locus_store.types.arguments import check_limit, check_names, check_text
 from locus_store.types.thread_info import (
@@ -28,7 +31,9 @@ from locus_store.types.thread_info import (
     make_facts,
     require_owner,
 )
+from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.versions import logs, turns
+from locus_store.versions.histories import History, Row
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
 from locus_store.versions.reading import Newest, is_plain
 from locus_store.versions.sizes import (
@@ -40,15 +45,7 @@ from locus_store.versions.sizes import (
     is_soon,
     parse_place,
 )
-
-if TYPE_CHECKING:
-    from locus_store.backends.documents.protocol import Documents
-    from locus_store.backends.documents.threads import DocumentThreads
-    from locus_store.types import Save, Written
-    from locus_store.types.turns import ThreadTurn, TurnStep
-    from locus_store.versions.histories import History, Row
-    from locus_store.versions.threads import Thread, ThreadTransaction
-    from locus_store.versions.turns import Ticket
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 class DocumentVersionLists(ListsVersions, KeepsEffects):
@@ -180,10 +177,10 @@ def _has_conflict(history: History) -> bool:
 
 
 def _add(
-    newest: Newest[tuple[Thread, History]], thread: Thread, wanted: VersionsWanted, limit: int
+    newest: Newest[tuple[Thread, History]], thread: Thread, criteria: VersionsWanted, limit: int
 ) -> None:
     """Add the versions of a thread; those of segments only if they may be among the newest."""
-    names = thread.histories if wanted.namespace is None else [wanted.namespace]
+    names = thread.histories if criteria.namespace is None else [criteria.namespace]
     histories = [history for it in names if (history := thread.find_history(it))]
     parts = [(at, history, read) for history in histories for at, read in history.iterate_parts()]
     for at, history, read in sorted(parts, key=lambda it: it[0], reverse=True):
@@ -191,10 +188,10 @@ def _add(
             break
         shown = (
             it
-            for it in _shown(history, read(), wanted.before)
+            for it in _shown(history, read(), criteria.before)
             if newest.takes(it.record.checkpoint_id, it.record.metadata)
         )
-        for row in islice(shown, limit) if is_plain(wanted) else shown:
+        for row in islice(shown, limit) if is_plain(criteria) else shown:
             place = row.created_at, history.line.line, row.record.sequence
             newest.add(place, (thread, history))
 
@@ -243,17 +240,17 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
     _threads: DocumentThreads
     _recent: Callable[[int], Iterator[Thread]]
 
-    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
+    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """See ``ListsStatuses``; each document is read once, and no segment."""
 
         def find() -> list[ThreadStatus]:
             threads = (
-                self._recent(wanted.limit + 1)
-                if wanted.thread_ids is None
-                else (it for it in self._threads.read_all(wanted.thread_ids) if it.exists)
+                self._recent(criteria.limit + 1)
+                if criteria.thread_ids is None
+                else (it for it in self._threads.read_all(criteria.thread_ids) if it.exists)
             )
-            statuses = (make_status(it) for it in skip_to_place(threads, wanted.after))
-            return list(islice((it for it in statuses if wanted.takes(it)), wanted.limit))
+            statuses = (make_status(it) for it in skip_to_place(threads, criteria.after))
+            return list(islice((it for it in statuses if criteria.takes(it)), criteria.limit))
 
         return await self._threads.look(find)
 
@@ -294,6 +291,10 @@ class DocumentTurns(TakesTurns):
 
     async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
         """See ``TakesTurns``, also for the following methods."""
+        if step.entry == "none":  # mostly without effect
+            guard = await self._threads.look(self._read_guard, step.thread_id)
+            if turns.take_step(guard.tickets, step, guard.now) == [*guard.tickets]:
+                return turns.describe_tickets(*guard)
 
         def take(transaction: ThreadTransaction) -> list[ThreadTurn]:
             tickets = turns.take_step(transaction.tickets, step, transaction.now)
@@ -319,8 +320,8 @@ class DocumentTurns(TakesTurns):
             ids = self._documents.keys() if thread_id is None else iter([thread_id])
             found = (
                 turn
-                for name, tickets in self._documents.each(self._read_tickets, ids)
-                for turn in turns.describe_tickets(name, tickets, self._documents.now())
+                for guard in self._documents.each(self._read_guard, ids)
+                for turn in turns.describe_tickets(*guard)
             )
             return list(islice(found, limit))
 
@@ -328,13 +329,13 @@ class DocumentTurns(TakesTurns):
 
     def require_turn(self, thread_id: str, number: int | None) -> None:
         """Refuse a write that the turn of a thread does not permit; see ``turns.require_turn``."""
-        guard = turns.ReadGuard(*self._read_tickets(thread_id), self._documents.now())
-        turns.require_turn(guard, number)
+        turns.require_turn(self._read_guard(thread_id), number)
 
-    def _read_tickets(self, thread_id: str) -> tuple[str, Sequence[Ticket]]:
+    def _read_guard(self, thread_id: str) -> turns.ReadGuard:
         """Return the tickets of a thread, which need not be live."""
         found = self._threads.read_parsed(self._documents, thread_id)
-        return thread_id, found.thread.tickets if found else ()
+        tickets = found.thread.tickets if found else ()
+        return turns.ReadGuard(thread_id, tickets, self._documents.now())
 
 
 def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
+
+from typing_extensions import Unpack
 
 from locus_store.backends.documents.item_store import ItemStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Unpack
-
     from locus_store.backends.memory.options import InMemoryStoreOptions
 
 T = TypeVar("T")

@@ -86,21 +86,21 @@ async def show_threads(request: PageRequest) -> Page:
     return Page("threads", "Threads", values)
 
 
-def _make_wanted(query: Query, given: dict[str, str]) -> StatusesWanted:
+def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
     """Return the filters of a request but its text."""
     for name, known in (("kind", KINDS), ("badge", BADGES)):
-        if given[name] and given[name] not in known:
+        if fields[name] and fields[name] not in known:
             raise InvalidArgumentError(
-                f"{name}={given[name][:40]!r} must be one of {', '.join(known)}"
+                f"{name}={fields[name][:40]!r} must be one of {', '.join(known)}"
             )
     return StatusesWanted(
         limit=LISTED + 1,
         after=query.get_optional("after"),
-        pattern=given["id"] or "*",
-        user_id=given["user"] or None,
+        pattern=fields["id"] or "*",
+        user_id=fields["user"] or None,
         metadata=query.get_pair("metadata"),
-        kind=given["kind"] or None,
-        badge=given["badge"] or None,
+        kind=fields["kind"] or None,
+        badge=fields["badge"] or None,
         since=query.get_time("since"),
         until=query.get_time("until"),
     )
