@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from locus_store.store import BaseStore
     from locus_store.turns import HeldTurn
     from locus_store.types import CheckpointerCapabilities, Tenant
+    from locus_store.types.acting import acting_as
     from locus_store.types.items import SemanticSearchResult, StoreCapabilities, StoreItem
     from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, NewMessage, Popped
     from locus_store.types.state import AgentState, Message, Role, ToolCall
@@ -84,6 +85,7 @@ __all__ = [
     "ToolCall",
     "TurnError",
     "UnsupportedError",
+    "acting_as",
     "limit_staleness",
     "open_checkpointer",
     "open_message_log",
@@ -111,6 +113,7 @@ _LAZY = {
     ),
     **dict.fromkeys(("AgentState", "Message", "Role", "ToolCall"), "types.state"),
     "ThreadTurn": "types.turns",
+    "acting_as": "types.acting",
 }
 """Loaded on first use: a command starts at once, and memory needs no driver."""
 

@@ -6,13 +6,12 @@ import asyncio
 import logging
 import os
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 from uuid import uuid4
 
 from typing_extensions import Unpack
@@ -278,13 +277,16 @@ class HasTurns:
         return needs(backend, TakesTurns)
 
 
-class HasSyncTurns(SyncWrappers, ABC):
+class HasSyncTurns(SyncWrappers):
     """The methods of ``HasTurns`` as blocking ones; ``a`` begins the names of the async ones."""
 
+    turns_part: ClassVar[str]
+    """The name of the attribute that has the turns."""
+
     @property
-    @abstractmethod
     def _turns(self) -> HasTurns:
-        """The object that has the turns."""
+        found: HasTurns = getattr(self, self.turns_part)
+        return found
 
     def turn(self, thread_id: str, **options: Unpack[TurnOptions]) -> HeldTurn:
         """Return the turn of a thread, for ``with`` or ``async with``; see ``HasTurns.turn``."""

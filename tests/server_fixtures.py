@@ -164,6 +164,13 @@ def divided_database(postgresql: servers.Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def secured_database(postgresql: servers.Server) -> Iterator[str]:
+    """URL of a database that a test puts under row security, in which each test has a tenant."""
+    with postgresql.migrated_database() as name:
+        yield postgresql.url(name)
+
+
+@pytest.fixture(scope="session")
 def shared_shards(postgresql: servers.Server) -> Iterator[list[str]]:
     """URLs of the databases of a set of shards in which each test has a tenant."""
     names = [postgresql.new_database() for _ in range(2)]

@@ -737,7 +737,7 @@ class PgBouncer:
         lines = [f"{key} = {value}" for key, value in self._settings.items()]
         text = "\n".join(["[databases]", f"* = {self._upstream}", "[pgbouncer]", *lines, ""])
         _written(self.directory / "ini", text.encode())
-        _written(self.directory / "users", f'"{self.user}" ""\n'.encode())
+        _written(self.directory / "users", f'"{self.user}" ""\n"locus_app" ""\n'.encode())
         self.process = subprocess.Popen(
             [self._binary, "-q", self.directory / "ini"],
             cwd="/",

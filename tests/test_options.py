@@ -104,7 +104,7 @@ def test_a_query_string_is_read_by_the_types_of_the_options() -> None:
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ("keep_lats=3", "no option 'keep_lats'.*did you mean 'keep_last'.*known options: auto_mi"),
+        ("keep_lats=3", "no option 'keep_lats'.*did you mean 'keep_last'.*known options: audit"),
         ("engine=x", "engine= cannot be in a URL"),
         ("keep_last=x", "keep_last=str: it must be a valid integer"),
         ("keep_last", "name=value"),

@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from locus_store.blocking import open_checkpointer as open_blocking
 from locus_store.effects import BEAT, NAMESPACE
 from locus_store.runtime import holding
 from locus_store.testing.turns import run_outside
+from locus_store.types.turns import TurnStep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,3 +172,17 @@ def test_an_effect_renews_its_lease_within_a_turn(url: str) -> None:
 
     with open_blocking(url, state_type=dict) as checkpointer, checkpointer.turn("t"):
         assert BEAT in checkpointer.effect("t", "k", call, lease_seconds=LEASE)
+
+
+async def test_a_queue_that_never_ends_lets_no_document_grow() -> None:
+    checkpointer = MemoryCheckpointer(state_type=dict)
+    await checkpointer.save({"n": 1}, "t")
+    backend, sizes = checkpointer.backend, []
+    step = TurnStep(thread_id="t", turn_key="0", owner="me", lease_seconds=60, entry="queue")
+    await backend.step_turn(step)
+    for n in range(2000):
+        await backend.step_turn(replace(step, turn_key=str(n + 1)))
+        await backend.end_turn("t", str(n))
+        sizes.append(len(backend._documents.get("t").content))
+    assert any(after < before for before, after in pairwise(sizes))
+    assert sizes[-1] < len(sizes) * min(sizes) / 4

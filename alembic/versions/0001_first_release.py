@@ -17,7 +17,7 @@ depends_on = None
 
 TABLES = (
     *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
-    *("turns", "store", "settings"),
+    *("turns", "store", "settings", "audit", "seals"),
 )
 
 NEW_ID = {
@@ -47,6 +47,7 @@ def upgrade() -> None:
     _turns(prefix, schema)
     _store(prefix, schema)
     _settings(prefix, schema)
+    _audit(prefix, schema)
     _heads(prefix, schema)
 
 
@@ -296,6 +297,42 @@ def _settings(prefix: str, schema: str | None) -> None:
     op.execute(table.insert().values(name="store_id", value=sa.literal_column(new_id)))
     for name, value in SETTINGS.items():
         op.execute(table.insert().values(name=name, value=value))
+
+
+def _audit(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}audit"
+    is_postgresql = op.get_context().dialect.name == "postgresql"
+    own = sa.text("(pg_current_xact_id()::text::bigint)") if is_postgresql else None
+    op.create_table(
+        table,
+        sa.Column("transaction_id", sa.BigInteger, server_default=own),
+        sa.Column("entry", BigKey, sa.Identity(), nullable=False),
+        sa.Column("tenant", Key(64), nullable=False),
+        sa.Column("recorded_at", Instant, nullable=False),
+        sa.Column("who", Key(255), nullable=False),
+        sa.Column("method", PlainText(255), nullable=False),
+        sa.Column("thread_id", Key(255)),
+        sa.Column("detail", sa.Text),
+        sa.Column("result", PlainText(255), nullable=False),
+        sa.PrimaryKeyConstraint("entry", name=derive_name(f"{table}_pk")),
+        schema=schema,
+    )
+    if op.get_context().dialect.name != "sqlite":
+        op.create_index(derive_name(f"{table}_tenant"), table, ["tenant", "entry"], schema=schema)
+    seals = f"{prefix}seals"
+    op.create_table(
+        seals,
+        sa.Column("tenant", Key(64), nullable=False),
+        sa.Column("number", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("sealed_at", Instant, nullable=False),
+        sa.Column("highest", sa.BigInteger, nullable=False),
+        sa.Column("oldest", sa.BigInteger, nullable=False),
+        sa.Column("newest", sa.BigInteger, nullable=False),
+        sa.Column("root", Digest, nullable=False),
+        sa.Column("leaves", Blob, nullable=False),
+        sa.PrimaryKeyConstraint("tenant", "number", name=derive_name(f"{seals}_pk")),
+        schema=schema,
+    )
 
 
 def _heads(prefix: str, schema: str | None) -> None:

@@ -32,6 +32,8 @@ class BackendOptions(TypedDict, total=False):
     engine: AsyncEngine | Engine | None
     pool: Any
     tenant: str
+    audit: str | None
+    audit_reads: bool
     auto_migrate: AutoMigrate
     busy_timeout_seconds: float
     pool_size: int

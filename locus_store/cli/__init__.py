@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from locus_store import __version__
-from locus_store.cli import running  # noqa: F401  (registers its commands)
+from locus_store.cli import row_security, running  # noqa: F401  (they register their commands)
+from locus_store.cli.audit import audit
 from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db, oci, shards
 from locus_store.cli.doctor import doctor
@@ -87,6 +88,7 @@ app.add_typer(store, name="store")
 app.add_typer(tenants, name="tenants")
 app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
+app.add_typer(audit, name="audit")
 app.add_typer(oci, name="oci")
 app.add_typer(shards, name="shards")
 for of_threads in (messages, blame, bisect, watch, rewind, report, delete, prune, vacuum, expire):

@@ -202,7 +202,8 @@ class Inspector:
             poller=self._poller,
             may_write=self._may_write(viewer),
         )
-        answer = await _unless_gone(request, route, page_request)
+        with viewer.caller.act():
+            answer = await _unless_gone(request, route, page_request)
         return render(answer, as_json=as_json, request=page_request, to=page_request.links.to)
 
     # --- the session

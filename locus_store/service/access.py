@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -27,7 +28,8 @@ from locus_store.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from locus_store.service.exchange import RefusalError
+from locus_store.service.exchange import FORBIDDEN, RefusalError
+from locus_store.types.acting import acting_as
 from locus_store.types.arguments import check_tenant, check_text
 from locus_store.wire.calls import Right
 
@@ -49,6 +51,10 @@ class Caller:
     tenant: str | None
     rights: frozenset[str]
 
+    def act(self) -> AbstractContextManager[None]:
+        """Return a block whose calls a storage records by this caller's name."""
+        return acting_as(self.name) if self.name else nullcontext()
+
     def require(self, right: Right) -> None:
         """Refuse a caller without a right.
 
@@ -57,7 +63,7 @@ class Caller:
         """
         if right not in self.rights:
             raise RefusalError(
-                403,
+                FORBIDDEN,
                 UnsupportedError(
                     f"this caller does not have the right {right!r}; nothing was done"
                 ),

@@ -27,6 +27,7 @@ from locus_store.service import sdk_threads
 from locus_store.service.access import Caller, Door
 from locus_store.service.exchange import (
     BODY_SECONDS,
+    FORBIDDEN,
     MAX_BODY,
     NO_STORE,
     BodyLimits,
@@ -231,7 +232,8 @@ class Service:
         if path.startswith("/threads/"):
             caller = self._caller(request)
             backend = self._tenants.for_tenant(caller.tenant).threads
-            return await sdk_threads.answer_request(request, caller, backend)
+            async with self._acting(caller, f"{request.method} /threads"):
+                return await sdk_threads.answer_request(request, caller, backend)
         raise RefusalError(404, UnsupportedError("this service has nothing at this path"))
 
     # --- the backend contract
@@ -239,17 +241,30 @@ class Service:
     async def _called(self, call: WireCall, request: LimitedRequest) -> Response:
         request.require_method("POST")
         caller = self._caller(request)
-        caller.require(call.right)
-        target = self._tenants.for_tenant(caller.tenant).find_target(call)
-        value, payloads = bodies.decode_body(
-            await request.body(), request.get_header(b"content-type")
-        )
-        arguments = await check_arguments(call, target, call.arguments.read(value, payloads))
-        result = await getattr(target, call.name)(**arguments)
+        async with self._acting(caller, call.name):
+            caller.require(call.right)
+            target = self._tenants.for_tenant(caller.tenant).find_target(call)
+            value, payloads = bodies.decode_body(
+                await request.body(), request.get_header(b"content-type")
+            )
+            arguments = await check_arguments(call, target, call.arguments.read(value, payloads))
+            result = await getattr(target, call.name)(**arguments)
         if bodies.FRAMED in request.get_header(b"accept"):
             body, kind = bodies.encode_body(result)
             return Response(body, 200, NO_STORE, kind)
         return answer(result)
+
+    @asynccontextmanager
+    async def _acting(self, caller: Caller, method: str) -> AsyncIterator[None]:
+        """Name the caller in the storage's audit, which also records that a right is missing."""
+        with caller.act():
+            try:
+                yield
+            except RefusalError as refusal:
+                threads = self._tenants.for_tenant(caller.tenant).threads
+                if refusal.status == FORBIDDEN and hasattr(threads, "refuse_call"):
+                    await threads.refuse_call(method, f"{FORBIDDEN}")
+                raise
 
     def _caller(self, request: LimitedRequest) -> Caller:
         return self._access.identify(request.get_header(b"authorization"))

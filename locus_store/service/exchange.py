@@ -37,6 +37,9 @@ from locus_store.wire.records import SentChange, SentItem
 
 DIGITS: Final = 18
 
+FORBIDDEN: Final = 403
+"""The status of a caller without the right."""
+
 MAX_BODY: Final = 100_000_000
 BODY_SECONDS: Final = 60.0
 

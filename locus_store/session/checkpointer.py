@@ -89,6 +89,8 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     models: ClassVar[Models] = MODELS
     """The classes of states, messages and facts of threads."""
 
+    turns_part = "log"
+
     def __init__(
         self,
         backend: StorageBackend | Callable[[], StorageBackend],
@@ -131,10 +133,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     def log(self) -> BaseMessageLog:
         """The message log of all threads, on the backend's connections."""
         return Storage(self.backend).messages(ttl_seconds=self.ttl_seconds)
-
-    @property
-    def _turns(self) -> BaseMessageLog:
-        return self.log
 
     @cached_property
     def _values(self) -> Values:

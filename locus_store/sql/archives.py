@@ -332,6 +332,7 @@ def forget_items(it: Repository, key: str, value: Any) -> int:
 
 def list_tenants(it: Repository) -> list[Tenant]:
     """See ``SharedByTenants.tenants``."""
+    it.see_all_tenants()
     store = it.tables.store
     is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > now())
     threads = _by_tenant(it, it.tables.threads, is_live(it.tables))
@@ -354,6 +355,7 @@ def _by_tenant(
 
 def find_damage(it: Repository) -> list[str]:
     """Return the damage of all tenants: the database's findings, and rows without a parent row."""
+    it.see_all_tenants()
     broken = it.find_faults()
     if broken:
         return broken

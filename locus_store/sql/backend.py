@@ -11,7 +11,8 @@ from sqlalchemy.engine import Connection
 from locus_store.runtime.progress import expect_steps, step
 from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
-from locus_store.sql.connections.backend import ConnectedBackend, Runner, run_joined
+from locus_store.sql.audit import OF_THREADS, READS_OF_THREADS, Audit, SqlAudit, record_calls
+from locus_store.sql.connections.backend import ConnectedBackend, Runner, make_writing, run_joined
 from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
@@ -59,7 +60,7 @@ VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
 
 
-class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, SqlShard):
+class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, SqlShard, SqlAudit):
     """Implements the contract with a repository; a subclass names its database and runner."""
 
     persistent_checkpoint_ids = True
@@ -72,10 +73,16 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
     """The examination that ``facts`` runs."""
 
     def __init__(
-        self, database: Database, runner: Runner, *, max_state_bytes: int = MAX_STATE_BYTES
+        self,
+        database: Database,
+        runner: Runner,
+        *,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        audit: Audit | None = None,
     ) -> None:
-        super().__init__(database, runner, max_state_bytes=max_state_bytes)
+        super().__init__(database, runner, max_state_bytes=max_state_bytes, audit=audit)
         self._prepare_joining()
+        record_calls(self, audit, OF_THREADS, READS_OF_THREADS)
 
     async def close(self) -> None:
         """See ``StorageBackend``, also for the following methods."""
@@ -93,7 +100,7 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
         self._database.require_joinable(connection)
         with self._translating():
             await self._runner.open()
-            return await run_joined(self._database, connection, self._writing(saved))
+            return await run_joined(self._database, connection, make_writing(self._database, saved))
 
     async def fetch(
         self,
@@ -376,7 +383,7 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
     async def expire(self) -> int:
         removed = 0
         while gone := await self._write(lambda it: it.expire()):
-            removed += gone
+            removed += len(gone)
         return removed
 
 
@@ -390,16 +397,13 @@ class ServerBackend(SqlBackend):
 
     async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
         with self._translating():
-            return await self._runner.write_once(self._writing(body))
+            return await self._runner.write_once(make_writing(self._database, body))
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-        database = self._database
+        body = make_writing(
+            self._database, lambda it: copying.copy_thread(it, source_thread_id, dest_thread_id)
+        )
         with self._translating():
-            return await self._runner.write(
-                lambda connection: copying.copy_thread(
-                    database.make_repository(connection), source_thread_id, dest_thread_id
-                ),
-                database.begin_copy,
-            )
+            return await self._runner.write(body, self._database.begin_copy)

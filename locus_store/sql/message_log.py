@@ -7,13 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import log_reads
+from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
+from locus_store.sql.connections.backend import make_writing
 from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
@@ -325,6 +326,7 @@ class SqlMessageLog(BaseMessageLog):
         self.needs_no_loop = needs_no_loop(backend)
         self._owns = owns
         self._shared = backend.shared
+        record_calls(self, self._shared.database.audit, OF_MESSAGES, READS_OF_MESSAGES)
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "MessageLog", 1)
@@ -337,16 +339,8 @@ class SqlMessageLog(BaseMessageLog):
     # --- running
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
-        database = self._shared.database
-
-        def run(connection: Connection) -> T:
-            repository = database.make_repository(connection)
-            result = body(repository)
-            repository.finish()
-            return result
-
         with self._shared.translating():
-            return await self._shared.runner.write(run)
+            return await self._shared.runner.write(make_writing(self._shared.database, body))
 
     async def _query(self, body: Callable[[Reads], T]) -> T:
         """Run a body of one statement."""

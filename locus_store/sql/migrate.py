@@ -448,7 +448,7 @@ def _named(prefix: str) -> Callable[[Any], bool]:
     """Return a predicate that recognizes our tables by name."""
     names = make_tables(prefix).names
     moved = re.compile(rf"{prefix}({'|'.join(PARTITIONED)})_(p\d+_\d+|new|log|old)")
-    made = ("search", "embeddings", "lock")  # on request
+    made = ("search", "embeddings", "lock", "roles")  # on request
     # Oracle's indexes of words and vectors have tables of their own.
     grown = tuple(f"{of}{prefix}{it}".lower() for it in made for of in ("", "dr$", "vector$"))
     return lambda name: (

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from locus_store.errors import ConflictError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
+from locus_store.sql.audit import OF_STORE, READS_OF_STORE, Call, get_call, record_calls
 from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, run_joined
 from locus_store.sql.item_columns import StoreContext
 from locus_store.sql.items import Items, Outcome
@@ -85,6 +86,8 @@ class SqlStore(BaseStore):
         self._calls = PerLoop(self._made_calls)
         self._no_vectors: UnsupportedError | None = None
         """Why there are no embeddings, although there is a dimension."""
+
+        record_calls(self, self._shared.database.audit, OF_STORE, READS_OF_STORE)
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "Store", 1)
@@ -168,6 +171,10 @@ class SqlStore(BaseStore):
 
     # --- running
 
+    def _items(self, connection: Connection, context: StoreContext) -> Items:
+        self._shared.database.enter_tenant(connection)
+        return self.items(connection, context)
+
     async def _change(self, body: Callable[[Connection], T]) -> T:
         """Run a body that writes."""
         return await self._shared.runner.write(body)
@@ -179,11 +186,19 @@ class SqlStore(BaseStore):
     async def _written(self, body: Callable[[Items], T]) -> T:
         """Run a body that writes, without translating the driver's errors."""
         context = await self._opened()
-        return await self._change(lambda it: body(self.items(it, context)))
+        return await self._change(lambda it: body(self._items(it, context)))
 
     async def _write(self, body: Callable[[Items], T]) -> T:
+        call = get_call(self._shared.database)
+
+        def write(it: Items) -> T:
+            result = body(it)
+            if call is not None:
+                call.record(it.connection, it.context.scope, result)
+            return result
+
         with self._shared.translating():
-            return await self._written(body)
+            return await self._written(write)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         """Run a body that writes, inside a caller's transaction."""
@@ -193,18 +208,18 @@ class SqlStore(BaseStore):
         context = await self._opened()
         with self._shared.translating():
             database = self._shared.database
-            return await run_joined(database, connection, lambda it: body(self.items(it, context)))
+            return await run_joined(database, connection, lambda it: body(self._items(it, context)))
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that needs no snapshot shared by several statements."""
         context = await self._opened()
         with self._shared.translating():
-            return await self._shared.reader.query(lambda it: body(self.items(it, context)))
+            return await self._shared.reader.query(lambda it: body(self._items(it, context)))
 
     async def _read(self, body: Callable[[Items], T]) -> T:
         context = await self._opened()
         with self._shared.translating():
-            return await self._shared.reader.read(lambda it: body(self.items(it, context)))
+            return await self._shared.reader.read(lambda it: body(self._items(it, context)))
 
     # --- in groups
 
@@ -219,7 +234,7 @@ class SqlStore(BaseStore):
     ) -> Sequence[list[int] | Failed | Undecided]:
         with self._shared.translating():
             try:
-                outcomes = await self._written(lambda it: it.apply(batches, waits=is_alone))
+                outcomes = await self._written(lambda it: _apply(it, batches, waits=is_alone))
             except self._shared.database.driver_errors as exc:
                 if len(batches) == 1 or not self._shared.database.is_refused_value(exc):
                     raise
@@ -245,7 +260,7 @@ class SqlStore(BaseStore):
     # --- the contract
 
     def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
-        calls = self._calls.get()
+        calls, changes = self._calls.get(), self._note_call(changes)
         for change in changes:
             if change.vectors:
                 return calls.submit_after(self._embedding(), changes)
@@ -254,12 +269,17 @@ class SqlStore(BaseStore):
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
         if any(it.vectors for it in changes):
             await self._embedding()
-        done = await self._write_on(connection, lambda it: it.apply([changes], waits=True))
+        noted = self._note_call(changes)
+        done = await self._write_on(connection, lambda it: _apply(it, [noted], waits=True))
         outcome = done[0]
         if isinstance(outcome, ConflictError):
             raise outcome
         assert outcome is not None  # noqa: S101  (it waited for every lock)
         return outcome
+
+    def _note_call(self, changes: Sequence[Change]) -> Sequence[Change]:
+        call = get_call(self._shared.database)
+        return changes if call is None else _Changes(changes, call)
 
     def read(self, names: Sequence[Name]) -> Awaitable[list[StoreItem | None]]:
         return self._calls.get().reads.submit(names, count=len(names))
@@ -306,6 +326,23 @@ class ServerStore(SqlStore):
     async def _define(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         return await runner.define(body)
+
+
+class _Changes(list[Change]):
+    """Changes of a call that is recorded."""
+
+    def __init__(self, changes: Sequence[Change], call: Call) -> None:
+        super().__init__(changes)
+        self.call = call
+
+
+def _apply(it: Items, batches: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+    """Apply batches of changes, and record the calls that are recorded."""
+    outcomes = it.apply(batches, waits=waits)
+    for batch, outcome in zip(batches, outcomes, strict=True):
+        if isinstance(batch, _Changes) and isinstance(outcome, list):
+            batch.call.record(it.connection, it.context.scope, outcome)
+    return outcomes
 
 
 def _answer(outcome: Outcome) -> list[int] | Failed | Undecided:

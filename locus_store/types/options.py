@@ -7,7 +7,7 @@ Pydantic checks the values that are given, and is imported for them only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -126,6 +126,13 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
     return made
 
 
+def suggest_option(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error for an option that a storage does not have."""
+    if name in {"audit", "audit_reads"}:
+        return "; SQLite, PostgreSQL and Oracle record calls"
+    return did_you_mean(name, known)
+
+
 def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
     """Return options with their defaults.
 
@@ -140,7 +147,7 @@ def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
     """
     known = read_options(cast("type", kind))
     for name in options.keys() - known.keys():
-        similar = did_you_mean(name, known)
+        similar = suggest_option(name, known)
         raise TypeError(f"{by}() got an unexpected keyword argument {name!r}{similar}")
     defaults = {name: it.default for name, it in known.items()}
     return cast("T", {**defaults, **_checked(cast("type", kind), options)} if options else defaults)
@@ -183,9 +190,9 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
     for name in pairs:
         if name not in known:
             there = ", ".join(sorted(it for it in known if IN_PYTHON not in known[it].metadata))
+            similar = suggest_option(name, known)
             raise InvalidArgumentError(
-                f"no option {name!r} for this URL{did_you_mean(name, known)}; known options:"
-                f" {there}"
+                f"no option {name!r} for this URL{similar}; known options: {there}"
             )
         if IN_PYTHON in known[name].metadata:
             raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")

@@ -22,6 +22,9 @@ CROWD: Final = 8
 So the renewals of a queue, which compete for one row or document, grow no further with it.
 """
 
+KEPT_CHANGES: Final = 100
+"""Changes of tickets that a document has grown by, on average, when it is rewritten."""
+
 
 class Ticket(NamedTuple):
     """A request for the turn of a thread, as it is stored."""

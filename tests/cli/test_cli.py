@@ -315,7 +315,13 @@ def test_the_commands_are_those_of_the_issue() -> None:
     threads += ["turns", "release", "effects", "resolve"]
     db = ["upgrade", "downgrade", "current", "check", "sql", "search-index", "vector-index"]
     db += ["user-ids", "history", "partition"]
+    secure = ["enable", "disable", "add-role", "remove-role", "status"]
+    db += [f"row-security {it}" for it in secure]
     others = {
+        "audit anchor",
+        "audit export",
+        "audit grant",
+        "audit verify",
         "bench",
         "doctor",
         "verify",

@@ -24,7 +24,14 @@ from served import Served
 from servers import children, is_gone, wait_until
 from services import Service
 
-from locus_store import BackendError, LocusStoreError, MemoryBackend, UnsupportedError
+from locus_store import (
+    BackendError,
+    ConflictError,
+    LocusStoreError,
+    MemoryBackend,
+    SQLiteBackend,
+    UnsupportedError,
+)
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.values.encoding import pack_frame
 
@@ -495,3 +502,33 @@ async def test_a_header_that_decides_is_sent_once(
     found = await asyncio.to_thread(exchanged, service.port, request)
     assert found.startswith(b"HTTP/1.1 400")
     assert secret.encode() not in found
+
+
+async def test_the_record_of_calls_names_the_token_and_what_it_was_refused(
+    serve: Callable[..., Service], tokens: TokenFile, tmp_path: Path
+) -> None:
+    secrets = {it: tokens.add(it, None, [it]) for it in ("read", "write")}
+    storage = SQLiteBackend(tmp_path / "audit.db", audit="service")
+    service = serve(storage, token_file=tmp_path / "tokens.json")
+    async with (
+        HTTPBackend(service.url, token=secrets["read"]) as reader,
+        HTTPBackend(service.url, token=secrets["write"]) as writer,
+    ):
+        with pytest.raises(UnsupportedError):
+            await reader.remove_thread("t")
+        await writer.save("t", {"n": 1})
+        with pytest.raises(ConflictError):
+            await writer.copy_thread("t", "t")
+    answer = httpx.delete(
+        f"{service.url}/threads/t/checkpoints",
+        headers={"authorization": f"Bearer {secrets['read']}"},
+    )
+    assert answer.status_code == 403
+    async with SQLiteBackend(tmp_path / "audit.db") as backend:
+        found = await backend.list_entries(0, 100, 100)
+    assert [(it.who, it.method, it.result) for it in found] == [
+        ("read", "remove_thread", "403"),
+        ("write", "commit", "done"),
+        ("write", "copy_thread", "ConflictError"),
+        ("read", "DELETE /threads", "403"),
+    ]

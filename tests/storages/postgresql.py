@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -18,6 +19,8 @@ from locus_store import (
     StorageBackendAdapter,
     postgresql_checkpointer,
 )
+from locus_store.backends.postgresql import row_security
+from locus_store.sql.schema import vectors
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 from storages import Storage
 
@@ -108,6 +111,12 @@ class OnServer(Storage):
         return ServerProbe(self.database)
 
 
+class Audited(OnServer):
+    """Each call is recorded."""
+
+    options: ClassVar = {"audit": "tests"}
+
+
 class Ungrouped(OnServer):
     options: ClassVar = {"group_saves": False}
 
@@ -126,6 +135,36 @@ class Divided(OnServer):
         super().__init__(request)
         if self.tenant:
             self.database = self.url = self.fixture("divided_database")
+
+
+def secure(database: str) -> str:
+    """Put a database under row security; return the URL of a role that does not own its tables."""
+    row_security.enable(database)
+
+    async def granted() -> None:
+        connection = await asyncpg.connect(database)
+        try:
+            with suppress(asyncpg.DuplicateObjectError):
+                await connection.execute("CREATE ROLE locus_app LOGIN")
+            await connection.execute(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO locus_app"
+            )
+        finally:
+            await connection.close()
+
+    run(granted())
+    place = urlsplit(database)
+    return place._replace(netloc=f"locus_app@{place.netloc.rpartition('@')[2]}").geturl()
+
+
+class Secured(OnServer):
+    """Row security, for a role that neither owns the tables nor passes by their policies."""
+
+    def reached(self) -> str:
+        if self.tenant:
+            self.database = self.fixture("secured_database")
+        vectors.create_vector_index(self.database, dimension=3)
+        return secure(self.database)
 
 
 class Joined(Alone):

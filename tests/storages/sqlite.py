@@ -98,6 +98,13 @@ class OnFile(Storage):
         return FileProbe(self.path)
 
 
+class Audited(OnFile):
+    """Each call is recorded, reads too."""
+
+    def new(self, factory: Callable[..., Any], place: Any, **options: Any) -> Any:
+        return super().new(factory, place, audit="tests", audit_reads=True, **options)
+
+
 class Blocking(OnFile):
     def checkpointer(self, **options: Any) -> Any:
         return Unblocked(BlockingCheckpointer(super().checkpointer(**options)))

@@ -9,7 +9,6 @@ except ImportError as exc:
         f"the Claude Agent SDK is not installed: {make_install_command('claude-agent')}"
     ) from exc
 
-from locus_store.adapters.claude_agent.durable_tools import durable_tool
-from locus_store.adapters.claude_agent.session_store import LocusSessionStore
+from locus_store.adapters.claude_agent.session_store import LocusSessionStore, durable_tool
 
 __all__ = ["LocusSessionStore", "durable_tool"]

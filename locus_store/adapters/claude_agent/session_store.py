@@ -1,10 +1,13 @@
-"""The session store of the Claude Agent SDK, over a message log."""
+"""The session store of the Claude Agent SDK, and its tools whose calls are effects."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Self, cast
 
 from claude_agent_sdk import (
+    SdkMcpTool,
     SessionKey,
     SessionListSubkeysKey,
     SessionStore,
@@ -24,6 +27,7 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.backend import StorageBackend
+from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, TurnError
 from locus_store.messages import ROLE, BaseMessageLog, LogInfo, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
@@ -173,3 +177,34 @@ def _message(entry: dict[str, Any]) -> NewMessage:
         uuid if isinstance(uuid, str) and uuid else None,
         text=READABLE.get_text(entry),
     )
+
+
+def durable_tool(
+    tool: SdkMcpTool[Any],
+    checkpointer: RunsEffects,
+    thread_id: str,
+    key: Callable[[Any], str],
+    **options: Any,
+) -> SdkMcpTool[Any]:
+    """Return a tool for ``create_sdk_mcp_server`` each of whose calls is made once.
+
+    After a crash the model asks again, and the SDK gives its call a new id. So the arguments name
+    the call.
+
+    Args:
+        tool: Made by ``tool`` of the SDK. It should raise errors: a result with ``is_error`` is
+            kept.
+        checkpointer: An asynchronous checkpointer, or a saver.
+        thread_id: The thread of the effects.
+        key: Returns the key of the effect for the arguments, for example the id of an order.
+        options: Of ``effect``.
+    """
+
+    async def run(arguments: Any) -> Any:
+        async def call(_: str) -> Any:
+            return await tool.handler(arguments)
+
+        name = f"{tool.name}:{key(arguments)}"
+        return await checkpointer.effect(thread_id, name, call, arguments=arguments, **options)
+
+    return replace(tool, handler=run)

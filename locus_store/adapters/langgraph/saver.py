@@ -114,6 +114,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         TypeError: ``saver`` is neither.
     """
 
+    turns_part = "saver"
+
     def __init__(
         self,
         saver: CheckpointSaver | StorageBackend,
@@ -170,10 +172,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
     def backend(self) -> StorageBackend:
         """The backend of the saver."""
         return self.saver.backend
-
-    @property
-    def _turns(self) -> CheckpointSaver:
-        return self.saver
 
     @property
     def _values(self) -> ChannelValues:

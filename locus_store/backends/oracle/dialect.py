@@ -54,6 +54,12 @@ from locus_store.values.text import split_words
 class OracleRepository(IndexedRepository):
     """Oracle's implementations of the hooks."""
 
+    def read_oldest_transaction(self) -> int:
+        """Wait for the transactions that write entries; see ``Repository``."""
+        table = self.connection.dialect.identifier_preparer.format_table(self.tables.audit)
+        self.connection.exec_driver_sql(f"LOCK TABLE {table} IN SHARE MODE")
+        return 0
+
     def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         return column.like(sa.literal(pattern, sa.String()), escape="\\")
 

@@ -32,9 +32,11 @@ from locus_store.backends.postgresql.replicas import (
     ask_through,
 )
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
+from locus_store.backends.postgresql.tenants import is_unset
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
+from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import ServerBackend
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.lending import ConnectionPool
@@ -123,7 +125,12 @@ class PostgreSQLBackend(ServerBackend):
             tenant=given["tenant"],
             auto_migrate=given["auto_migrate"],
         )
-        super().__init__(made, runner(made), max_state_bytes=given["max_state_bytes"])
+        super().__init__(
+            made,
+            runner(made),
+            max_state_bytes=given["max_state_bytes"],
+            audit=make_audit(given),
+        )
         self._replicas: ReplicaReader | None = None
         if isinstance(self._runner, PrimaryRunner):
             self._reader = self._replicas = ReplicaReader(self._runner)
@@ -255,7 +262,7 @@ class PostgreSQLBackend(ServerBackend):
     ) -> bool:
         places = {(it.task_id, it.idx) for it in writes}
         is_ours = known is None or known.store == self._database.store
-        is_plain = seen is None and must_exist != "task"
+        is_plain = seen is None and must_exist != "task" and self._database.audit is None
         if is_plain and is_ours and len(places) == len(writes):
             place = (thread_id, namespace, checkpoint_id)
             batch = Batch(*place, writes, known, must_exist, ttl_seconds, turn)
@@ -327,7 +334,12 @@ class PostgreSQLBackend(ServerBackend):
                 async with pool.lease_driver() as connection:
                     return await connection.fetch(text, *values)  # type: ignore[no-any-return]
 
-            return await pool.retry(asked)
+            try:
+                return await pool.retry(asked)
+            except self._database.driver_errors as exc:
+                if is_unset(exc):  # the next call has other statements
+                    await self._runner.open()
+                raise
 
     async def facts(self) -> list[Fact]:
         found = await super().facts()
@@ -342,7 +354,7 @@ class PostgreSQLBackend(ServerBackend):
     ) -> Removed:
         check_names(thread_id, namespace)
         database = self._database
-        if head is None:
+        if head is None and database.audit is None:
             with self._translating():
                 removed = await self._runner.write(
                     lambda connection: deletions.delete_thread(

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from locus_store.backends.postgresql import connecting, dsn
+from locus_store.backends.postgresql import connecting, dsn, row_security
 from locus_store.backends.postgresql.columns import set_config
 from locus_store.backends.postgresql.failures import (
     REMEDIES,
@@ -90,6 +90,7 @@ class PostgreSQLDefinition(SchemaDefinition):
             # with the transaction, and so does the lock: a pooler may then give the connection to
             # others.
             connection.exec_driver_sql(UNLIMITED)
+            row_security.see_all_tenants(connection)
             lock_timeout = connection.exec_driver_sql(_WAITING).scalar_one()
             _lock(connection, f"{place} {ours.prefix}")
             if ours.schema is None:
@@ -208,6 +209,9 @@ class PostgreSQLDefinition(SchemaDefinition):
             )
         table = dialect.identifier_preparer.format_table(ours.threads)
         return [f"ALTER TABLE {table} ALTER COLUMN user_id TYPE {kind} USING {text}"]
+
+    def secure(self, connection: Connection, ours: Tables, name: str) -> None:
+        row_security.secure(connection, ours, name)
 
     def find_vector_schema(self, connection: Connection) -> str:
         found = connection.exec_driver_sql(

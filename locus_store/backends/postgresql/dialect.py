@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import orjson
@@ -37,7 +37,10 @@ from locus_store.backends.postgresql.failures import (
     is_lost,
     translate_owner_errors,
 )
+from locus_store.backends.postgresql.policies import ROW_SECURITY_SETTING
+from locus_store.backends.postgresql.row_security import secure, see_all_tenants
 from locus_store.backends.postgresql.statements import FastStatements
+from locus_store.backends.postgresql.tenants import is_unset, make_unset_error, name_tenant
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -93,6 +96,7 @@ class PostgreSQLRepository(IndexedRepository):
     """PostgreSQL's implementations of the hooks."""
 
     rounding = timedelta()
+    parents_go_last = True
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
         """See ``Scoped``. In a transaction of the caller's, only the caller limits the pauses."""
@@ -125,8 +129,21 @@ class PostgreSQLRepository(IndexedRepository):
         is_below = key < sa.tuple_(most, sa.literal_column(str(2**63 - 1)))
         return sa.and_(threads.active_at > least, is_below)
 
+    def see_all_tenants(self) -> None:
+        see_all_tenants(self.connection)
+
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         return deletions.drop_threads(self, thread_ids)
+
+    def read_oldest_transaction(self) -> int:
+        return self._read_transaction("pg_snapshot_xmin(pg_current_snapshot())")
+
+    def read_own_transaction(self) -> int:
+        return self._read_transaction("pg_current_xact_id()")
+
+    def _read_transaction(self, which: str) -> int:
+        query = f"SELECT {which}::text::bigint"
+        return int(self.connection.exec_driver_sql(query).scalar_one())
 
     # --- the full-text index: a table of its own, over the folded words
 
@@ -171,6 +188,7 @@ class PostgreSQLRepository(IndexedRepository):
             count = int(self.connection.execute(many).scalar() or 1)
             for statement in _create_search_table(self.tables, self.connection.dialect, count):
                 run(statement)
+            secure(self.connection, self.tables, "search")
         self.index_versions("tsvector")
         return True
 
@@ -216,6 +234,12 @@ def _lexeme(word: str) -> str:
 # --- transactions
 
 
+@lru_cache(maxsize=64)
+def _make_statements(tables: Tables, **has: bool) -> FastStatements:
+    dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
+    return FastStatements(tables, dialect, **has)
+
+
 class PostgreSQLDatabase(ServerDatabase):
     """A database behind a DSN, an engine or a pool.
 
@@ -240,19 +264,31 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.fast = self._make_statements()
+
+    @property
+    def fast(self) -> FastStatements:
+        """The statements for the opened database."""
+        facts = self._facts
+        return _make_statements(
+            self.tables,
+            has_partitions=facts.has_partitions,
+            has_row_security=facts.has_row_security,
+            has_audit=self.audit is not None,
+        )
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
+        self.enter_tenant(connection)
         return PostgreSQLRepository(connection, self.scope)
-
-    def _make_statements(self) -> FastStatements:
-        dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
-        return FastStatements(self.tables, dialect, has_partitions=self.has_partitions)
 
     def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
-        self.has_partitions = PARTITIONS_SETTING in settings.raw
-        self.fast = self._make_statements()
+        self._facts.has_partitions = PARTITIONS_SETTING in settings.raw
+        self._facts.has_row_security = ROW_SECURITY_SETTING in settings.raw
+
+    def enter_tenant(self, connection: Connection) -> None:
+        """Name the tenant of what follows, in the statement itself where each one commits."""
+        if self._facts.has_row_security:
+            name_tenant(connection, self.tenant)
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""
@@ -310,7 +346,7 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def is_lost_schema(self, exc: BaseException) -> bool:
         is_other = isinstance(exc, OtherDatabaseError)
-        return is_other or get_sqlstate(exc) in MISSING
+        return is_other or get_sqlstate(exc) in MISSING or is_unset(exc)
 
     def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise, chosen by class and SQLSTATE."""
@@ -325,7 +361,7 @@ class PostgreSQLDatabase(ServerDatabase):
                 f"{where}: {reason}; the outcome of a save is unknown, and saving again is safe"
             )
         if self.is_lost_schema(exc):
-            return SchemaError(
+            return make_unset_error(exc, where) or SchemaError(
                 f"{where}: the tables of locus-store do not exist any more"
                 f" ({state}); restore a backup, or make "
                 "new ones: locus-store db upgrade"

@@ -22,6 +22,8 @@ REMEDIES: Final = {
     " {command}, and grant this one USAGE on the database schema, and SELECT, INSERT, UPDATE and"
     " DELETE on the tables",
     READ_ONLY: "the server is read-only; migrate on the primary: {command}",
+    "2BP01": "row security, or objects that the library did not create, depend on the tables; drop"
+    " them first: locus-store db row-security disable",
     "55P03": "another transaction held a table for longer than lock_timeout; nothing was changed;"
     " try again when it has ended",
 }

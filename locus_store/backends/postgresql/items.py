@@ -21,6 +21,7 @@ from locus_store.backends.postgresql.columns import (
     set_config,
 )
 from locus_store.backends.postgresql.failures import get_sqlstate
+from locus_store.backends.postgresql.tenants import MARK
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import after, bind_text, encode_key, encode_path
@@ -159,6 +160,7 @@ class PostgreSQLItems(Items):
             removed.c.is_live,
             (raced if self._has_embeddings else sa.false()).label("raced"),
         ).select_from(fact.outerjoin(removed, sa.true()))
+        query = query.where(sa.literal_column(MARK))
         if self._has_embeddings:
             items = self.embeddings.c.item.in_(sa.select(removed.c.item))
             query = query.add_cte(sa.delete(self.embeddings).where(items).cte("unembedded"))
@@ -346,7 +348,8 @@ inserted AS (
 """
 
 _ALL: Final = """
-SELECT f.holds, l.found, l.is_busy, {raced} AS raced FROM looked l, fact f ORDER BY l.position
+SELECT f.holds, l.found, l.is_busy, {raced} AS raced FROM looked l, fact f WHERE {mark}
+ORDER BY l.position
 """
 
 # Every put gives its item a new number, so that embeddings that another put wrote meanwhile, which
@@ -412,6 +415,7 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         busy="false" if waits else _BUSY.format(store=store),
         raced=_RACED.format(store=store) if home else "NULL",
         new_number="item = DEFAULT, " if home else "",
+        mark=MARK,
         moment="statement_timestamp() + (l.position - 1)::float8 * interval '1 microsecond'",
         expiry="statement_timestamp() + make_interval(secs => l.ttl)",
     )

@@ -28,6 +28,13 @@ from locus_store.backends.postgresql.failures import (
     get_sqlstate,
     translate_owner_errors,
 )
+from locus_store.backends.postgresql.row_security import (
+    hide,
+    is_secured,
+    list_policies,
+    secure,
+    see_all_tenants,
+)
 from locus_store.errors import BackendError, InvalidArgumentError, SchemaError, UnsupportedError
 from locus_store.runtime.progress import step as report_step
 from locus_store.sql.schema.definition import load_definition_of, make_place
@@ -188,6 +195,8 @@ class _Move:
         self.old, self.new, self.log, self.gone = (
             self._quote(f"{self.table.name}{ending}") for ending in ("", _NEW, _LOG, _OLD)
         )
+        self.is_secured = is_secured(connection, ours)
+        """The tables are under row security, and so is the copy."""
         self.waited = 0.0
         """The longest time in seconds that writers waited."""
         self._until: float | None = None
@@ -236,6 +245,8 @@ class _Move:
         if self.is_done():
             return
         names = {"oid": self._oid(self.old), "log": _literal(f"{self.table.name}{_LOG}")}
+        policies = ", ".join(map(_literal, list_policies(self.ours)))
+        names |= {"policies": f"ARRAY[{policies}]", "is_secured": str(self.is_secured).lower()}
         heads = _literal(self._quote(self.ours.heads))
         found = self._ask(_SQL["exceptions"].format(**names, heads=heads)).scalars().all()
         if found:
@@ -274,12 +285,14 @@ class _Move:
         like = f"CREATE TABLE {self.new} (LIKE {self.old} INCLUDING ALL)"
         if self.count == 1:
             self._run(like + stored)
-            return
-        self._run(f"{like} PARTITION BY HASH (line)")
-        for statement in create_partitions(
-            self.connection.dialect, self.copy, self.count, self.table.name
-        ):
-            self._run(statement + stored)
+        else:
+            self._run(f"{like} PARTITION BY HASH (line)")
+            for statement in create_partitions(
+                self.connection.dialect, self.copy, self.count, self.table.name
+            ):
+                self._run(statement + stored)
+        if self.is_secured:  # only the owner reads it, and gets the policies with the name
+            hide(self.connection, self.new)
 
     def _note_changes(self) -> None:
         """Create the log and its triggers; earlier changes are visible to every later snapshot."""
@@ -388,6 +401,8 @@ class _Move:
             if self.table.name == self.ours.checkpoints.name:
                 many = None if self.count == 1 else str(self.count)
                 _write_setting(self.connection, self.ours, PARTITIONS_SETTING, many)
+            name = self.table.name.removeprefix(self.ours.prefix)
+            secure(self.connection, self.ours, name, "heads")
 
     def _make_switch(self) -> Iterator[str]:
         oids = {"old": self._oid(self.old), "new": self._oid(self.new)}
@@ -438,6 +453,7 @@ class _Move:
         owner = self._ask(_SQL["owner"].format(oid=self._oid(self.old))).scalar()
         if owner is not None:
             self._run(f"SET LOCAL ROLE {self._quote(owner, None)}")
+        see_all_tenants(self.connection)
 
     @contextmanager
     def _blocking(self) -> Iterator[None]:

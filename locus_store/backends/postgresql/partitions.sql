@@ -67,8 +67,10 @@ SELECT 'view ' || r.ev_class::regclass FROM pg_depend d
   JOIN pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass
   WHERE d.refobjid = {oid} AND r.ev_class NOT IN ({oid}, coalesce(to_regclass({heads}), 0))
 UNION SELECT 'rule ' || quote_ident(rulename) FROM pg_rewrite WHERE ev_class = {oid}
-UNION SELECT 'policy ' || quote_ident(polname) FROM pg_policy WHERE polrelid = {oid}
-UNION SELECT 'row level security' FROM pg_class WHERE oid = {oid} AND relrowsecurity
+UNION SELECT 'policy ' || quote_ident(polname) FROM pg_policy
+  WHERE polrelid = {oid} AND polname <> ALL ({policies})
+UNION SELECT 'row level security' FROM pg_class
+  WHERE oid = {oid} AND relrowsecurity AND NOT {is_secured}
 UNION SELECT 'a replica identity' FROM pg_class WHERE oid = {oid} AND relreplident <> 'd'
 UNION SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
   WHERE tgrelid = {oid} AND NOT tgisinternal AND NOT starts_with(tgname, {log})

@@ -22,9 +22,15 @@ from sqlalchemy.engine import Connection
 from locus_store import versions
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase, split_lexemes
-from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow
+from locus_store.backends.postgresql.save_parameters import (
+    Appended,
+    RecordedSave,
+    SaveGroup,
+    SaveRow,
+)
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
+from locus_store.sql.audit import Call, get_call
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
@@ -100,6 +106,9 @@ class _Item:
 
     done: asyncio.Future[Written]
     operation: observe.Operation | None
+    call: Call | None
+    """The call, if it is recorded."""
+
     deadline: _Deadline
     """Counted from the submission."""
 
@@ -115,6 +124,12 @@ class _Item:
     def line(self) -> Line:
         """The thread and the namespace."""
         return self.save.thread_id, self.save.namespace
+
+    def make_recorded(self) -> RecordedSave | tuple[()]:
+        """Return the parameters that record the save; none if it is not recorded."""
+        if self.call is None:
+            return ()
+        return RecordedSave(**self.call.make_values())
 
     def answer(self, result: Written | BaseException) -> None:
         """Pass the result to the caller, unless it was cancelled."""
@@ -170,7 +185,8 @@ class Saves:
         indexed, users = database.has_index, database.user_id_type
         row = make_row(save, database.store, indexed=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        item = _Item(save, row, done, observe.get_current(), _Deadline(self._timeout_seconds))
+        limit, call = _Deadline(self._timeout_seconds), get_call(database)
+        item = _Item(save, row, done, observe.get_current(), call, limit)
         queued = self._queued.get(item.line)
         if queued is not None:
             queued.append(item)
@@ -192,7 +208,8 @@ class Saves:
         append, limit = self._database.fast.append, self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
-        is_sent = self._pool.send(append, fields, answered, timeout_seconds=limit)
+        values = *fields, *item.make_recorded()
+        is_sent = self._pool.send(append, values, answered, timeout_seconds=limit)
         if not is_sent:
             over.cancel()
             self._at_work.discard(item)
@@ -349,7 +366,7 @@ class Saves:
         fast, common = self._database.fast, self._common()
         most = GROUP if self._database.has_partitions else FEW_APPENDS
         lone = {it: self._make_lone_fields(it) for it in items}
-        appended = [it for it in lone.values() if it is not None]
+        appended = [(*it, *item.make_recorded()) for item, it in lone.items() if it is not None]
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._patience():
@@ -362,7 +379,8 @@ class Saves:
                         for item, it in lone.items()
                         if it is not None and it.line in sequences
                     }
-                rows = [it.row for it in items if it.row and it.line not in won]
+                others = (it for it in items if it.line not in won)
+                rows = [(*it.row, *it.make_recorded()) for it in others if it.row]
                 if rows:
                     group = fast.group[self._database.has_index, self._database.user_id_type]
                     columns = zip(*rows, strict=True)
@@ -419,7 +437,10 @@ class Saves:
         def body(connection: Connection) -> Written:
             repository = database.make_repository(connection)
             database.has_index = repository.has_index
-            return repository.save(item.save)
+            written = repository.save(item.save)
+            if item.call is not None:
+                item.call.record(connection, repository.scope, written)
+            return written
 
         def begin(connection: Connection) -> None:
             left = item.deadline.compute_seconds_left()

@@ -85,6 +85,13 @@ class Appended(NamedTuple):
     turn: int | None
 
 
+class RecordedSave(NamedTuple):
+    """More parameters of a save that is recorded."""
+
+    who: str
+    detail: str | None
+
+
 _TYPES: Final = {
     **dict.fromkeys(("facts", "line", "expected", "basis", "known"), "bigint"),
     **dict.fromkeys(("state_bytes", "keep_last", "turn"), "bigint"),

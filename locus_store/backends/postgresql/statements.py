@@ -15,10 +15,12 @@ from sqlalchemy.engine import Dialect
 from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
 from locus_store.backends.postgresql.save_parameters import (
     Appended,
+    RecordedSave,
     SaveGroup,
     SaveRow,
     render_parameters,
 )
+from locus_store.backends.postgresql.tenants import MARK, guard
 from locus_store.backends.postgresql.write_statements import (
     LONE_WRITES,
     PUT_WRITES,
@@ -161,8 +163,8 @@ kept AS (
   INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
     labels, created_at, text, payload)
   SELECT w.line, w.sequence, w.chain, w.parent, w.checkpoint_id, w.digest, 0, w.metadata::jsonb,
-    w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w)
-SELECT thread_id, namespace, line, sequence FROM won
+    w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w){audited}
+SELECT thread_id, namespace, line, sequence FROM won WHERE {mark}
 """
 
 # A save alone in its statement, whose thread's activity is up to date: nearly every save.
@@ -189,13 +191,20 @@ WITH moved AS (
     AND (SELECT count(*) FROM {settings} s
       WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = 1
     AND {is_turn}
-  RETURNING l.last_sequence, l.open_chain)
-INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
-  labels, created_at, payload)
-SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
-  {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
-RETURNING line, sequence
+  RETURNING l.last_sequence, l.open_chain),
+kept AS (
+  INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
+    labels, created_at, payload)
+  SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
+    {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
+  RETURNING line, sequence){audited}
+SELECT line, sequence FROM kept WHERE {mark}
 """
+_AUDITED: Final = """,
+audited AS (
+  INSERT INTO {audit} (tenant, recorded_at, who, method, thread_id, detail, result)
+  SELECT {tenant}, statement_timestamp(), {who}, '{method}', {thread_id}, {detail}, 'done'
+  FROM {done})"""
 _TURN: Final = """(SELECT u.turn FROM {turns} u
     WHERE {which} AND u.expires_at > statement_timestamp() FOR SHARE) IS NOT DISTINCT FROM {turn}"""
 _INDEXED: Final = """
@@ -292,27 +301,43 @@ class FastStatements:
         dialect: PostgreSQL's.
         has_partitions: The tables are divided. The planner leaves out all partitions but that of a
             line that is a parameter, so ``find_line`` is asked first, and reads have one more.
+        has_audit: Saves are recorded; they have the parameters of ``RecordedSave`` behind theirs.
+        has_row_security: Each statement names its tenant to the server.
     """
 
-    def __init__(self, tables: Tables, dialect: Dialect, *, has_partitions: bool = False) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        dialect: Dialect,
+        *,
+        has_partitions: bool = False,
+        has_audit: bool = False,
+        has_row_security: bool = False,
+    ) -> None:
+        self._is_guarded = has_row_security
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
             for name in (
                 *("threads", "lines", "checkpoints", "segments", "writes", "settings", "turns"),
+                "audit",
             )
         }
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
+        self._recorded = RecordedSave._fields if has_audit else ()
         self.group = {
             (it, users): self._saves(indexed=it, users=users)
             for it in (False, True)
             for users in get_args(UserIdType)
         }
-        fields = render_parameters(Appended._fields)
+        fields = render_parameters((*Appended._fields, *self._recorded))
         known = self._of("digest", fields["line"], fields["known"])
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
-        self.append = self._filled(_APPEND, **fields, digest_of_known=known, is_turn=is_turn)
+        audited = self._audited("kept", **fields)
+        self.append = self._filled(
+            _APPEND, **fields, digest_of_known=known, is_turn=is_turn, audited=audited
+        )
         self.find_line = self._filled(_FIND_LINE) if has_partitions else None
         last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
         of_head, named, listed = last
@@ -391,8 +416,10 @@ class FastStatements:
             "factor": str(CHAIN_FACTOR),
             "allowance": str(CHAIN_ALLOWANCE),
             "hidden": str(HIDDEN_BATCH),
+            "mark": MARK,
         }
-        return text.format(version=_VERSION.format(**known), **{**known, **more})
+        filled = text.format(version=_VERSION.format(**known), **{**known, **more})
+        return guard(filled) if self._is_guarded else filled
 
     def _from(self, line: str, sequence: str, columns: str = "v.*") -> str:
         """Return a look-up of the first version from a sequence on."""
@@ -425,8 +452,16 @@ class FastStatements:
         parts["may_come_first"] = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
         return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l"), **parts)
 
+    def _audited(self, saved: str, **parts: str) -> str:
+        """Return the part of a save's statement that records it; empty if it is not recorded."""
+        table = self._names["audit"]
+        return render_audited(table, "commit", saved, **parts) if self._recorded else ""
+
     def _saves(self, *, indexed: bool, users: UserIdType) -> str:
-        arrays = render_parameters(SaveRow._fields, first=len(SaveGroup._fields) + 1, suffix="[]")
+        names = *SaveRow._fields, *self._recorded
+        arrays = render_parameters(names, first=len(SaveGroup._fields) + 1, suffix="[]")
+        columns = {it: f"w.{it}" for it in ("thread_id", *self._recorded)}
+        shown = ", ".join((_SHOWN, *list(columns.values())[1:]))
         return self._filled(
             _GROUP,
             arrays=", ".join(arrays.values()),
@@ -436,10 +471,23 @@ class FastStatements:
             is_late_touched=_is_late("w"),
             expiry=_expiry("i"),
             expiry_touched=_expiry("w"),
-            shown=_SHOWN,
+            shown=shown,
+            audited=self._audited("won w", tenant="$1", **columns),
             user_type=_USER_TYPES[users],
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
+
+
+def render_audited(table: str, method: str, done: str, **parts: str) -> str:
+    """Return the part of a statement that records what is done, as ``sql.audit`` does.
+
+    Args:
+        table: The name of the table of entries.
+        method: The name of the call.
+        done: What follows FROM: a row for each call that is done.
+        parts: SQL of ``tenant``, ``who``, ``thread_id`` and ``detail``, and others.
+    """
+    return _AUDITED.format(audit=table, method=method, done=done, **parts)
 
 
 def render_turn_condition(turns: str, thread_id: str, turn: str, tenant: str = "$1") -> str:

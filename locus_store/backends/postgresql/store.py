@@ -14,9 +14,12 @@ from typing_extensions import Unpack
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
+from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.backends.postgresql.options import PostgreSQLOptions
-from locus_store.backends.postgresql.statements import render_turn_condition
+from locus_store.backends.postgresql.statements import render_audited, render_turn_condition
+from locus_store.backends.postgresql.tenants import MARK
+from locus_store.sql.audit import Call, get_call
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.pool import PooledRunner
@@ -94,6 +97,9 @@ class PostgreSQLStore(ServerStore):
 
     async def _change(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
+        database: PostgreSQLDatabase = self._shared.database  # type: ignore[assignment]
+        if database.audit is not None:
+            return await runner.write(body, database.begin_bare, thread_id=OF_STORE)
         return await runner.write_once(body, thread_id=OF_STORE)
 
     async def _written(self, body: Callable[[Items], T]) -> T:
@@ -163,21 +169,28 @@ class PostgreSQLMessageLog(SqlMessageLog):
         database = self._shared.database
         write = runner.write if change.also else runner.write_once
         thread_id = None if change.also else change.thread_id
+        call = get_call(database)
         with self._shared.translating():
-            return await write(lambda it: _append(it, database.scope, change), thread_id=thread_id)
+
+            def append(connection: Connection) -> int:
+                database.enter_tenant(connection)
+                return _append(connection, database.scope, change, call)
+
+            return await write(append, thread_id=thread_id)
 
 
 class _NotPlainError(Exception):
     """The thread has expired or is not the user's, or the schema is another one."""
 
 
-def _append(connection: Connection, scope: Scope, change: LogChange) -> int:
-    tables = scope.tables
-    statement = _statement(tables, connection.dialect.identifier_preparer)
+def _append(connection: Connection, scope: Scope, change: LogChange, call: Call | None) -> int:
+    tables, quote = scope.tables, connection.dialect.identifier_preparer
+    statement = _statement(tables, quote, is_recorded=call is not None)
     revision = 0
     for edit in change.split():
         require_user_id(edit.user_id, tables.user_id_type)
-        row = connection.execute(statement, _bound(scope, edit, change)).one()
+        recorded = call.make_values() if call else {}
+        row = connection.execute(statement, {**_bound(scope, edit, change), **recorded}).one()
         if not row.is_plain:
             raise _NotPlainError
         if edit is change:
@@ -279,10 +292,10 @@ noted AS (
       THEN statement_timestamp() + make_interval(secs => :ttl_and_slack) ELSE t.expires_at END
   FROM look
   WHERE t.thread = (SELECT thread FROM there) AND does
-    AND (t.active_at <> date_trunc('minute', statement_timestamp()) OR {is_late}))
+    AND (t.active_at <> date_trunc('minute', statement_timestamp()) OR {is_late})){audited}
 SELECT l.is_plain, l.found, coalesce((SELECT revision FROM changed), (SELECT revision FROM made))
   AS revision
-FROM look l
+FROM look l WHERE {mark}
 """
 
 _IS_LATE: Final = """(CAST(:ttl AS double precision) IS NOT NULL AND (t.expires_at IS NULL
@@ -290,13 +303,13 @@ _IS_LATE: Final = """(CAST(:ttl AS double precision) IS NOT NULL AND (t.expires_
         AND statement_timestamp() + make_interval(secs => :ttl_and_slack)))"""
 
 
-_TABLES: Final = ("threads", "logs", "messages", "turns", "settings")
+_TABLES: Final = ("threads", "logs", "messages", "turns", "settings", "audit")
 _USERS: Final = {"string": "text", "int": "integer", "bigint": "bigint"}
 
 
 @lru_cache(maxsize=64)
-def _statement(tables: Tables, quote: IdentifierPreparer) -> sa.TextClause:
-    """Return the statement that appends a batch."""
+def _statement(tables: Tables, quote: IdentifierPreparer, *, is_recorded: bool) -> sa.TextClause:
+    """Return the statement that appends a batch, and records the call."""
     names = {it: quote.format_table(getattr(tables, it)) for it in _TABLES}
     users = _USERS[tables.user_id_type]
     texts, blobs = sa.ARRAY(sa.Text()), sa.ARRAY(sa.LargeBinary())
@@ -308,8 +321,15 @@ def _statement(tables: Tables, quote: IdentifierPreparer) -> sa.TextClause:
         **dict.fromkeys(("expected", "first_revision", "turn"), sa.BigInteger()),
         **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),
     }
+    audited = ""
+    if is_recorded:
+        parts = {it: f":{it}" for it in ("tenant", "who", "thread_id", "detail")}
+        audited = render_audited(names["audit"], "change", "look WHERE does", **parts)
+        kinds |= dict.fromkeys(("who", "detail"), PlainText())
     text = _APPEND.format(
         **names,
+        audited=audited,
+        mark=MARK,
         users=users,
         is_late=_IS_LATE,
         is_turn=render_turn_condition(names["turns"], ":thread_id", ":turn", ":tenant"),

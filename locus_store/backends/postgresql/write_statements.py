@@ -65,7 +65,7 @@ kept AS (
     type = excluded.type, task_path = excluded.task_path, basis = excluded.basis,
     payload = excluded.payload, created_at = excluded.created_at
   WHERE w.idx < 0)
-SELECT number FROM l
+SELECT number FROM l WHERE {mark}
 """
 _BATCH: Final = (
     *("text", "text", "text", "bigint", "bigint", "bytea", "text"),

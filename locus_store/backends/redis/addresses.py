@@ -21,7 +21,7 @@ from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, Lo
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.facts import Fact
-from locus_store.types.options import fill_defaults
+from locus_store.types.options import fill_defaults, suggest_option
 
 ALIVE: Final = {
     "TCP_KEEPIDLE": 30,
@@ -39,22 +39,6 @@ _URL: Final = re.compile(
 """No ``@``, ``/`` or ``#`` of a password is taken for the end of one: it would be shown."""
 
 _SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
-
-
-def make_connections(
-    settings: RedisOptions, where: str, make: Any, *, is_owner: bool
-) -> Connections:
-    """Return connections with these options."""
-    return Connections(
-        where,
-        make,
-        is_owner=is_owner,
-        at_once=settings["pool_size"],
-        retry_seconds=settings["retry_seconds"],
-        answer_seconds=settings["timeout_seconds"],
-        replicas=settings["wait_replicas"],
-        wait_seconds=settings["wait_timeout_seconds"],
-    )
 
 
 def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
@@ -100,7 +84,7 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
         plain = f"{scheme}://{url[found.start('user') :]}"
         make = partial(_tried, partial(kind.from_url, plain, **pool))
     _try_out(make, where, is_cluster=is_cluster)
-    return make_connections(settings, where, make, is_owner=True)
+    return Connections(settings, where, make, is_owner=True)
 
 
 def _tried(client: Callable[[], Any]) -> Any:
@@ -160,7 +144,9 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
             sample.connection_pool.make_connection()
     except TypeError as exc:
         name = re.search(r"unexpected keyword argument '(\w+)'", str(exc))
-        message = f"no option {name[1]!r}" if name else "an option is not valid"
+        message = "an option is not valid"
+        if name:
+            message = f"no option {name[1]!r}{suggest_option(name[1], ())}"
         raise InvalidArgumentError(f"the URL of Redis {where}: {message}") from None
     except (driver.RedisError, RedisClusterException, ValueError, OSError) as exc:
         what = type(exc).__name__
@@ -185,7 +171,7 @@ def connect_client(**options: Unpack[RedisOptions]) -> Connections:
             f"{type(client).__module__}.{type(client).__name__}"
         )
     _require_usable(client)
-    return make_connections(settings, "of the client", _HandedIn(client), is_owner=False)
+    return Connections(settings, "of the client", _HandedIn(client), is_owner=False)
 
 
 class _HandedIn:

@@ -14,6 +14,7 @@ from redis.asyncio.cluster import PipelineCommand
 
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.redis import failures
+from locus_store.backends.redis.options import RedisOptions
 from locus_store.backends.redis.scripts import Script
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import loops, observe
@@ -70,43 +71,19 @@ class Connections:
     """Clients for the event loops that use a backend.
 
     Args:
+        settings: All options.
         where: The server, without a password.
         make: Gives the running loop's client, or refuses.
         is_owner: Close them on ``close``; otherwise there is one, and its creator closes it.
-        at_once: Calls at once; others wait.
-        retry_seconds: How long a call is retried while the server cannot be reached.
-        answer_seconds: How long to wait for an answer.
-        replicas: How many must have a write before it is acknowledged.
-        wait_seconds: How long to wait for them.
     """
 
     def __init__(
-        self,
-        where: str,
-        make: Callable[[], Client],
-        *,
-        is_owner: bool,
-        at_once: int,
-        retry_seconds: float,
-        answer_seconds: float,
-        replicas: int,
-        wait_seconds: float,
+        self, settings: RedisOptions, where: str, make: Callable[[], Client], *, is_owner: bool
     ) -> None:
         self.where = where
-
-        def new_home() -> LoopClient:
-            return LoopClient(
-                make(),
-                where,
-                is_owner=is_owner,
-                at_once=at_once,
-                retry_seconds=retry_seconds,
-                answer_seconds=answer_seconds,
-                replicas=replicas,
-                wait_seconds=wait_seconds,
-            )
-
-        self._clients = ResourcesPerLoop(new_home, None)
+        self._clients = ResourcesPerLoop(
+            lambda: LoopClient(make(), settings, where, is_owner=is_owner), None
+        )
 
     async def get_client(self) -> LoopClient:
         """Return the running loop's client."""
@@ -139,28 +116,19 @@ class LoopClient(loops.LoopResources):
     """The client of one event loop; arguments as for ``Connections``."""
 
     def __init__(
-        self,
-        client: Client,
-        where: str,
-        *,
-        is_owner: bool,
-        at_once: int,
-        retry_seconds: float,
-        answer_seconds: float,
-        replicas: int,
-        wait_seconds: float,
+        self, client: Client, settings: RedisOptions, where: str, *, is_owner: bool
     ) -> None:
         super().__init__()
         self.client: Any = client
         self.where = where
-        self._retry_seconds = retry_seconds
-        self._answer_seconds = answer_seconds
-        self.replicas = replicas
-        self._wait = round(wait_seconds * 1000)
+        self._retry_seconds = settings["retry_seconds"]
+        self._answer_seconds = settings["timeout_seconds"]
+        self.replicas = settings["wait_replicas"]
+        self._wait = round(settings["wait_timeout_seconds"] * 1000)
         self._is_owner = is_owner
         self.is_cluster = isinstance(client, RedisCluster)
         self.was_reached = False
-        self._places = asyncio.Semaphore(at_once)
+        self._places = asyncio.Semaphore(settings["pool_size"])
         self._finding = asyncio.Lock()
         self._found = 0
         self._calls = 0

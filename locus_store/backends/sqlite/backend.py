@@ -21,6 +21,7 @@ from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, Thre
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
+from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.connections.diagnostics import Examination, get_package_version
 from locus_store.sql.connections.options import refuse_connections
@@ -125,7 +126,12 @@ class SQLiteBackend(SqlBackend):
             runner = _own_runner(database, file, given["busy_timeout_seconds"])
         else:
             runner = _runner(database, handed_in)
-        super().__init__(database, runner, max_state_bytes=given["max_state_bytes"])
+        super().__init__(
+            database,
+            runner,
+            max_state_bytes=given["max_state_bytes"],
+            audit=make_audit(given),
+        )
         self.moves_between_threads = self.needs_no_loop = (
             file is not None
         )  # an engine's connections may belong to one thread

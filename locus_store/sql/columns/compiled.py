@@ -24,6 +24,10 @@ _Convert = Callable[[Any], Any]
 _Reader = Callable[[Sequence[Any], set[type]], Sequence[Any] | None]
 """See ``ReadsColumn``."""
 
+GUARD: Final = "locus_store_guard"
+"""Execution option of a connection: a function of a statement's text and parameters, which it
+changes for a server that keeps tenants apart."""
+
 _MANY_ROWS: Final = 8
 """Rows that are converted by column: a column often has one value in all rows."""
 
@@ -198,7 +202,10 @@ class Compiled:
 
     def _executed(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:
         cursor: DBAPICursor = connection.connection.cursor()
-        cursor.execute(self._text, self._bound(values))
+        text, bound = self._text, self._bound(values)
+        if guard := connection.get_execution_options().get(GUARD):
+            text, bound = guard(text, bound)
+        cursor.execute(text, bound)
         return cursor
 
     def _bound(self, values: Mapping[str, Any]) -> list[Any]:

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.runtime.retries import retry_lost_races
+from locus_store.sql.audit import Audit, get_call
 from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -97,13 +98,20 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         database: What differs per dialect.
         runner: Where the transactions run.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
+        audit: The recording of calls, if they are recorded.
     """
 
     def __init__(
-        self, database: Database, runner: Runner, *, max_state_bytes: int = MAX_STATE_BYTES
+        self,
+        database: Database,
+        runner: Runner,
+        *,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        audit: Audit | None = None,
     ) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
         self._database = database
+        database.audit = audit
         database.max_state_bytes = self.max_state_bytes
         self._runner: Runner = runner
         self._reader: Reader = runner
@@ -118,7 +126,8 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
 
     async def _write(self, body: Callable[[Repository], T], *, thread_id: str | None = None) -> T:
         with self._translating():
-            return await self._runner.write(self._writing(body), thread_id=thread_id)
+            work = make_writing(self._database, body, thread_id)
+            return await self._runner.write(work, thread_id=thread_id)
 
     async def _read(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body on one snapshot, of the runner if a write depends on its answer."""
@@ -135,17 +144,6 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
             return await (reader or self._reader).query(
                 lambda connection: body(database.make_repository(connection))
             )
-
-    def _writing(self, body: Callable[[Repository], T]) -> Callable[[Connection], T]:
-        database = self._database
-
-        def run(connection: Connection) -> T:
-            repository = database.make_repository(connection)
-            result = body(repository)
-            repository.finish()
-            return result
-
-        return run
 
     def _translating(self) -> Translation:
         return Translation(self._database)
@@ -169,6 +167,23 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         check_tenant(tenant)
         self._database = self._database.for_tenant(tenant)
         self._owns_runner = False
+
+
+def make_writing(
+    database: Database, body: Callable[[Repository], T], thread_id: str | None = None
+) -> Callable[[Connection], T]:
+    """Return a body that writes, and records the call that is under way."""
+    call = get_call(database)
+
+    def run(connection: Connection) -> T:
+        repository = database.make_repository(connection)
+        result = body(repository)
+        repository.finish()
+        if call is not None:
+            call.record(connection, repository.scope, result, thread_id)
+        return result
+
+    return run
 
 
 # --- inside a transaction of the caller's

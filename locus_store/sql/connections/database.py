@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from locus_store.errors import InvalidArgumentError, LocusStoreError
+from locus_store.sql.audit import Audit
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.schema.status import Settings
 from locus_store.sql.schema.tables import Tables, make_tables
@@ -33,6 +34,12 @@ class OpenedDatabase:
 
     user_id_type: UserIdType = "string"
     """The type of the column for users' ids."""
+
+    has_partitions: bool = False
+    """The tables are divided by line."""
+
+    has_row_security: bool = False
+    """Statements have to name their tenant to the server."""
 
 
 class Database(ForTenants, ABC):
@@ -67,6 +74,9 @@ class Database(ForTenants, ABC):
         self._auto_migrate = auto_migrate
         self.max_state_bytes = MAX_STATE_BYTES
         """The largest state that is folded; its backend sets it."""
+
+        self.audit: Audit | None = None
+        """The recording of calls, if they are recorded; its backend sets it."""
 
         self._facts = OpenedDatabase()
         self._scope: Scope | None = None
@@ -147,6 +157,9 @@ class Database(ForTenants, ABC):
         """Return the repository on a connection of the opened database."""
         return self.repository(connection, self.scope)
 
+    def enter_tenant(self, connection: Connection) -> None:
+        """Name this tenant to a server that keeps tenants apart itself."""
+
     # --- inside a transaction of the caller's
 
     def require_joinable(self, connection: object) -> None:
@@ -223,8 +236,10 @@ class Database(ForTenants, ABC):
 class ServerDatabase(Database):
     """A database behind connections that may be lost."""
 
-    has_partitions = False
-    """Its tables were divided when it was opened; connections are made for that."""
+    @property
+    def has_partitions(self) -> bool:
+        """True if tables are divided by line."""
+        return self._facts.has_partitions
 
     @abstractmethod
     def is_lost_race(self, exc: BaseException) -> bool:

@@ -32,6 +32,13 @@ class SqlOptions(StateOptions, total=False):
         ),
     ]
     tenant: Annotated[str, annotate_option("default", "the tenant whose threads this object sees")]
+    audit: Annotated[
+        str | None,
+        annotate_option(
+            None, "records each call that writes or is refused, by this name: [audit](audit.md)"
+        ),
+    ]
+    audit_reads: Annotated[bool, annotate_option(False, "records the calls that read, too")]
     auto_migrate: Annotated[
         bool | Literal["upgrade"],
         annotate_option(True, "see [migrations](migrations.md#automatic-migration)"),

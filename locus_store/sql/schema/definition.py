@@ -131,6 +131,10 @@ class SchemaDefinition(ABC):
             found: The columns of the table; ``OLD_USERS`` is left by a run that was cut short.
         """
 
+    def secure(self, connection: Connection, ours: Tables, name: str) -> None:
+        """Put a table or view that was just created under row security, if the others are."""
+        del connection, ours, name
+
     # --- embeddings
 
     def find_vector_schema(self, connection: Connection) -> str:

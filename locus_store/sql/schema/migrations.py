@@ -94,6 +94,10 @@ def get_dialect_name(url: str | URL) -> str:
     name = {"postgres": "postgresql"}.get(scheme, scheme)
     if name in _WITHOUT_SCHEMA:
         raise InvalidArgumentError("Redis has no schema; nothing to make")
+    if name == "sharded":
+        raise InvalidArgumentError(
+            "a set of shards has no schema; give the URL of each shard in turn"
+        )
     if is_path(text):
         raise make_not_a_url_error(text)
     load_definition(name)

@@ -81,3 +81,15 @@ class SettingRow(Base):
     """A fact about the database, verified when it is opened."""
 
     __table__ = _tables.settings
+
+
+class AuditRow(Base):
+    """A call that was recorded."""
+
+    __table__ = _tables.audit
+
+
+class SealRow(Base):
+    """A Merkle tree over entries of the audit."""
+
+    __table__ = _tables.seals

@@ -128,9 +128,10 @@ NAME_LENGTH: Final = 1000
 
 _TABLE_NAMES = (
     *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
-    *("turns", "store", "settings"),
+    *("turns", "store", "settings", "audit", "seals"),
 )
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
+_ONLY_SERVERS = {"dialects": ("postgresql", "oracle")}
 
 PARTITIONED: Final = ("checkpoints", "segments", "writes", "search")
 """Tables that PostgreSQL may divide by line; the last one is created on request."""
@@ -375,6 +376,42 @@ sa.Table(
     sqlite_autoincrement=True,
 )
 
+# One call: see ``sql.audit``. The order of the columns matters: PostgreSQL evaluates the default of
+# ``transaction_id`` before it draws ``entry``.
+sa.Table(
+    "locus_audit",
+    METADATA,
+    # On PostgreSQL its default is the transaction that wrote the row, else it is NULL.
+    sa.Column("transaction_id", BigInteger, nullable=True),
+    sa.Column("entry", BigKey, sa.Identity(), primary_key=True),
+    sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
+    sa.Column("recorded_at", Instant, default=moment(), nullable=False),
+    sa.Column("who", Key(ID_LENGTH), nullable=False),
+    # The method of the contract.
+    sa.Column("method", PlainText(ID_LENGTH), nullable=False),
+    sa.Column("thread_id", Key(ID_LENGTH), nullable=True),
+    # Ids and counts as JSON.
+    sa.Column("detail", PlainText, nullable=True),
+    sa.Column("result", PlainText(ID_LENGTH), nullable=False),
+    sa.PrimaryKeyConstraint("entry", name="locus_audit_pk"),
+    Index("locus_audit_tenant", "tenant", "entry", info=_ONLY_SERVERS),
+)
+
+# A Merkle tree over entries of the audit: ``versions.audit.Seal``.
+sa.Table(
+    "locus_seals",
+    METADATA,
+    sa.Column("tenant", Key(TENANT_LENGTH), primary_key=True),
+    sa.Column("number", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("sealed_at", Instant, nullable=False),
+    sa.Column("highest", BigInteger, nullable=False),
+    sa.Column("oldest", BigInteger, nullable=False),
+    sa.Column("newest", BigInteger, nullable=False),
+    sa.Column("root", Digest, nullable=False),
+    sa.Column("leaves", Blob, nullable=False),
+    sa.PrimaryKeyConstraint("tenant", "number", name="locus_seals_pk"),
+)
+
 # One fact about this database, verified at open.
 sa.Table(
     "locus_settings",
@@ -405,6 +442,8 @@ class Tables:
     turns: sa.Table
     store: sa.Table
     settings: sa.Table
+    audit: sa.Table
+    seals: sa.Table
 
     @property
     def version(self) -> str:

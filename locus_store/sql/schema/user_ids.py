@@ -145,6 +145,7 @@ def change_column(connection: Connection, ours: Tables, users: UserIdType) -> bo
         new = make_tables(ours.prefix, ours.schema, users)
         for statement in make_statements(connection.dialect, new, columns):
             connection.exec_driver_sql(statement)
+        database.secure(connection, ours, "heads")
     return True
 
 

@@ -135,6 +135,7 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
         connection.exec_driver_sql(
             f"CREATE TABLE {table} ({columns}, CONSTRAINT {key} PRIMARY KEY (item, part))"
         )
+        database.secure(connection, ours, "embeddings")
     connection.execute(ours.settings.insert().values(name=DIMENSION_SETTING, value=str(dimension)))
     return False
 

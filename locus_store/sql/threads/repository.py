@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -48,6 +48,9 @@ class Repository(Reads):
     """The result of the query; ``None`` before the query."""
 
     # --- dialect hooks
+
+    parents_go_last: ClassVar[bool] = False
+    """Rows are visible while the row of their line is: row security may be enabled."""
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
         """Prevent other transactions from changing threads, or a line of them, until the commit.
@@ -116,6 +119,17 @@ class Repository(Reads):
 
     def finish(self) -> None:
         """Do the remaining work before the commit."""
+
+    def read_oldest_transaction(self) -> int:
+        """Return a transaction such that all older ones have ended; see ``versions.audit.Seal``.
+
+        0 where a later statement sees all entries of the audit that were given a number before.
+        """
+        return 0
+
+    def read_own_transaction(self) -> int:
+        """Return the number of this transaction, where ``read_oldest_transaction`` has any."""
+        return 0
 
     # --- versions.Lines
 
@@ -355,19 +369,25 @@ class Repository(Reads):
         return list(self.connection.execute(found).scalars())
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
-        """Remove lines; their rows go first, so that a concurrent write is waited for."""
+        """Remove lines; their rows are locked first, so that a concurrent write is waited for."""
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
         self.seen_records.clear()
         self.noted_thread = None
         removed = 0
         for some in split_batches(keys):
-            self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
+            is_one = lines.c.line.in_(some)
+            locked = sa.select(lines.c.line).where(is_one).with_for_update()
+            self.connection.execute(
+                locked if self.parents_go_last else lines.delete().where(is_one)
+            )
             self.unindex(some)
             for table in (t.writes, t.segments):
                 self.connection.execute(table.delete().where(table.c.line.in_(some)))
             gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
             removed += gone.rowcount
+            if self.parents_go_last:
+                self.connection.execute(lines.delete().where(is_one))
         return removed
 
     # --- housekeeping
@@ -382,14 +402,14 @@ class Repository(Reads):
             found = found.where(threads.c.thread_id.in_(among))
         return list(self.connection.execute(found.limit(BATCH)).scalars())
 
-    def expire(self) -> int:
-        """Remove a batch of expired threads, checked under the lock; return how many."""
+    def expire(self) -> list[str]:
+        """Remove a batch of expired threads, checked under the lock; return their ids."""
         over = self.find_expired()
         self.lock(*over)
         gone = self.find_expired(among=over)
         self.drop_threads(gone)
         turns.end_expired(self)
-        return len(gone)
+        return gone
 
     def find_aged(self, seconds: float) -> list[str]:
         """Return threads that may have data older than this by the server's clock."""

@@ -283,6 +283,12 @@ class Statements:
         return _insert(self.tables.threads, "tenant", "thread_id", **times)
 
     @compile_once
+    def new_entry(self) -> sa.Insert:
+        """The insert of an entry of the audit."""
+        names = ("tenant", "who", "method", "thread_id", "detail", "result")
+        return _insert(self.tables.audit, *names, recorded_at=moment())
+
+    @compile_once
     def setting(self) -> sa.Select[Any]:
         settings = self.tables.settings
         return sa.select(settings.c.value).where(settings.c.name == bind("name"))

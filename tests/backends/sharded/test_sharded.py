@@ -543,6 +543,11 @@ async def removed(urls: Sequence[str]) -> None:
         await rebalance(storage.backend, removes_last=True)
 
 
+def test_a_command_for_a_schema_asks_for_the_urls_of_the_shards(urls: list[str], run: Any) -> None:
+    code, _, error = run("db", "upgrade", f"--url=sharded:{' '.join(urls)}")
+    assert (code, "give the URL of each shard" in error) == (1, True)
+
+
 async def test_a_removal_moves_the_threads_of_the_last_shard_only(urls: list[str]) -> None:
     await made(urls[:3])
     before = [rows(it) for it in urls[:3]]

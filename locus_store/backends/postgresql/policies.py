@@ -1,0 +1,240 @@
+"""The policies of row security, and the roles of one tenant, as SQL.
+
+The *floor* serves roles that work for every tenant: each statement names its tenant in the setting
+``locus.tenant``, and the policies show the rows of that tenant. A statement without it fails. The
+*wall* is a role for one tenant: a restrictive policy finds the tenant of the role in a table, so no
+setting leads to another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+
+from locus_store.backends.postgresql.tenants import TENANT, UNSET
+from locus_store.sql.columns.types import encode_key
+from locus_store.sql.schema.tables import Tables, derive_name
+
+ROW_SECURITY_SETTING: Final = "row_security"
+"""Row of ``settings`` that says that statements have to name their tenant."""
+
+ALL_TENANTS: Final = "locus.all_tenants"
+"""The setting by which the tables' owner sees the rows of all tenants."""
+
+NOBODY: Final = "/all"
+"""The key of no tenant; see ``encode_key``."""
+
+_PARENTS: Final = {
+    **dict.fromkeys(("checkpoints", "segments", "writes", "search"), ("lines", "line")),
+    **dict.fromkeys(("logs", "messages"), ("threads", "thread")),
+    "embeddings": ("store", "item"),
+}
+"""The tables without a tenant: the table that has it, and the column of both."""
+
+OWNED: Final = ("threads", "lines", "turns", "store", "audit", "seals")
+TABLES: Final = (*OWNED, *_PARENTS)
+ON_REQUEST: Final = ("search", "embeddings")
+FIXED: Final = tuple(it for it in TABLES if it not in ON_REQUEST)
+POLICIES: Final = ("tenant", "administrator", "role")
+_KEYS: Final = {"threads": "thread", "lines": "line", "store": "item", "audit": "entry"}
+"""The numbers that the server gives; a role of one tenant may not choose them."""
+
+_GROWING: Final = ("audit", "seals")
+"""Tables whose rows a role of one tenant may not change."""
+
+_SET_TENANT: Final = (
+    f"(SELECT coalesce(nullif(current_setting('{TENANT}', true), ''), current_setting('{UNSET}')))"
+)
+_TENANT_OF_ROLE: Final = "(SELECT r.tenant FROM {roles} r WHERE r.role = {me})"
+_ME: Final = "current_user"
+
+
+class Words(NamedTuple):
+    """The names in the statements."""
+
+    dialect: Dialect
+    ours: Tables
+    owner: str
+    """The role that owns the tables, quoted."""
+
+    def table(self, name: str) -> str:
+        """Return the name of a table or view of ours, qualified and quoted."""
+        table = sa.table(f"{self.ours.prefix}{name}", schema=self.ours.schema)
+        return self.dialect.identifier_preparer.format_table(table)
+
+    def quote(self, name: str) -> str:
+        """Return a name of ours without a schema."""
+        return self.dialect.identifier_preparer.quote(derive_name(f"{self.ours.prefix}{name}"))
+
+    @property
+    def oids(self) -> str:
+        """The tables with rows of tenants, by their numbers."""
+        return ", ".join(write_oid(self.table(it)) for it in TABLES)
+
+    def policy(self, table: str, name: str, rule: str, *, to: str = "", kind: str = "") -> str:
+        """Return the statement that creates a policy for reads and writes."""
+        roles = f" TO {to}" if to else ""
+        return f"CREATE POLICY {self.quote(name)} ON {table}{kind}{roles} USING ({rule})"
+
+
+def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]:
+    """Yield the statements that put a table under row security, whatever it has now."""
+    table = words.table(name)
+    for action in ("ENABLE", "FORCE"):
+        yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
+    for it in POLICIES:
+        yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
+    # IS TRUE: without statistics, an index on the tenant looked better than one on the key. `OR`
+    # the function: it also sees the parent's row that the same statement has just inserted.
+    rule = f"(tenant = {_SET_TENANT}) IS TRUE"
+    if name in _PARENTS:
+        parent, key = _PARENTS[name]
+        found = f"(SELECT true FROM {words.table(parent)} p WHERE p.{key} = {table}.{key})"
+        rule = f"{found} OR {words.table(f'owns_{key}')}({key})"
+    yield words.policy(table, "tenant", rule)
+    every = f"(SELECT current_setting('{ALL_TENANTS}', true)) = 'on'"
+    yield words.policy(table, "administrator", every, to=words.owner)
+    if has_wall and name in OWNED:
+        mine = _TENANT_OF_ROLE.format(roles=words.table("roles"), me=_ME)
+        group, kind = words.quote("tenants"), " AS RESTRICTIVE"
+        yield words.policy(table, "role", f"(tenant = {mine}) IS TRUE", to=group, kind=kind)
+    if has_wall:
+        yield from _render_grants(words, name)
+
+
+def render_functions(words: Words) -> Iterator[str]:
+    """Yield the functions that say whether a row of a parent is visible by now."""
+    for parent, key in dict.fromkeys(_PARENTS.values()):
+        yield (
+            f"CREATE OR REPLACE FUNCTION {words.table(f'owns_{key}')}(bigint) RETURNS boolean "
+            f"LANGUAGE sql VOLATILE BEGIN ATOMIC "
+            f"SELECT EXISTS (SELECT FROM {words.table(parent)} p WHERE p.{key} = $1); END"
+        )
+
+
+def _render_grants(words: Words, name: str) -> Iterator[str]:
+    """Yield what a role of one tenant may do with a table: all but choose the server's numbers."""
+    group, key = words.quote("tenants"), _KEYS.get(name)
+    columns = ""
+    if key is not None:
+        named = (it.name for it in getattr(words.ours, name).columns if it.name != key)
+        columns = f" ({', '.join(map(words.dialect.identifier_preparer.quote, named))})"
+    changes = f"INSERT{columns}"
+    if name not in _GROWING:
+        changes += f", UPDATE{columns}, DELETE"
+    yield f"GRANT SELECT, {changes} ON {words.table(name)} TO {group}"
+
+
+def render_wall(words: Words) -> Iterator[str]:
+    """Yield the statements that prepare for roles of one tenant; a second run changes nothing."""
+    group, roles, owner = words.quote("tenants"), words.table("roles"), words.owner
+    yield _block(f"CREATE ROLE {group} NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL")
+    yield (
+        f"CREATE TABLE IF NOT EXISTS {roles} "
+        '(role varchar(63) COLLATE "C" PRIMARY KEY, tenant varchar(64) COLLATE "C" NOT NULL)'
+    )
+    yield f"ALTER TABLE {roles} OWNER TO {owner}"
+    yield f"ALTER TABLE {roles} ENABLE ROW LEVEL SECURITY"
+    yield f"DROP POLICY IF EXISTS {words.quote('role')} ON {roles}"
+    yield words.policy(roles, "role", f"role = {_ME}", to=group, kind=" FOR SELECT")
+    yield _block(
+        "EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s', (SELECT relnamespace::regnamespace "
+        f"FROM pg_class WHERE oid = {write_oid(roles)}), {write_literal(group)})"
+    )
+    common = ", ".join(map(words.table, ("settings", "version", "heads", "roles")))
+    yield f"GRANT SELECT ON {common} TO {group}"
+
+
+def render_all(words: Words, names: Sequence[str], *, has_wall: bool) -> Iterator[str]:
+    """Yield the statements that put tables and the view under row security."""
+    if has_wall:
+        yield from render_wall(words)
+    yield from render_functions(words)
+    for name in names:
+        yield from render_policies(words, name, has_wall=has_wall)
+    yield f"ALTER VIEW {words.table('heads')} SET (security_invoker = true)"
+
+
+def render_if_made(words: Words, name: str, statements: Iterable[str]) -> str:
+    """Return the statement that executes others if a table exists."""
+    exists = f"{write_oid(words.table(name))} IS NOT NULL"
+    return _block(f"IF {exists} THEN {'; '.join(statements)}; END IF")
+
+
+def render_enabled(words: Words) -> str:
+    """Return the statement that lets processes know of row security."""
+    settings, name = words.table("settings"), ROW_SECURITY_SETTING
+    return (
+        f"INSERT INTO {settings} (name, value) VALUES ('{name}', 'on') "
+        "ON CONFLICT (name) DO NOTHING"
+    )
+
+
+def render_open(words: Words, name: str) -> Iterator[str]:
+    """Yield the statements that remove the policies of a table."""
+    table = words.table(name)
+    for it in POLICIES:
+        yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
+    for action in ("NO FORCE", "DISABLE"):
+        yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
+
+
+def render_disabled(words: Words) -> Iterator[str]:
+    """Yield the statements that remove row security, and what prepared for roles of one tenant."""
+    yield f"DELETE FROM {words.table('settings')} WHERE name = '{ROW_SECURITY_SETTING}'"
+    yield f"ALTER VIEW {words.table('heads')} RESET (security_invoker)"
+    for name in TABLES:
+        opened = render_open(words, name)
+        yield from [render_if_made(words, name, opened)] if name in ON_REQUEST else opened
+    for _, key in dict.fromkeys(_PARENTS.values()):
+        yield f"DROP FUNCTION IF EXISTS {words.table(f'owns_{key}')}(bigint)"
+    group, roles = words.quote("tenants"), words.table("roles")
+    tables = ", ".join(map(words.table, (*FIXED, "settings", "version", "heads")))
+    removed = f"REVOKE ALL ON {tables}, {roles} FROM {group}", f"DROP TABLE {roles}"
+    yield render_if_made(words, "roles", removed)
+
+
+def render_role(words: Words, tenant: str, role: str) -> Iterator[str]:
+    """Yield the statements that bind a role to a tenant."""
+    quoted, key = words.dialect.identifier_preparer.quote(role), write_literal(encode_key(tenant))
+    yield f"INSERT INTO {words.table('roles')} VALUES ({write_literal(role)}, {key})"
+    yield f"GRANT {words.quote('tenants')} TO {quoted}"
+    # So that the role's own SQL has it. Only some roles may set it; it decides nothing.
+    yield _render_default(quoted, f"SET {TENANT} = %L", f", {key}")
+
+
+def render_removed_role(words: Words, role: str) -> Iterator[str]:
+    """Yield the statements that take its rights from a role."""
+    quoted = words.dialect.identifier_preparer.quote(role)
+    yield f"REVOKE {words.quote('tenants')} FROM {quoted}"
+    yield f"DELETE FROM {words.table('roles')} WHERE role = {write_literal(role)}"
+    yield _render_default(quoted, f"RESET {TENANT}")
+
+
+def _render_default(role: str, change: str, value: str = "") -> str:
+    """Return the statement that changes the setting with which a role's sessions begin."""
+    return _block(
+        f"EXECUTE format('ALTER ROLE %s IN DATABASE %I {change}', {write_literal(role)}, "
+        f"current_database(){value}); EXCEPTION WHEN insufficient_privilege THEN NULL"
+    )
+
+
+def _block(body: str) -> str:
+    """Return a statement that executes a body, whatever a name in it contains."""
+    tag = "do"
+    while f"${tag}$" in body:
+        tag += "o"
+    return f"DO ${tag}$BEGIN {body}; END${tag}$"
+
+
+def write_literal(text: str) -> str:
+    """Return a text as SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def write_oid(name: str) -> str:
+    """Return the number of a table as SQL; it is NULL if there is none."""
+    return f"to_regclass({write_literal(name)})"

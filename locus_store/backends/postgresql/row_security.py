@@ -1,0 +1,356 @@
+"""Row security of a database: enabled, disabled, read, and the roles of one tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.engine import Connection
+
+from locus_store.backends.postgresql.failures import translate_owner_errors
+from locus_store.backends.postgresql.policies import (
+    ALL_TENANTS,
+    FIXED,
+    NOBODY,
+    ON_REQUEST,
+    OWNED,
+    POLICIES,
+    ROW_SECURITY_SETTING,
+    TABLES,
+    Words,
+    render_all,
+    render_disabled,
+    render_enabled,
+    render_if_made,
+    render_policies,
+    render_removed_role,
+    render_role,
+    render_wall,
+    write_oid,
+)
+from locus_store.backends.postgresql.tenants import TENANT
+from locus_store.errors import InvalidArgumentError, NotFoundError, SchemaError, UnsupportedError
+from locus_store.sql.columns.types import decode_key
+from locus_store.sql.schema.definition import load_definition_of
+from locus_store.sql.schema.migrations import Target, get_dialect_name, lock, run_on
+from locus_store.sql.schema.status import read_status
+from locus_store.sql.schema.tables import (
+    DEFAULT_PREFIX,
+    Tables,
+    check_prefix,
+    derive_name,
+    make_tables,
+)
+from locus_store.types.arguments import check_tenant
+
+T = TypeVar("T")
+
+
+class RowSecurity(NamedTuple):
+    """The row security of a database."""
+
+    is_enabled: bool
+    problems: tuple[str, ...]
+    """What the tables lack of it: run ``locus-store db row-security enable`` again."""
+
+    roles: dict[str, str]
+    """The tenant of each role that is bound to one."""
+
+
+def enable(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> bool:
+    """Put all tables with rows of tenants under row security; ``False`` if they were.
+
+    One transaction, for which calls wait. A second run restores what the tables lack.
+
+    Raises:
+        UnsupportedError: It is not PostgreSQL.
+        SchemaError: The database is not up to date.
+        BackendError: The role does not own the tables.
+    """
+    return _run_on(target, _enable, prefix, schema)
+
+
+def disable(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> bool:
+    """Remove row security; ``False`` if there was none.
+
+    Raises:
+        InvalidArgumentError: A role is bound to a tenant.
+    """
+    return _run_on(target, _disable, prefix, schema)
+
+
+def read(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> RowSecurity:
+    """Return the row security of a database."""
+    return _run_on(target, _read, prefix, schema)
+
+
+def add_role(
+    target: Target,
+    tenant: str,
+    role: str,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+) -> bool:
+    """Bind a role to a tenant, with the rights that the library needs; ``False`` if it was.
+
+    Raises:
+        NotFoundError: There is no such role.
+        InvalidArgumentError: The role could leave the tenant, or belongs to another one.
+        SchemaError: Row security is not enabled.
+    """
+    check_tenant(tenant)
+    return _run_on(target, partial(_add_role, tenant=tenant, role=role), prefix, schema)
+
+
+def remove_role(
+    target: Target, role: str, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
+) -> bool:
+    """Take the rights from a role that was bound to a tenant; ``False`` if it was not."""
+    return _run_on(target, partial(_remove_role, role=role), prefix, schema)
+
+
+def render_sql(
+    action: str,
+    *values: str,
+    prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+) -> str:
+    """Return the statements of an action as text, to be run by the owner of the tables.
+
+    Args:
+        action: ``enable``, ``disable``, ``add-role`` or ``remove-role``.
+        values: The tenant and the role that the action names.
+        prefix: Of every table.
+        schema: Database schema; ``None`` is the connection's default.
+    """
+    dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy's
+    ours = make_tables(check_prefix(prefix, "postgresql"), schema)
+    words = Words(dialect, ours, "CURRENT_ROLE")
+    made: list[str] = []
+    if action in {"enable", "add-role"}:
+        has_wall = action == "add-role"
+        made = [render_enabled(words), *render_all(words, FIXED, has_wall=has_wall)]
+        made += [
+            render_if_made(words, it, render_policies(words, it, has_wall=has_wall))
+            for it in ON_REQUEST
+        ]
+        if has_wall:
+            made += render_role(words, *values)
+    elif action == "disable":
+        made = [*render_disabled(words)]
+    else:
+        made = [*render_removed_role(words, *values)]
+    return "BEGIN;\n\n" + "".join(f"{it};\n\n" for it in (*made, "COMMIT"))
+
+
+def is_secured(connection: Connection, ours: Tables) -> bool:
+    """Return whether the tables are under row security."""
+    names = ours.settings.c.name
+    found = sa.select(names).where(names == ROW_SECURITY_SETTING)
+    return connection.execute(found).first() is not None
+
+
+def list_policies(ours: Tables) -> list[str]:
+    """Return the names of the policies that the library creates."""
+    return [derive_name(f"{ours.prefix}{it}") for it in POLICIES]
+
+
+def hide(connection: Connection, table: str) -> None:
+    """Hide the rows of a table that was just created, and its partitions, from all but its owner.
+
+    Direct queries of a partition meet its own policies only, and so find no row.
+    """
+    connection.exec_driver_sql(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    _run(connection, _render_partitions(connection, write_oid(table), "ENABLE", "FORCE"))
+
+
+def secure(connection: Connection, ours: Tables, *names: str) -> None:
+    """Put tables that were just created under row security, if the others are.
+
+    Args:
+        connection: In the transaction that created them.
+        ours: The tables.
+        names: Without the prefix; ``heads`` is the view.
+    """
+    if not is_secured(connection, ours):
+        return
+    words = _make_words(connection, ours)
+    has_wall = _has(connection, words.table("roles"))
+    for name in names:
+        if name == "heads":
+            _run(connection, [f"ALTER VIEW {words.table(name)} SET (security_invoker = true)"])
+        else:
+            _run(connection, render_policies(words, name, has_wall=has_wall))
+
+
+def see_all_tenants(connection: Connection) -> None:
+    """Let the tables' owner see the rows of all tenants until the transaction ends."""
+    connection.exec_driver_sql(
+        f"SELECT set_config('{ALL_TENANTS}', 'on', true), coalesce(nullif(current_setting("
+        f"'{TENANT}', true), ''), set_config('{TENANT}', '{NOBODY}', true))"
+    )
+
+
+def _run_on(
+    target: Target, body: Callable[[Connection, Words], T], prefix: str, schema: str | None
+) -> T:
+    name = get_dialect_name(target) if isinstance(target, str | sa.URL) else target.dialect.name
+    if name != "postgresql":
+        raise UnsupportedError(
+            f"{name}: row security is a feature of PostgreSQL; SQL for Oracle is in "
+            "docs/row-security.md"
+        )
+    return run_on(target, partial(_in_transaction, body=body), prefix=prefix, schema=schema)
+
+
+def _in_transaction(
+    connection: Connection, ours: Tables, *, body: Callable[[Connection, Words], T]
+) -> T:
+    with translate_owner_errors(connection, "row security"), lock(connection, ours):
+        status = read_status(connection, ours)
+        if status.settings is None or status.state != "ok":
+            raise SchemaError(status.message)
+        return body(connection, _make_words(connection, ours))
+
+
+def _make_words(connection: Connection, ours: Tables) -> Words:
+    schema = load_definition_of(connection).find_schema(connection, ours)
+    home = make_tables(ours.prefix, schema)
+    words = Words(connection.dialect, home, "")
+    owner = connection.exec_driver_sql(
+        "SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class "
+        f"WHERE oid = {write_oid(words.table('threads'))}"
+    ).scalar_one()
+    return words._replace(owner=owner)
+
+
+def _run(connection: Connection, statements: Iterable[str]) -> None:
+    for statement in statements:
+        connection.exec_driver_sql(statement)
+
+
+def _has(connection: Connection, table: str) -> bool:
+    return connection.exec_driver_sql(f"SELECT {write_oid(table)} IS NOT NULL").scalar_one() is True
+
+
+def _list_tables(connection: Connection, words: Words) -> list[str]:
+    return [it for it in TABLES if _has(connection, words.table(it))]
+
+
+def _enable(connection: Connection, words: Words) -> bool:
+    before = _read(connection, words)
+    if before.is_enabled and not before.problems:
+        return False
+    has_wall = _has(connection, words.table("roles"))
+    names = _list_tables(connection, words)
+    _run(connection, [render_enabled(words), *render_all(words, names, has_wall=has_wall)])
+    _run(connection, _render_partitions(connection, words.oids, "ENABLE", "FORCE"))
+    return True
+
+
+def _disable(connection: Connection, words: Words) -> bool:
+    before = _read(connection, words)
+    if before.roles:
+        raise InvalidArgumentError(
+            f"the role {next(iter(before.roles))!r} is bound to a tenant, and would see all of "
+            "them; remove it first: locus-store db row-security remove-role"
+        )
+    if not before.is_enabled:
+        return False
+    _run(connection, render_disabled(words))
+    _run(connection, _render_partitions(connection, words.oids, "NO FORCE", "DISABLE"))
+    return True
+
+
+def _render_partitions(connection: Connection, tables: str, *actions: str) -> Iterator[str]:
+    """Yield statements for the partitions of tables, which are named by their numbers."""
+    query = f"SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent IN ({tables})"
+    for name in connection.exec_driver_sql(query).scalars().all():
+        for action in actions:
+            yield f"ALTER TABLE {name} {action} ROW LEVEL SECURITY"
+
+
+def _find_tables(connection: Connection, words: Words) -> Sequence[Any]:
+    """Return all tables with rows of tenants, their partitions included, and their policies."""
+    return connection.exec_driver_sql(
+        "SELECT c.oid::regclass::text AS name, c.relname, c.relispartition, c.relrowsecurity AND "
+        "c.relforcerowsecurity AS is_forced, ARRAY(SELECT polname::text FROM pg_policy "
+        "WHERE polrelid = c.oid) AS policies FROM pg_class c LEFT JOIN pg_inherits i "
+        f"ON i.inhrelid = c.oid WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) "
+        "ORDER BY 2"
+    ).all()
+
+
+def _read(connection: Connection, words: Words) -> RowSecurity:
+    is_enabled, roles = is_secured(connection, words.ours), {}
+    has_wall = _has(connection, words.table("roles"))
+    if has_wall:
+        query = f"SELECT role, tenant FROM {words.table('roles')} ORDER BY 1"
+        found = connection.exec_driver_sql(query)
+        roles = {role: decode_key(tenant) for role, tenant in found}
+    problems = []
+    owned = {f"{words.ours.prefix}{it}" for it in OWNED}
+    for it in _find_tables(connection, words) if is_enabled else ():
+        wanted = set() if it.relispartition else {"tenant", "administrator"}
+        if has_wall and it.relname in owned:
+            wanted.add("role")
+        lacking = sorted(wanted - {x.removeprefix(words.ours.prefix) for x in it.policies})
+        if not it.is_forced:
+            lacking.insert(0, "row security")
+        problems += [f"{it.name} lacks {'the policy ' * (x != 'row security')}{x}" for x in lacking]
+    return RowSecurity(is_enabled, tuple(problems), roles)
+
+
+_ROLE: Final = """
+SELECT rolsuper OR rolbypassrls OR rolcreaterole OR r.oid = (SELECT relowner FROM pg_class
+    WHERE oid = {threads}) AS is_mighty, rolinherit AS inherits,
+  (SELECT min(b.rolname) FROM pg_roles b WHERE b.rolname <> r.rolname AND b.rolname <> $2
+    AND pg_has_role(r.oid, b.oid, 'MEMBER') AND has_table_privilege(b.oid, {threads}, 'SELECT'))
+    AS beyond
+FROM pg_roles r WHERE rolname = $1
+"""
+
+
+def _add_role(connection: Connection, words: Words, *, tenant: str, role: str) -> bool:
+    if not is_secured(connection, words.ours):
+        raise SchemaError("row security is not enabled: locus-store db row-security enable")
+    _run(connection, render_wall(words))
+    bound = _read(connection, words).roles
+    group = derive_name(f"{words.ours.prefix}tenants")
+    query = sa.text(
+        _ROLE.format(threads=write_oid(words.table("threads")))
+        .replace("$1", ":role")
+        .replace("$2", ":g")
+    )
+    found = connection.execute(query, {"role": role, "g": group}).first()
+    quoted = words.dialect.identifier_preparer.quote(role)
+    if found is None:
+        raise NotFoundError(f"there is no role {role!r}: CREATE ROLE {quoted} LOGIN PASSWORD '…'")
+    if role in bound:
+        if bound[role] != tenant:
+            raise InvalidArgumentError(f"the role {role!r} is bound to tenant {bound[role]!r}")
+        return False
+    if found.is_mighty or found.beyond:
+        why = f"is a member of {found.beyond!r}" if found.beyond else "has more than plain rights"
+        raise InvalidArgumentError(
+            f"the role {role!r} could leave its tenant: it {why}; create a plain role for it (no "
+            "SUPERUSER, BYPASSRLS or CREATEROLE, not the owner, in no role that reads the tables)"
+        )
+    if not found.inherits:
+        raise InvalidArgumentError(
+            f"the role {role!r} does not inherit: ALTER ROLE {quoted} INHERIT"
+        )
+    _run(connection, render_all(words, _list_tables(connection, words), has_wall=True))
+    _run(connection, render_role(words, tenant, role))
+    return True
+
+
+def _remove_role(connection: Connection, words: Words, *, role: str) -> bool:
+    if role not in _read(connection, words).roles:
+        return False
+    _run(connection, render_removed_role(words, role))
+    return True

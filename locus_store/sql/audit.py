@@ -1,0 +1,431 @@
+"""The audit trail of a SQL database: a row for each call, and seals over the rows.
+
+With the option ``audit``, the objects of a storage are of a subclass whose methods note what is
+called (``record_calls``). The transaction of the call then writes the row. The row of a call that
+is refused, or that reads, has a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import cache, partial, wraps
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    LocusStoreError,
+    SchemaError,
+)
+from locus_store.runtime.stepping import run_in_thread
+from locus_store.sql.columns.types import encode_key, now
+from locus_store.sql.schema.tables import check_prefix, make_tables
+from locus_store.sql.threads.statements import compile_statements
+from locus_store.types import Removed, Written
+from locus_store.types.acting import get_actor
+from locus_store.types.arguments import check_text
+from locus_store.types.items import Change
+from locus_store.types.messages import LogChanged
+from locus_store.versions.audit import LAST, MOST_SEALED, AuditEntry, Seal, Window, make_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.runtime.background import Background
+    from locus_store.runtime.gathering import PerLoop
+    from locus_store.sql.connections.backend import Translation
+    from locus_store.sql.connections.database import Database
+    from locus_store.sql.threads.repository import Repository
+    from locus_store.sql.threads.statements import Scope
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+SEAL_SECONDS: Final = 60.0
+"""A process seals the entries of a tenant it writes for so often, at most."""
+
+DONE: Final = "done"
+
+UNANSWERED: Final = (ConnectionFailedError, BackendError, SchemaError)
+"""Errors of a storage that cannot be reached or written: they refuse nothing."""
+
+
+@dataclass(slots=True)
+class Audit:
+    """The recording of one storage, shared by the objects of all its tenants."""
+
+    who: str
+    """Calls outside of ``acting_as``."""
+
+    has_reads: bool
+    next_seals: dict[str, float] = field(default_factory=dict)
+    """The time from which a tenant's entries are sealed."""
+
+
+def make_audit(options: Mapping[str, Any]) -> Audit | None:
+    """Return the recording that options ask for.
+
+    Raises:
+        InvalidArgumentError: They contradict each other, or the name is not valid.
+    """
+    who, has_reads = options["audit"], options["audit_reads"]
+    if who is not None:
+        check_text("audit", who)
+        return Audit(who, has_reads)
+    if has_reads:
+        raise InvalidArgumentError("audit_reads needs audit=: the name to record")
+    return None
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a method, as far as its row says."""
+
+    audit: Audit
+    who: str
+    method: str
+    thread_id: str | None
+    detail: dict[str, Any]
+
+    def record(
+        self, connection: Connection, scope: Scope, result: object, thread_id: str | None = None
+    ) -> None:
+        """Write the row of a call in its transaction, if it has changed anything."""
+        if not _has_changed(result):
+            return
+        is_side = isinstance(result, Written) and result.outcome == "side"
+        detail = {**self.detail, **_describe_result(result)}
+        made = Call(self.audit, self.who, self.method, thread_id or self.thread_id, detail)
+        made.write(connection, scope, "side" if is_side else DONE)
+
+    def make_values(self) -> dict[str, Any]:
+        """Return the values of a statement that does the work of the call and records it."""
+        return {"who": encode_key(self.who), "detail": _dump(self.detail)}
+
+    def write(self, connection: Connection, scope: Scope, result: str) -> None:
+        """Write the row of a call."""
+        row = {
+            "tenant": scope.tenant,
+            "who": self.who,
+            "method": self.method,
+            "thread_id": self.thread_id,
+            "detail": _dump(self.detail),
+            "result": result,
+        }
+        compile_statements(scope.tables, connection.dialect).new_entry.run(connection, row)
+
+
+def _has_changed(result: object) -> bool:
+    if isinstance(result, Removed):
+        return result.existed or result.versions > 0
+    if isinstance(result, LogChanged):
+        return result.revision > 0
+    return result is None or bool(result)
+
+
+def _dump(detail: Mapping[str, Any]) -> str | None:
+    """Return ids and counts as JSON in ASCII."""
+    return _encode(detail) if detail else None
+
+
+_encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+
+_call: ContextVar[Call | None] = ContextVar("locus_store_audited_call", default=None)
+
+
+def get_call(database: Database) -> Call | None:
+    """Return the call that is under way on a database, if it is recorded."""
+    call = _call.get()
+    return call if call is not None and call.audit is database.audit else None
+
+
+# --- which methods, and what is said of them
+
+OF_THREADS: Final = (
+    *("commit", "commit_on", "store_writes", "remove", "remove_thread", "copy_thread", "restore"),
+    *("prune", "forget_user", "forget_where", "vacuum_report", "renew", "expire", "put_facts"),
+    "clear_versions",
+)
+"""Methods of a backend that write, turns excepted."""
+
+READS_OF_THREADS: Final = (
+    *("fetch", "fetch_head", "history", "version", "recent", "heads", "newest", "contents", "find"),
+    *("query", "tagged", "writes_of", "list_writes", "read_thread", "records", "namespaces"),
+    *("scan", "has_thread", "find_threads", "facts_of", "find_facts", "list_turns"),
+)
+OF_STORE: Final = ("apply", "apply_on", "clear", "renew", "sweep")
+READS_OF_STORE: Final = ("read", "page", "recent", "nearest", "vectors_of", "namespaces")
+OF_MESSAGES: Final = ("change", "drop")
+READS_OF_MESSAGES: Final = ("look", "look_at_contents", "find_logs", "find_heads")
+
+_JOINED: Final = ("commit_on", "apply_on")
+"""Their transaction is the caller's: a second one beside it might wait for it for ever."""
+
+_IDS: Final = ("namespace", "checkpoint_id", "checkpoint_ids", "source_thread_id", "key")
+_SUBJECTS: Final = ("change", "put", "thread", "wanted")
+"""Parameters that hold the thread's id, and others."""
+
+
+def record_calls(
+    obj: Any, audit: Audit | None, writes: tuple[str, ...], reads: tuple[str, ...]
+) -> None:
+    """Make an object record its calls, if they are recorded."""
+    if audit is not None:
+        kind: Any = type(obj)
+        obj.__class__ = _make_recording(kind, writes, reads if audit.has_reads else ())
+
+
+@cache
+def _make_recording(kind: Any, writes: tuple[str, ...], reads: tuple[str, ...]) -> type:
+    both = *((it, False) for it in writes), *((it, True) for it in reads)
+    methods = {name: _record(getattr(kind, name), reads=is_read) for name, is_read in both}
+    about = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), {**about, **methods})
+
+
+def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[..., Awaitable[Any]]:
+    names = [*inspect.signature(method).parameters][1:]
+    name = method.__name__
+
+    @wraps(method)
+    async def run_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        backend = getattr(self, "backend", self)
+        outer = get_call(backend.shared.database)
+        if outer is not None and reads:
+            return await method(self, *args, **kwargs)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        call = backend.make_call(outer.method if outer else name, *_describe(given))
+        token = _call.set(call)
+        try:
+            result = await method(self, *args, **kwargs)
+        except LocusStoreError as exc:
+            if outer is None and name not in _JOINED and not isinstance(exc, UNANSWERED):
+                await backend.record_refusal(call, type(exc).__name__)
+            raise
+        finally:
+            _call.reset(token)
+        if reads:
+            await backend.record_alone(call, DONE)
+        backend.seal_soon()
+        return result
+
+    return run_method
+
+
+def _describe(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """Return the thread and the ids among a method's arguments; never a value."""
+    if (save := given.get("save")) is not None:
+        detail = {"checkpoint_id": save.checkpoint_id}
+        return save.thread_id, detail | ({"namespace": save.namespace} if save.namespace else {})
+    subject = next((given[it] for it in _SUBJECTS if it in given), None)
+    found = {it: given.get(it) or getattr(subject, it, None) for it in _IDS}
+    detail = {name: it for name, it in found.items() if it}
+    if changes := given.get("changes"):
+        detail["items"] = [[*it.namespace, it.key] for it in changes if isinstance(it, Change)]
+    if names := given.get("names"):
+        detail["items"] = [[*namespace, key] for namespace, key in names]
+    if puts := getattr(subject, "puts", None):
+        detail["messages"] = len(puts)
+    if also := getattr(subject, "also", None):
+        detail["also"] = [[it.thread_id, it.namespace] for it in also]
+    if cut := getattr(subject, "cut", None):
+        detail["cut"] = cut.kind
+    thread_id = given.get("thread_id") or given.get("dest_thread_id")
+    return thread_id or getattr(subject, "thread_id", None), detail
+
+
+def _describe_result(result: object) -> dict[str, Any]:
+    if isinstance(result, Written):
+        return {"checkpoint_id": result.checkpoint_id}
+    if isinstance(result, Removed):
+        return {"removed": result.versions}
+    if isinstance(result, list):
+        return {"threads" if isinstance(result[0], str) else "versions": result}
+    if isinstance(result, int) and not isinstance(result, bool):
+        return {"count": result}
+    return {}
+
+
+# --- reading and sealing
+
+
+def render_grants(role: str, *, prefix: str, schema: str | None) -> str:
+    """Return the SQL that lets a role of PostgreSQL read the entries and seals, and open them."""
+    tables = make_tables(check_prefix(prefix, "postgresql"), schema)
+    preparer = sa.URL.create("postgresql").get_dialect()().identifier_preparer
+    version = sa.table(tables.version, schema=schema)
+    readable = (tables.audit, tables.seals, tables.settings, version)
+    names = ", ".join(preparer.format_table(it) for it in readable)
+    quoted = preparer.quote_identifier(role)
+    usage = f"GRANT USAGE ON SCHEMA {preparer.quote(schema)} TO {quoted};\n" if schema else ""
+    return f"{usage}GRANT SELECT ON {names} TO {quoted};\n"
+
+
+class SqlAudit:
+    """The part of a backend that records calls by themselves, and seals entries."""
+
+    _background: PerLoop[Background]
+    _database: Database
+    _runner: Any
+    _translating: Callable[[], Translation]
+    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+    def make_call(self, method: str, thread_id: str | None, detail: dict[str, Any]) -> Call:
+        """Return a call by the one who acts now."""
+        audit = self._database.audit
+        assert audit is not None  # noqa: S101  (calls are recorded)
+        return Call(audit, get_actor() or audit.who, method, thread_id, detail)
+
+    async def record_alone(self, call: Call, result: str) -> None:
+        """Write the row of a call in a transaction of its own."""
+        database = self._database
+        with self._translating():
+            await self._runner.write(lambda it: call.write(it, database.scope, result))
+
+    async def record_refusal(self, call: Call, result: str) -> None:
+        """Write the row of a call that was refused; a failure is logged."""
+        try:
+            check_text("thread_id", call.thread_id or "-")
+        except InvalidArgumentError:  # for which the call was refused
+            call = replace(call, thread_id=None, detail={})
+        try:
+            await self.record_alone(call, result)
+        except LocusStoreError as exc:
+            logger.warning("the refusal of a call of %r is not recorded: %s", call.method, exc)
+
+    async def refuse_call(self, method: str, result: str) -> None:
+        """Record a call that was refused before it came here, if calls are recorded."""
+        if self._database.audit is not None:
+            await self.record_refusal(self.make_call(method, None, {}), result)
+
+    def seal_soon(self) -> None:
+        """Seal the entries beside the calls, if it is time."""
+        audit = self._database.audit
+        tenant = self._database.tenant
+        if audit is not None and monotonic() >= audit.next_seals.get(tenant, 0.0):
+            audit.next_seals[tenant] = monotonic() + SEAL_SECONDS
+            self._background.get().submit(("audit", tenant), self._seal)
+
+    async def _seal(self) -> None:
+        try:
+            await self.seal_entries()
+        except Exception as exc:  # noqa: BLE001  (the next time has the same entries)
+            logger.warning("the audit of %r was not sealed: %s", self._database.tenant, exc)
+
+    async def seal_entries(self) -> int:
+        """Seal all entries that are committed now; return how many that were."""
+        sealed, is_full = 0, True
+        while is_full and (found := await self._write(find_unsealed)):
+            before, oldest, entries = found
+            leaves = await run_in_thread(partial(make_leaves, entries))
+            highest = max(entries[-1].entry, before.highest if before else 0)
+            put = partial(put_seal, before=before, oldest=oldest, highest=highest, leaves=leaves)
+            if await self._write(put):  # else another process has sealed some of them
+                sealed += len(entries)
+                is_full = len(entries) == MOST_SEALED
+        return sealed
+
+    async def list_seals(self, after: int, limit: int) -> list[Seal]:
+        """See ``AuditLog``, also for the following method."""
+        return await self._query(lambda it: _list_seals(it, after, limit), self._runner)
+
+    async def list_entries(self, after: int, upto: int, limit: int) -> list[AuditEntry]:
+        return await self._query(lambda it: _list_entries(it, after, upto, limit), self._runner)
+
+    async def read_last_seal(self) -> Seal | None:
+        """Return the newest seal."""
+        return await self._query(_read_last_seal, self._runner)
+
+    async def list_audited(self) -> list[str]:
+        """Return the tenants that have entries or seals."""
+
+        def read(it: Repository) -> list[str]:
+            found = (sa.select(table.c.tenant) for table in (it.tables.audit, it.tables.seals))
+            return sorted(it.connection.execute(sa.union(*found)).scalars())
+
+        return await self._query(read, self._runner)
+
+
+def _list_seals(it: Repository, after: int, limit: int) -> list[Seal]:
+    seals = it.tables.seals
+    query = sa.select(seals).where(seals.c.tenant == it.scope.tenant, seals.c.number > after)
+    rows = it.connection.execute(query.order_by(seals.c.number).limit(limit))
+    return [Seal(**row._mapping) for row in rows]  # noqa: SLF001  (of the interface)
+
+
+def _read_last_seal(it: Repository) -> Seal | None:
+    seals = it.tables.seals
+    query = sa.select(seals).where(seals.c.tenant == it.scope.tenant)
+    row = it.connection.execute(query.order_by(seals.c.number.desc()).limit(1)).first()
+    return None if row is None else Seal(**row._mapping)  # noqa: SLF001  (of the interface)
+
+
+def _list_entries(it: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
+    c = it.tables.audit.c
+    query = sa.select(*(c[name] for name in AuditEntry._fields)).where(
+        c.tenant == it.scope.tenant, c.entry > after, c.entry <= upto
+    )
+    return [AuditEntry(*row) for row in it.connection.execute(query.order_by(c.entry).limit(limit))]
+
+
+def find_unsealed(it: Repository) -> tuple[Seal | None, int, list[AuditEntry]] | None:
+    """Return the last seal, the oldest transaction, and entries that no seal has; or ``None``."""
+    oldest = it.read_oldest_transaction()
+    window = _read_window(it)
+    found: list[AuditEntry] = []
+    after = window.floor
+    while len(found) < MOST_SEALED and (page := _list_entries(it, after, LAST, MOST_SEALED)):
+        found += [one for one in page if not window.has(one.entry)]
+        after = page[-1].entry
+    return (window.last, oldest, found[:MOST_SEALED]) if found else None
+
+
+def _read_window(it: Repository) -> Window:
+    """Return the last seals, as far as the next one depends on them."""
+    c, window, last = it.tables.seals.c, Window(), _read_last_seal(it)
+    if last is not None:
+        ended = sa.select(sa.func.max(c.number)).where(
+            c.tenant == it.scope.tenant, c.newest <= last.oldest
+        )
+        first = it.connection.execute(ended).scalar() or 1
+        while window.last is None or window.last.number < last.number:
+            for seal in _list_seals(it, window.last.number if window.last else first - 1, 1):
+                window.add(seal)
+    return window
+
+
+def put_seal(
+    it: Repository, *, before: Seal | None, oldest: int, highest: int, leaves: bytes
+) -> bool:
+    """Put a seal behind another one; ``False``: another process has done so."""
+    c = it.tables.seals.c
+    last = sa.select(sa.func.max(c.number)).where(c.tenant == it.scope.tenant)
+    number = before.number if before else 0
+    if (it.connection.execute(last).scalar() or 0) != number:
+        return False
+    seal = Seal(
+        tenant=it.scope.tenant,
+        number=number + 1,
+        sealed_at=it.connection.execute(sa.select(now())).scalar_one(),
+        highest=highest,
+        oldest=oldest,
+        newest=it.read_own_transaction(),
+        leaves=leaves,
+    )
+    values = {name: getattr(seal, name) for name in c.keys()}  # noqa: SIM118  (no dict)
+    root = seal.compute_root(before)
+    it.connection.execute(it.tables.seals.insert().values(**values | {"root": root}))
+    return True

@@ -1,0 +1,60 @@
+"""``locus-store db row-security``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import test_cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Run = Callable[..., tuple[int, str, str]]
+
+run = test_cli.run
+
+
+@pytest.fixture
+def role(postgresql):
+    postgresql.execute("DROP ROLE IF EXISTS locus_customer; CREATE ROLE locus_customer LOGIN")
+    yield "locus_customer"
+    postgresql.execute("DROP ROLE locus_customer")
+
+
+def test_row_security_is_enabled_shown_and_removed(run: Run, database: str, role: str) -> None:
+    def call(*words: str) -> tuple[int, str, str]:
+        return run("db", *words, "--url", database)
+
+    def secure(*words: str) -> tuple[int, str, str]:
+        return call("row-security", *words)
+
+    assert call("upgrade")[0] == 0
+    assert secure("enable") == (0, "row security is enabled\n", "")
+    assert secure("enable") == (0, "nothing was changed\n", "")
+    code, out, _ = secure("add-role", "acme", role)
+    assert (code, out) == (0, "role locus_customer sees tenant 'acme' only\n")
+    assert secure("status") == (
+        0,
+        "row security is enabled\nrole locus_customer: tenant 'acme'\n",
+        "",
+    )
+    found = json.loads(secure("status", "--json")[1])
+    assert found == {"enabled": True, "problems": [], "roles": {role: "acme"}}
+    code, _, errors = secure("disable")
+    assert (code, "remove-role" in errors) == (1, True)
+    assert secure("remove-role", role)[1] == "role locus_customer sees no rows any more\n"
+    assert secure("disable") == (0, "row security is disabled\n", "")
+    assert secure("status")[1] == "row security is disabled\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("enable",), ("disable",), ("add-role", "acme", "r"), ("remove-role", "r")]
+)
+def test_the_sql_needs_no_database(run: Run, words: tuple[str, ...]) -> None:
+    code, out, errors = run("db", "row-security", *words, "--sql", "--schema", "my x")
+    assert (code, errors) == (0, "")
+    assert out.startswith("BEGIN;\n")
+    assert out.endswith("COMMIT;\n\n")
+    assert '"my x".locus_' in out

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import test_cli
+from lazily import TESTS_RUN
+
+from locus_store import blocking
+
+if TESTS_RUN:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+
+if TYPE_CHECKING:
+    import servers
+    from test_cli import Run
+
+run = test_cli.run
+
+URL = "sqlite:///locus_checkpoints.db"
+
+
+def write_keys(name: str, key: ed25519.Ed25519PrivateKey | x25519.X25519PrivateKey) -> None:
+    pem, private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    form = private, serialization.NoEncryption()
+    Path(f"{name}.pem").write_bytes(key.private_bytes(pem, *form))
+    public = serialization.PublicFormat.SubjectPublicKeyInfo
+    Path(f"{name}.pub").write_bytes(key.public_key().public_bytes(pem, public))
+
+
+def save(thread_id: str, tenant: str = "default") -> None:
+    with blocking.open_checkpointer(URL, audit="clerk", tenant=tenant) as checkpointer:
+        checkpointer.save({"n": 1}, thread_id)
+
+
+def change(statement: str) -> None:
+    with closing(sqlite3.connect("locus_checkpoints.db")) as connection, connection:
+        connection.execute(statement)
+
+
+def test_a_change_is_named_and_has_an_exit_code_of_its_own(run: Run) -> None:
+    save("t")
+    save("u", "acme")
+    lines = [f"tenant {it!r}: 1 call in 1 seal, 0 not sealed yet\n" for it in ("acme", "default")]
+    assert run("audit", "verify") == (0, "".join(lines), "")
+    change("UPDATE locus_audit SET thread_id = 'x' WHERE tenant = 'acme'")
+    code, out, errors = run("audit", "verify", "--json")
+    problem = "entry 2 of seal 1 was changed: 'clerk' is said to have called 'commit'"
+    assert (code, errors) == (3, "")
+    assert [it["problem"] for it in json.loads(out)] == [problem, None]
+    assert run("audit", "verify", "--tenant", "default")[0] == 0
+    for command in (("verify",), ("anchor", "roots.jsonl")):
+        assert "no call is recorded" in run("audit", *command, "--tenant", "nobody")[2]
+    assert run("audit", "verify", "--tenant", "acme") == (3, "", f"tenant 'acme': {problem}\n")
+
+
+def test_an_export_is_checked_by_its_signature_and_its_seals(run: Run) -> None:
+    save("t")
+    write_keys("key", ed25519.Ed25519PrivateKey.generate())
+    write_keys("other", ed25519.Ed25519PrivateKey.generate())
+    write_keys("wrong", x25519.X25519PrivateKey.generate())
+    assert run("audit", "export", "calls.jsonl", "--key", "key.pem")[:2] == (0, "1 call exported\n")
+    check = "audit", "verify", "calls.jsonl", "--public-key"
+    assert run(*check, "key.pub")[1] == "tenant 'default': 1 call in 1 seal, 0 not sealed yet\n"
+    assert "not an export that was signed with the key" in run(*check, "other.pub")[2]
+    assert "another kind than Ed25519" in run(*check, "wrong.pub")[2]
+    assert "has no such key" in run("audit", "export", "x", "--key", "key.pub")[2]
+    assert "or neither" in run("audit", "verify", "calls.jsonl")[2]
+    whole = Path("calls.jsonl").read_bytes()
+    for harmed in (whole.replace(b"clerk", b"thief"), whole.splitlines()[-1], b"", whole[:-9]):
+        Path("calls.jsonl").write_bytes(harmed)
+        assert run(*check, "key.pub")[0] == 1
+    change("UPDATE locus_audit SET who = 'thief'")
+    run("audit", "export", "calls.jsonl", "--key", "key.pem")
+    assert "entry 1 of seal 1 was changed" in run(*check, "key.pub")[2]
+
+
+@pytest.mark.parametrize("target", ["roots.jsonl", "sqlite:///roots.db"])
+def test_anchors_show_that_the_end_was_cut_off_and_are_not_done_without(
+    run: Run, target: str
+) -> None:
+    save("t")
+    command = "audit", "anchor", target, "--command", "cat >> command.jsonl"
+    assert run(*command) == (0, "1 tenant anchored\n", "")
+    save("u")
+    assert run(*command)[0] == 0
+    last = json.loads(Path("command.jsonl").read_text().splitlines()[-1])
+    assert (last["tenant"], last["number"]) == ("default", 2)
+    for anchors in (target, "command.jsonl"):
+        assert run("audit", "verify", "--anchors", anchors)[0] == 0
+    change("DELETE FROM locus_seals WHERE number = 2")
+    change("DELETE FROM locus_audit WHERE entry = 2")
+    assert run("audit", "verify")[0] == 0
+    for anchors in (target, "command.jsonl"):
+        assert "cut off behind seal 1" in run("audit", "verify", "--anchors", anchors)[2]
+    change("DELETE FROM locus_seals")
+    change("DELETE FROM locus_audit")
+    assert run("audit", "verify")[0] == 4
+    assert run("audit", "verify", "--anchors", target)[0] == 3
+
+
+def test_missing_anchors_are_an_error(run: Run) -> None:
+    save("t")
+    assert run("audit", "verify", "--anchors", "none.jsonl")[0] == 4
+    Path("empty.jsonl").touch()
+    assert "has no anchor of this database" in run("audit", "verify", "--anchors", "empty.jsonl")[2]
+    Path("other.jsonl").write_text('{"store": 1}\n')
+    assert "a line that is no anchor" in run("audit", "verify", "--anchors", "other.jsonl")[2]
+    assert "--command" in run("audit", "anchor")[2]
+    assert "were not written" in run("audit", "anchor", "--command", "exit 3")[2]
+    assert "were not written" in run("audit", "anchor", "missing/roots.jsonl")[2]
+
+
+def test_a_storage_without_a_record_is_told(run: Run) -> None:
+    code, _, errors = run("audit", "verify", "--url", "memory://")
+    assert code == 1
+    assert "SQLite, PostgreSQL and Oracle do" in errors
+
+
+def test_an_auditor_reads_the_record_and_nothing_else(
+    run: Run, migrated_database: str, postgresql: servers.Server
+) -> None:
+    name = migrated_database.partition("?")[0].rpartition("/")[2]
+    with blocking.open_checkpointer(migrated_database, audit="clerk") as checkpointer:
+        checkpointer.save({"user_id": "ann"}, "t")
+    role = 'audi"tor'
+    postgresql.execute('CREATE ROLE "audi""tor" LOGIN')
+    try:
+        postgresql.execute(run("audit", "grant", role)[1], name)
+        address = postgresql.url(name, user=role)
+        assert "1 call in 1 seal" in run("audit", "verify", "--url", address)[1]
+        write_keys("key", ed25519.Ed25519PrivateKey.generate())
+        export = "audit", "export", "calls.jsonl", "--key", "key.pem", "--url", address
+        assert run(*export)[1] == "1 call exported\n"
+        for command in ("threads list", "audit anchor roots.jsonl"):
+            assert "the role may not do this" in run(*command.split(), "--url", address)[2]
+    finally:
+        postgresql.execute('DROP OWNED BY "audi""tor"; DROP ROLE "audi""tor"', name)
