@@ -8,6 +8,7 @@ from locus_store.errors import (
     BackendError,
     ConflictError,
     ConnectionFailedError,
+    EncryptionError,
     IntegrityError,
     InvalidArgumentError,
     LocusStoreError,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
         sqlite_checkpointer,
     )
     from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
+    from locus_store.encryption import Encryption, KeyRing, LocalKeyRing
     from locus_store.messages import BaseMessageLog
     from locus_store.open import (
         Storage,
@@ -114,6 +116,8 @@ __all__ = [
     "CheckpointerCapabilities",
     "ConflictError",
     "ConnectionFailedError",
+    "Encryption",
+    "EncryptionError",
     "FileBackend",
     "FileCheckpointer",
     "FileMessageLog",
@@ -127,6 +131,8 @@ __all__ = [
     "InMemoryStore",
     "IntegrityError",
     "InvalidArgumentError",
+    "KeyRing",
+    "LocalKeyRing",
     "LocusStoreError",
     "LogInfo",
     "LogSnapshot",
@@ -230,6 +236,7 @@ _LAZY = {
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),
     **dict.fromkeys(("OpenSearchStore", "OracleStore", "RedisStore"), "backends"),
     **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
+    **dict.fromkeys(("Encryption", "KeyRing", "LocalKeyRing"), "encryption"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
     "limit_staleness": "backends.postgresql.options",

@@ -61,6 +61,7 @@ from locus_store.versions import (
     decode_state,
     erasing,
     generate_checkpoint_id,
+    has_digest,
     keep_state,
     reading,
     require_same,
@@ -233,6 +234,13 @@ class StorageBackend(ForTenants, Closing, ABC):
         Raises:
             ConnectionFailedError, SchemaError: As the first call.
         """
+
+    def matches(self, version: Version, digest: bytes) -> bool:
+        """Return whether a state of this digest is that of a version.
+
+        A backend that encrypts stores keyed digests of states.
+        """
+        return has_digest(version, digest)
 
     def limit_cache(self, max_bytes: int) -> None:
         """Remember so much of threads at most, from the next call on; see ``KNOWN_BYTES``."""
@@ -416,7 +424,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             if stored.version.mark == known.mark:
                 return keep_state(stored, kept)
             basis, size = (kept, known.tree), size + kept.state_bytes
-        work = partial(decode_state, stored, self.max_state_bytes, basis)
+        work = partial(decode_state, stored, self.max_state_bytes, basis, self.matches)
         try:
             state, tree = await run_off_loop(work, size)
         except IntegrityError:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast
 from urllib.parse import unquote
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
@@ -15,6 +16,7 @@ from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.saver import CheckpointSaver
 from locus_store.types.arguments import did_you_mean, is_path, make_not_a_url_error
 from locus_store.types.options import (
+    URL_EXTRAS,
     CheckpointOptions,
     read_options,
     read_query,
@@ -107,10 +109,6 @@ HANDED_IN = {
 """Folder to the options whose objects have a place of their own, beside which a URL has none."""
 
 
-_IN_MEMORY: WeakKeyDictionary[StorageBackend, BaseStore] = WeakKeyDictionary()
-"""The store of each backend in memory, which all storages over it share."""
-
-
 class Storage:
     """A storage: a backend, and each contract over its connections.
 
@@ -170,8 +168,9 @@ class Storage:
             raise UnsupportedError(f"there is no store beside a {type(self.backend).__name__}")
         options = {"dimension": dimension, "metric": metric, "embed": embed}
         if kind.__name__ == TECHNOLOGIES["memory"].store:
-            return _store_in_memory(self.backend, kind, options)
-        made: BaseStore = kind(backend=self.backend, **options)
+            find = import_module("locus_store.backends.memory.store").find_store
+            return cast("BaseStore", find(self.backend, partial(self._make, kind, options)))
+        made: BaseStore = self._make(kind, {"backend": self.backend, **options})
         self._made.add(made)
         return made
 
@@ -182,16 +181,20 @@ class Storage:
             UnsupportedError: The storage keeps no message logs.
         """
         made: BaseMessageLog
+        options = {"backend": self.backend, "ttl_seconds": ttl_seconds}
         if isinstance(self.backend, DocumentBackend):
-            made = DocumentMessageLog(self.backend, owns=False, ttl_seconds=ttl_seconds)
+            made = self._make(DocumentMessageLog, {**options, "owns": False})
         elif isinstance(self.backend, HasShards):
             made = _make_sharded_log(self.backend, ttl_seconds, owns=False)
         elif kind := self._class_of("messages"):
-            made = kind(backend=self.backend, ttl_seconds=ttl_seconds)
+            made = self._make(kind, options)
         else:
             raise UnsupportedError(f"{type(self.backend).__name__} keeps no message logs")
         self._made.add(made)
         return made
+
+    def _make(self, kind: Any, options: Mapping[str, Any]) -> Any:
+        return _make(kind, {**options, "encryption": getattr(self.backend, "encryption", None)})
 
     def _class_of(self, part: Part) -> Any:
         """Return the class of the backend's technology, or of one that it extends."""
@@ -230,16 +233,6 @@ def _make_sharded_log(backend: Any, ttl_seconds: float | None, *, owns: bool) ->
     return made
 
 
-def _store_in_memory(backend: StorageBackend, kind: Any, options: Mapping[str, Any]) -> BaseStore:
-    found = _IN_MEMORY.setdefault(backend, kind(**options))
-    if options["dimension"] not in {None, found.dimension}:
-        raise InvalidArgumentError(
-            f"dimension={options['dimension']}: this storage has a store in memory already, of"
-            f" dimension {found.dimension}"
-        )
-    return found
-
-
 def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
     """Return the storage that ``url`` names.
 
@@ -272,7 +265,14 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
     of_checkpoints, others = split_options(CheckpointOptions, _read(str(url), folder, options))
     module = import_module(f"locus_store.backends.{folder}.backend")
     kind = getattr(module, TECHNOLOGIES[folder].backend)
-    return Storage(kind(**others), **of_checkpoints)
+    return Storage(_make(kind, others), **of_checkpoints)
+
+
+def _make(kind: Any, options: Mapping[str, Any]) -> Any:
+    """Return an object of a class, which encrypts if ``encryption`` is among its options."""
+    if options.get("encryption") is not None:
+        return import_module("locus_store.encryption").create(kind, **options)
+    return kind(**{name: it for name, it in options.items() if name != "encryption"})
 
 
 def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) -> Storage:
@@ -288,6 +288,8 @@ def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) ->
     """
     check_urls(urls)
     of_checkpoints, others = split_options(CheckpointOptions, options)
+    if "encryption" in others or any("encryption=" in it for it in urls):
+        raise UnsupportedError("a set of shards has no encryption yet: encrypt databases, one each")
     for name in {it for names in HANDED_IN.values() for it in names} & others.keys():
         raise InvalidArgumentError(f"{name}= leads to one database; give the URL of each shard")
     each = [open_storage(url, **others) for url in urls]
@@ -385,11 +387,10 @@ def _alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     if url.startswith(SHARDED):
         return _alone_sharded(url, part, options)
     folder = _folder_of(url)
-    found = _read(url, folder, options)
-    of_checkpoints, given = split_options(CheckpointOptions, found)
+    of_checkpoints, given = split_options(CheckpointOptions, _read(url, folder, options))
     if part == "messages":
         given["ttl_seconds"] = of_checkpoints.get("ttl_seconds")
-    return _class_in(folder, part)(**given)
+    return _make(_class_in(folder, part), given)
 
 
 def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> BaseMessageLog:
@@ -422,7 +423,7 @@ def list_options(url: str) -> frozenset[str]:
     if str(url).startswith(SHARDED):
         return frozenset.intersection(*map(list_options, split_urls(str(url))))
     known = _options_in(_folder_of(str(url))).URL_OPTIONS
-    return frozenset(read_options(known).keys() | read_options(CheckpointOptions).keys())
+    return frozenset().union(*map(read_options, (known, *URL_EXTRAS)))
 
 
 # --- URLs
@@ -442,7 +443,7 @@ def _read(url: str, folder: str, options: Mapping[str, Any]) -> dict[str, Any]:
             break
     else:
         place, query = technology.place(url)
-    return {**place, **read_query((technology.URL_OPTIONS, CheckpointOptions), query), **options}
+    return {**place, **read_query((technology.URL_OPTIONS, *URL_EXTRAS), query), **options}
 
 
 def _place_beside(

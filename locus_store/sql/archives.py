@@ -29,7 +29,7 @@ from locus_store.types import (
 )
 from locus_store.types.thread_info import require_user_id
 from locus_store.values.filters import has_value, is_found
-from locus_store.versions.archives import compute_last_active_at, make_occupied_error
+from locus_store.versions.archives import compute_last_active_at, cut_to_minute, make_occupied_error
 from locus_store.versions.segments import fill_payloads
 
 _LOG = ("namespace", "revision", "last_sequence", "changed_at")
@@ -211,7 +211,9 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
         raise make_occupied_error(thread.thread_id, "written")
     threads = it.tables.threads
     which = threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread.thread_id
+    minute = cut_to_minute(thread.active_at)
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
+    values[threads.c.active_at] = minute
     it.connection.execute(threads.update().where(*which).values(values))
     key = it.connection.execute(sa.select(threads.c.thread).where(*which)).scalar_one()
     message_log.restore(it, key, thread.logs, thread.messages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -10,7 +10,7 @@ from locus_store.errors import UnsupportedError
 from locus_store.runtime.notebooks import make_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from locus_store.types.thread_info import PutThread
     from locus_store.values.frames import Change, PackedState
@@ -179,6 +179,14 @@ class Save:
     claim: PutThread | None = None
     """Registers the owner of the thread in the same transaction. The thread of another user raises
     ``NotOwnerError``."""
+
+    seal: Callable[[Save], Save] | None = None
+    """Encrypts a save again whose id is another one; ``None``: it is not encrypted."""
+
+    def with_id(self, checkpoint_id: str) -> Save:
+        """Return the same save of a version with another id."""
+        made = replace(self, checkpoint_id=checkpoint_id)
+        return made if self.seal is None else self.seal(made)
 
 
 Outcome = Literal["head", "side", "same"]

@@ -1,8 +1,10 @@
 """Segments: payloads of a chain's records joined into one, which takes half of their bytes.
 
 A segment replaces the payloads of its records. It also has what they change together, which a load
-reads in their place. Records that have payloads of their own are behind all segments of their
-chain: a change of a record puts back those of its segment and of the later ones.
+reads in their place. Sealed records stay as they are, so that a reader without their key can put
+them back; what they change together is sealed like them. Records that have payloads of their own
+are behind all segments of their chain: a change of a record puts back those of its segment and of
+the later ones.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from locus_store.values.encoding import (
     pack_frame,
     unpack_record,
 )
+from locus_store.values.sealing import RecordOpener, open_records, reseal
 from locus_store.versions.lines import make_write_sort_key
 
 RECORDS: Final = 64
@@ -114,28 +117,31 @@ def join_records(
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved.
     """
-    folder = frames.Folder(max_bytes)
+    folder, opener = frames.Folder(max_bytes), RecordOpener()
     for payload in before:
-        folder.apply(payload)
+        folder.apply(opener.open(payload).payload)
     basis = frames.build_digest_tree(folder.get_state()) if before else None
     parts: list[tuple[int, bytes]] = []
     room = RECORD_BYTES
-    for sequence, _, payload in records:
-        plain = _plain(payload, max_bytes)
+    for sequence, digest, payload in records:
+        opened = opener.open(payload)
+        plain = payload if opened.key else _plain(payload, max_bytes)
         room -= len(plain)
         if room < 0:
             break
-        folder.apply(plain)
+        folder.apply(opened.payload)
         parts.append((sequence, plain))
+        last, expected = opened, opened.digest or digest
     if not parts:
         return None
     change = frames.compare_states(folder.get_state(), basis, packed=True)
-    together = change.to_payload() if change.frames is None else change.frames
-    parts.insert(0, (chain, _plain(together, UNLIMITED)))
-    if len(parts[0][1]) > RECORD_BYTES:
+    together = _plain(change.to_payload() if change.frames is None else change.frames, UNLIMITED)
+    if len(together) > RECORD_BYTES:
         return None
+    of_basis = None if basis is None else basis.digest
+    parts.insert(0, (chain, reseal(last, together, of_basis, change.tree.digest)))
     made = RecordSegment(chain, parts[1][0], parts[-1][0], _packed(parts))
-    _prove(made, before, records[len(parts) - 2].digest, max_bytes)
+    _prove(made, before, expected, max_bytes)
     return made
 
 
@@ -158,7 +164,8 @@ def _prove(made: RecordSegment, before: Sequence[bytes], digest: bytes, max_byte
         IntegrityError: It does not give the state that was saved.
     """
     for way in ([it for _, it in made.split_payloads(0, made.last)], made.split_records().values()):
-        state = frames.fold([*before, *way], max_bytes)
+        opened = open_records([*before, *way])
+        state = frames.fold((it.payload for it in opened), max_bytes)
         if frames.build_digest_tree(state, keeps=False).digest != digest:
             raise IntegrityError("the stored bytes do not give the state that was saved")
 
