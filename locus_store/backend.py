@@ -778,6 +778,21 @@ class StoresThreads(StoresWrites):
             from their beginning, hidden versions among them.
         """
 
+    async def rewrite_thread(
+        self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    ) -> bool:
+        """Replace what is stored of a live thread, in its place and in one transaction.
+
+        Args:
+            thread_id: The thread.
+            change: Returns it with other payloads, digests, texts and metadata; all ids, numbers
+                and times are those that it was given.
+
+        Returns:
+            ``False``: there is no such thread.
+        """
+        raise UnsupportedError(f"{type(self).__name__} does not rewrite threads: {thread_id!r}")
+
     @abstractmethod
     async def prune(self, thread_id: str) -> int:
         """Remove all versions of a thread but the heads, and what those are rebuilt from.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import FullBackend, JoinsTransactions, StorageBackend
-from locus_store.encryption.values import Encrypts, Sealing
+from locus_store.encryption.values import Encrypts, Sealing, count_keys
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import skip_too_large
 from locus_store.types import Head, Hit
@@ -143,6 +144,37 @@ class EncryptedBackend(Encrypts, FullBackend):
         active_at = datetime.now(UTC) if has_versions(found) else found.active_at
         await self.restore(replace(found, thread_id=dest_thread_id, active_at=active_at))
         return True
+
+    # --- other keys
+
+    async def count_keys(self) -> Counter[str]:
+        """Return how many stored values are sealed with each data key, and how many are in clear.
+
+        Reads all threads.
+        """
+        found, after = Counter[str](), None
+        while page := await self.scan(after=after):
+            for thread_id in page:
+                found += count_keys(await super().read_thread(thread_id))
+            after = page[-1]
+        return found
+
+    async def reencrypt(self, after: str | None = None) -> AsyncIterator[str]:
+        """Seal the threads behind an id again with the current data key; yield each that was done.
+
+        What is in clear is encrypted. A thread is changed in one transaction, beside writers, and
+        one whose values have the current key is left alone: a run that was ended may be repeated.
+        The digests of a thread that was in clear change, so that a writer who loaded it before
+        gets a ``ConflictError``.
+        """
+        while page := await self.scan(after=after):
+            for thread_id in page:
+                sealing = await self.get_sealing()
+                current = sealing.keys.current.key_id.hex()
+                if count_keys(await super().read_thread(thread_id)).keys() - {current}:
+                    await self.rewrite_thread(thread_id, sealing.reseal_thread)
+                    yield thread_id
+            after = page[-1]
 
     def _is_clear(self, key: str) -> bool:
         """Return whether the storage finds values of a key of metadata."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.encryption.values import Encrypts, Sealing
+from locus_store.encryption.values import Encrypts, Sealing, count_item_key
+from locus_store.errors import ConflictError
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
-from locus_store.types.items import Change, Name, Namespace, Put, StoreItem, Wanted
+from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Put, StoreItem, Wanted
 from locus_store.types.messages import LogChange, LogChanged, LogEdit, LogRead, LogWanted
+from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
@@ -108,6 +112,47 @@ class EncryptedStore(Encrypts, BaseStore):
         opened = await self._open_all(await super().nearest(asked, vector, threshold))
         found = [it for it in opened if wanted.takes(it.value, it.metadata)]
         return found[wanted.offset : wanted.offset + wanted.limit]
+
+    async def _iterate_stored(self) -> AsyncIterator[StoreItem]:
+        """Yield the items as they are stored."""
+        offset = 0
+        while names := await self.namespaces(NamespaceMatch(), _PAGE, offset):
+            offset += len(names)
+            for name in names:
+                after = None
+                while page := await super().page(name, _PAGE, after):
+                    for item in page:
+                        yield item
+                    after = page[-1].key
+
+    async def count_keys(self) -> Counter[str]:
+        """Return how many items are sealed with each data key, and how many are in clear."""
+        return Counter([count_item_key(it) async for it in self._iterate_stored()])
+
+    async def reencrypt(self) -> AsyncIterator[Name]:
+        """Seal items again with the current data key; yield the name of each that was done.
+
+        An item gets a new version, and its time to live restarts. One that is changed meanwhile is
+        sealed by its writer.
+        """
+        async for stored in self._iterate_stored():
+            sealing = await self.get_sealing()
+            if count_item_key(stored) == sealing.keys.current.key_id.hex():
+                continue
+            item, name = replace(sealing, required=False).open_item(stored), stored.namespace
+            embeddings = await self.vectors_of(name, stored.key) if self.dimension else []
+            put = Put(
+                namespace=name,
+                key=stored.key,
+                json=encode(item.value),
+                metadata=item.metadata,
+                ttl_seconds=stored.ttl_seconds,
+                expected_version=stored.version,
+                vectors=tuple(embeddings),
+            )
+            with suppress(ConflictError):
+                await self.apply([put])
+                yield name, stored.key
 
     async def _open_all(self, items: list[StoreItem]) -> list[StoreItem]:
         return await self._unseal(lambda it: [it.open_item(one) for one in items])

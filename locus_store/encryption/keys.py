@@ -325,6 +325,20 @@ class Encryption:
         await self._create(tenant, number, keys.current.digest_secret)
         return (await self.load(tenant)).current.key_id.hex()
 
+    async def retire(self, tenant: str, key_ids: Collection[str]) -> list[str]:
+        """Remove data keys of a tenant that nothing is sealed with; return their ids.
+
+        The current key stays. The caller has counted that they seal nothing, in all storages that
+        share this store of data keys, after ``REFRESH_SECONDS`` had passed since ``add_key``.
+        """
+        removed = []
+        for item in (await self._list(tenant))[:-1]:
+            if item.value["key_id"] in key_ids:
+                await self.keys.delete(_name(tenant), item.key)
+                removed.append(item.value["key_id"])
+        await self.load(tenant)
+        return removed
+
     async def destroy(self, tenant: str) -> Receipt:
         """Destroy the data keys of a tenant: nothing that they sealed can be read any more.
 

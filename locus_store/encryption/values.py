@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -30,6 +31,7 @@ from locus_store.values.sealing import (
     Place,
     RecordOpener,
     UnknownKeyError,
+    get_key_id,
     is_sealed,
     open_sealed,
     seal,
@@ -41,6 +43,9 @@ T = TypeVar("T")
 
 SEALED: Final = "locus_sealed"
 """The key of metadata, and of an item's value, under which the sealed part is."""
+
+CLEAR: Final = "clear"
+"""Stands for values that are not sealed, in counts of data keys."""
 
 CONTENT_LABELS: Final = frozenset({"agent_id", "tags", "user_id"})
 """The labels that are parts of states. The others name classes and channels."""
@@ -296,6 +301,10 @@ class Sealing:
             messages=[self.open_message(thread.thread_id, it) for it in thread.messages],
         )
 
+    def reseal_thread(self, thread: ArchivedThread) -> ArchivedThread:
+        """Return a stored thread with all values sealed with the current key."""
+        return self.seal_thread(replace(self, required=False).open_thread(thread))
+
     def _open_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
         openers: dict[int, RecordOpener] = {}
         records = []
@@ -354,6 +363,25 @@ class Sealing:
         place = ("item", *item.namespace, item.key, encode(item.metadata).decode())
         opened, hidden = orjson.loads(self._unseal(sealed, place))
         return replace(item, value=opened, metadata={**item.metadata, **hidden})
+
+
+def count_keys(thread: ArchivedThread | None) -> Counter[str]:
+    """Return how many values of a stored thread each data key has sealed; ``clear``: none."""
+    if thread is None:
+        return Counter()
+    values = [it.payload or b"" for it in thread.messages]
+    for line in thread.lines:
+        values += [it.payload for it in line.records] + [it.write.payload for it in line.writes]
+        metadata = [fields for it in line.records for fields in (it.metadata, it.labels)]
+        values += [base64.b64decode(it[SEALED]) for it in metadata if SEALED in it]
+    return Counter(get_key_id(it).hex() if is_sealed(it) else CLEAR for it in values)
+
+
+def count_item_key(item: StoreItem) -> str:
+    """Return the id of the data key of a stored item; ``clear``: it is not sealed."""
+    value = item.value
+    is_item = isinstance(value, dict) and value.keys() == {SEALED}
+    return get_key_id(base64.b64decode(value[SEALED])).hex() if is_item else CLEAR
 
 
 class Encrypts:

@@ -52,6 +52,8 @@ from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.erasing import Sweep, Swept
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from locus_store.backends.documents.forms import DocumentForm
     from locus_store.backends.documents.protocol import Documents
     from locus_store.versions.histories import History
@@ -408,6 +410,13 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
             ]
 
         return await self._threads.look(find)
+
+    async def rewrite_thread(
+        self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    ) -> bool:
+        check_text("thread_id", thread_id)
+        changed = await self._threads.change(thread_id, lambda it: it.rewrite_thread(change))
+        return changed or False
 
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)
