@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from locus_store import __version__
-from locus_store.cli import running  # noqa: F401  (registers its commands)
+from locus_store.cli import keys, running  # noqa: F401  (register their commands)
 from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db, oci, shards
 from locus_store.cli.doctor import doctor

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -326,18 +327,18 @@ class Encryption:
         return (await self.load(tenant)).current.key_id.hex()
 
     async def retire(self, tenant: str, key_ids: Collection[str]) -> list[str]:
-        """Remove data keys of a tenant that nothing is sealed with; return their ids.
+        """Remove data keys of a tenant that seal nothing; return the ids of those removed.
 
-        The current key stays. The caller has counted that they seal nothing, in all storages that
-        share this store of data keys, after ``REFRESH_SECONDS`` had passed since ``add_key``.
+        None is removed until other processes have learned of the newest key, which stays. The
+        caller has counted the values of all storages that share this store of data keys.
         """
-        removed = []
-        for item in (await self._list(tenant))[:-1]:
-            if item.value["key_id"] in key_ids:
-                await self.keys.delete(_name(tenant), item.key)
-                removed.append(item.value["key_id"])
+        *older, newest = await self._list(tenant)
+        age = (datetime.now(UTC) - newest.created_at).total_seconds()
+        gone = [it for it in older if it.value["key_id"] in key_ids and age > 2 * REFRESH_SECONDS]
+        for item in gone:
+            await self.keys.delete(_name(tenant), item.key)
         await self.load(tenant)
-        return removed
+        return [it.value["key_id"] for it in gone]
 
     async def destroy(self, tenant: str) -> Receipt:
         """Destroy the data keys of a tenant: nothing that they sealed can be read any more.

@@ -237,6 +237,9 @@ class OpenedRecord:
     key: DataKey | None
     """Its data key."""
 
+    link: bytes = b""
+    """The bytes that stand before the frames in what is sealed."""
+
 
 def seal_record(key: DataKey, payload: bytes, basis: bytes | None, digest: bytes) -> bytes:
     """Return a sealed record.
@@ -311,8 +314,8 @@ class RecordOpener:
         if self._is_known and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")
         self._before, self._is_known = digest[:_LINK_BYTES], True
-        frames = found[_LINK_BYTES + DIGEST_BYTES :]
-        return OpenedRecord(frames, digest, find_key(payload))
+        head, frames = found[: len(link + digest)], found[len(link + digest) :]
+        return OpenedRecord(frames, digest, find_key(payload), head)
 
     def open_joined(self, payload: bytes) -> bytes:
         """Return the frames of joined records."""

@@ -6,8 +6,6 @@ import os
 import random
 
 import pytest
-from cryptography.hazmat.primitives.hashes import SHA512
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from locus_store import EncryptionError, IntegrityError
 from locus_store.values import sealing
@@ -39,6 +37,9 @@ def test_sealed_bytes_come_back_and_take_a_hundred_bytes_more(key: DataKey) -> N
 
 
 def test_the_key_of_a_record_is_that_of_hkdf(key: DataKey) -> None:
+    from cryptography.hazmat.primitives.hashes import SHA512
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     salt = os.urandom(16)
     derived = HKDF(SHA512(), 64, salt, b"locus-store record 1").derive(key.secret)
     assert b"".join(sealing._derive(key, salt)) == derived

@@ -21,6 +21,7 @@ from locus_store import (
     open_storage,
     open_store,
 )
+from locus_store.session import LocalCache, SessionCheckpointer
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -60,8 +61,8 @@ async def read(storage: Any, states: list[dict[str, Any]], thread_id: str = "t")
     assert (item.value, item.metadata) == ({"x": WORDS}, {"about": WORDS})
 
 
-def contents(path: Path) -> bytes:
-    return b"".join(it.read_bytes() for it in path.rglob("*") if it.is_file())
+def contents(path: Path, pattern: str = "*") -> bytes:
+    return b"".join(it.read_bytes() for it in path.rglob(pattern) if it.is_file())
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "file"])
@@ -217,6 +218,15 @@ async def test_objects_of_their_own_encrypt(encryption: Encryption, url: str) ->
 def test_a_storage_without_encryption_is_refused(url: str, encryption: Encryption) -> None:
     with pytest.raises(UnsupportedError, match="encryption"):
         open_storage(url, encryption=encryption)
+
+
+async def test_a_cache_outside_of_the_process_is_refused(encryption: Encryption) -> None:
+    from locus_store.session import RedisCache
+
+    async with open_storage("memory://", encryption=encryption) as storage:
+        SessionCheckpointer(storage.backend, cache=LocalCache())
+        with pytest.raises(UnsupportedError, match="in clear"):
+            SessionCheckpointer(storage.backend, cache=RedisCache("redis://127.0.0.1:1"))
 
 
 def test_an_encryption_that_is_none_is_refused(url: str) -> None:
