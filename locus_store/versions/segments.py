@@ -162,10 +162,13 @@ def join_records(
     if not parts:
         return None
     change = frames.compare_states(folder.get_state(), basis, packed=True)
-    together = _plain(change.to_payload() if change.frames is None else change.frames, UNLIMITED)
-    if len(together) > RECORD_BYTES:
+    together = change.to_payload() if change.frames is None else change.frames
+    plain = _plain(together, UNLIMITED)
+    if len(plain) > RECORD_BYTES:
         return None
     of_basis = None if basis is None else basis.digest
+    if last.key is None:  # compressed with the records
+        together = plain
     together = reseal(last, together, of_basis, change.tree.digest)
     names = chain, parts[0][0], parts[-1][0]
     made = RecordSegment(*names, _packed([(chain, together), *parts], last.key, names))
