@@ -235,7 +235,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             ConnectionFailedError, SchemaError: As the first call.
         """
 
-    def matches(self, version: Version, digest: bytes) -> bool:
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of a version.
 
         A backend that encrypts stores keyed digests of states.
@@ -424,7 +424,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             if stored.version.mark == known.mark:
                 return keep_state(stored, kept)
             basis, size = (kept, known.tree), size + kept.state_bytes
-        work = partial(decode_state, stored, self.max_state_bytes, basis, self.matches)
+        work = partial(decode_state, stored, self.max_state_bytes, basis, self.is_digest_of)
         try:
             state, tree = await run_off_loop(work, size)
         except IntegrityError:
@@ -785,7 +785,7 @@ class StoresThreads(StoresWrites):
 
         Args:
             thread_id: The thread.
-            change: Returns it with other payloads, digests, texts and metadata; all ids, numbers
+            change: Returns it with other payloads, digests, text and metadata; all ids, numbers
                 and times are those that it was given.
 
         Returns:

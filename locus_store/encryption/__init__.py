@@ -45,7 +45,7 @@ def create(kind: type[Any], *place: Any, encryption: object, **options: Any) -> 
     return _equip(made, chosen)
 
 
-def _equip(made: Any, encryption: Encryption) -> Any:
-    made.encryption = encryption
-    made.needs_no_loop = made.moves_between_threads = False
-    return made
+def _equip(target: Any, encryption: Encryption) -> Any:
+    target.encryption = encryption
+    target.needs_no_loop = target.moves_between_threads = False
+    return target

@@ -47,9 +47,9 @@ class EncryptedBackend(Encrypts, FullBackend):
     that rewrite records (deletion, retention, segments) open and seal them in this process.
     """
 
-    def matches(self, version: Version, digest: bytes) -> bool:
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """See ``StorageBackend``, also for the following methods."""
-        return self.get_loaded_sealing().matches(version, digest)
+        return self.get_loaded_sealing().is_digest_of(version, digest)
 
     async def open(self) -> None:
         await super().open()
@@ -197,13 +197,13 @@ class EncryptedBackend(Encrypts, FullBackend):
             found = await super().query(key, value, limit)
             return await self._unseal(lambda it: [_open_head(it, head) for head in found])
         heads = [
-            (it.created_at, it.sequence, _make_head(thread, it))
+            (record.created_at, record.sequence, _make_head(thread, record))
             async for thread in self._iterate_threads()
             for line in thread.lines
             if not line.namespace and line.head is not None
-            for it in line.records
-            if it.sequence >= line.floor or it.sequence == line.head
-            if is_found(it.metadata, it.labels, key, value)
+            for record in line.records
+            if record.sequence >= line.floor or record.sequence == line.head
+            if is_found(record.metadata, record.labels, key, value)
         ]
         return [head for *_, head in sorted(heads, key=lambda it: it[:2], reverse=True)[:limit]]
 
@@ -211,11 +211,11 @@ class EncryptedBackend(Encrypts, FullBackend):
         if self._is_clear(key):
             return await super().tagged(key, value)
         return [
-            (thread.thread_id, line.namespace, it.checkpoint_id)
+            (thread.thread_id, line.namespace, record.checkpoint_id)
             async for thread in self._iterate_threads()
             for line in thread.lines
-            for it in line.records
-            if has_value(it.metadata, key, value)
+            for record in line.records
+            if has_value(record.metadata, key, value)
         ]
 
     async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
@@ -234,12 +234,12 @@ class EncryptedBackend(Encrypts, FullBackend):
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
     @skip_too_large
-    def _search(self, thread_id: str, archived: ArchivedThread, wanted: list[str]) -> Hit | None:
+    def _search(self, thread_id: str, source: ArchivedThread, words: list[str]) -> Hit | None:
         transaction = ThreadTransaction(thread_id, None, "", self.max_state_bytes)
-        transaction.restore(archived)
+        transaction.restore(source)
         thread = transaction.thread
         history = thread.find_history("") if thread else None
-        return thread.search(history, wanted, self.max_state_bytes) if thread and history else None
+        return thread.search(history, words, self.max_state_bytes) if thread and history else None
 
 
 class JoiningEncryptedBackend(EncryptedBackend, JoinsTransactions):
@@ -276,25 +276,25 @@ def derive_class(kind: type[StorageBackend]) -> type[EncryptedBackend]:
     return made
 
 
-def _open_stored(sealing: Sealing, stored: Stored | None) -> Stored | None:
-    if stored is None:
+def _open_stored(sealing: Sealing, result: Stored | None) -> Stored | None:
+    if result is None:
         return None
-    version = sealing.open_version(stored.version)
-    opener = sealing.make_opener(is_continued=stored.basis is not None)
-    writes = stored.writes
+    version = sealing.open_version(result.version)
+    opener = sealing.make_opener(continues=result.basis is not None)
+    writes = result.writes
     if writes is not None:
         place = version.thread_id, version.namespace, version.checkpoint_id
         writes = [sealing.open_write(*place, it) for it in writes]
-    payloads = [opener.open_joined(it) for it in stored.payloads]
-    return replace(stored, version=version, payloads=payloads, writes=writes)
+    payloads = [opener.open_joined(it) for it in result.payloads]
+    return replace(result, version=version, payloads=payloads, writes=writes)
 
 
-def _make_head(thread: ArchivedThread, it: ArchivedRecord) -> Head:
+def _make_head(thread: ArchivedThread, record: ArchivedRecord) -> Head:
     return Head(
         thread_id=thread.thread_id,
-        checkpoint_id=it.checkpoint_id,
-        metadata=it.metadata,
-        updated_at=it.created_at,
+        checkpoint_id=record.checkpoint_id,
+        metadata=record.metadata,
+        updated_at=record.created_at,
     )
 
 
@@ -313,7 +313,7 @@ def _open_writes(
 
 
 def _open_contents(
-    sealing: Sealing, found: LineContents, thread_id: str, namespace: str
+    sealing: Sealing, contents: LineContents, thread_id: str, namespace: str
 ) -> LineContents:
-    writes = _open_writes(sealing, thread_id, namespace, found.writes)
-    return found._replace(records=sealing.open_records(found.records), writes=writes)
+    writes = _open_writes(sealing, thread_id, namespace, contents.writes)
+    return contents._replace(records=sealing.open_records(contents.records), writes=writes)

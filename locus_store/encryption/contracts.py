@@ -158,14 +158,14 @@ class EncryptedStore(Encrypts, BaseStore):
         return await self._unseal(lambda it: [it.open_item(one) for one in items])
 
 
-def _ask_for_all(wanted: Wanted) -> Wanted:
+def _ask_for_all(request: Wanted) -> Wanted:
     """Return criteria of all items of a prefix: the storage knows neither values nor metadata."""
     return Wanted(
-        prefix=wanted.prefix,
+        prefix=request.prefix,
         filter=Filter({}),
         metadata_filter=Filter({}),
         limit=_PAGE,
-        recursive=wanted.recursive,
+        recursive=request.recursive,
     )
 
 

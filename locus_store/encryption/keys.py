@@ -36,7 +36,7 @@ REFRESH_SECONDS: Final = 60.0
 
 _ROOT: Final = "data-keys"
 _RECEIPTS: Final = "destroyed-data-keys"
-_NONCE_BYTES: Final = 12
+_IV_BYTES: Final = 12
 _PAGE: Final = 100
 _MOST_KEYS: Final = 10_000
 _ENVIRONMENT: Final = "env:"
@@ -55,7 +55,7 @@ class KeyRing(Protocol):
         ``context`` names the tenant and the number of the key, and has to be authenticated with it.
         """
 
-    async def unwrap(self, wrapped: bytes, context: str) -> bytes:
+    async def unwrap(self, blob: bytes, context: str) -> bytes:
         """Return the data key of ``wrap``.
 
         Raises:
@@ -66,8 +66,8 @@ class KeyRing(Protocol):
 class LocalKeyRing:
     """A key ring of keys that this process has.
 
-    A data key is wrapped with AES-256-GCM and a random nonce. There are few of them, far below the
-    2**32 that a key may wrap (NIST SP 800-38D, 8.3).
+    A data key is wrapped with AES-256-GCM and a random initialization vector. There are few of
+    them, far below the 2**32 that a key may wrap (NIST SP 800-38D, 8.3).
 
     Args:
         keys: Keys of 32 bytes by their names.
@@ -98,13 +98,12 @@ class LocalKeyRing:
 
     async def wrap(self, key: bytes, context: str) -> bytes:
         """See ``KeyRing``, also for the following method."""
-        name, nonce = self.current.encode(), os.urandom(_NONCE_BYTES)
-        return (
-            name + b"\0" + nonce + encrypt(self._keys[self.current], nonce, key, context.encode())
-        )
+        name, iv = self.current.encode(), os.urandom(_IV_BYTES)
+        sealed = encrypt(self._keys[self.current], iv, key, context.encode())
+        return b"".join((name, b"\0", iv, sealed))
 
-    async def unwrap(self, wrapped: bytes, context: str) -> bytes:
-        name, _, rest = wrapped.partition(b"\0")
+    async def unwrap(self, blob: bytes, context: str) -> bytes:
+        name, _, rest = blob.partition(b"\0")
         key = self._keys.get(name.decode(errors="replace"))
         if key is None:
             raise EncryptionError(
@@ -112,7 +111,7 @@ class LocalKeyRing:
                 "key ring does not have; put it back, and retire it only when `locus-store db keys "
                 "status` counts no data key of it"
             )
-        found = decrypt(key, rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], context.encode())
+        found = decrypt(key, rest[:_IV_BYTES], rest[_IV_BYTES:], context.encode())
         if found is None:
             raise EncryptionError(
                 f"a data key does not open with the key {name.decode()!r} of the ring: the key has "
@@ -386,16 +385,16 @@ def _read_source(source: str) -> tuple[str, str]:
         raise InvalidArgumentError(f"encryption={source!r} cannot be read: {exc}") from None
 
 
-def make_encryption(given: Any) -> Encryption:
+def make_encryption(option: Any) -> Encryption:
     """Return the encryption of an option: an ``Encryption``, or a text for ``Encryption.read``.
 
     Raises:
         InvalidArgumentError: It is neither.
     """
-    if isinstance(given, Encryption):
-        return given
-    if isinstance(given, str):
-        return Encryption.read(given)
+    if isinstance(option, Encryption):
+        return option
+    if isinstance(option, str):
+        return Encryption.read(option)
     raise InvalidArgumentError(
-        f"encryption must be an Encryption, or the name of a file, not {type(given).__name__}"
+        f"encryption must be an Encryption, or the name of a file, not {type(option).__name__}"
     )

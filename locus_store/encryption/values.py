@@ -1,4 +1,4 @@
-"""What the contracts hand over, sealed and opened: metadata, pending writes, messages, items."""
+"""Values of the contracts, sealed and opened: metadata, pending writes, messages, items."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Sealing:
     required: bool
 
     @classmethod
-    def of(cls, encryption: Encryption, keys: TenantKeys) -> Sealing:
+    def make(cls, encryption: Encryption, keys: TenantKeys) -> Sealing:
         """Return the sealing of an encryption and the keys of a tenant."""
         return cls(keys, encryption.clear, encryption.required)
 
@@ -98,8 +98,8 @@ class Sealing:
         """The tenant."""
         return self.keys.current.tenant
 
-    def _unseal(self, sealed: bytes, place: Place) -> bytes:
-        return open_sealed(sealed, place, self.tenant)
+    def _unseal(self, content: bytes, place: Place) -> bytes:
+        return open_sealed(content, place, self.tenant)
 
     # --- metadata
 
@@ -181,15 +181,15 @@ class Sealing:
         metadata = self.open_metadata(version.metadata, "metadata", *place)
         return replace(version, metadata=metadata, labels=self.open_labels(version.labels, *place))
 
-    def matches(self, version: Version, digest: bytes) -> bool:
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of an opened version."""
         place = version.thread_id, version.namespace, version.checkpoint_id
         bound = self.keys.current.bind(digest, *place, version.metadata, version.labels)
         return version.mark.digest in ({bound} if self.required else {bound, digest})
 
-    def make_opener(self, *, is_continued: bool = False) -> RecordOpener:
+    def make_opener(self, *, continues: bool = False) -> RecordOpener:
         """Return the opener of a chain's records; see ``RecordOpener``."""
-        return RecordOpener(self.tenant, is_required=self.required, is_continued=is_continued)
+        return RecordOpener(self.tenant, requires_seal=self.required, continues=continues)
 
     def open_records(self, records: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
         """Return records of whole chains, ascending, as (sequence, chain, frames)."""
@@ -228,11 +228,11 @@ class Sealing:
         digest = compute_checksum(namespace, put.message_id, put.role, shown, None, payload)
         return replace(put, metadata=shown, text=None, payload=payload, digest=digest)
 
-    def seal_message(self, thread_id: str, it: ArchivedMessage) -> ArchivedMessage:
-        """Return an archived message, sealed as ``seal_put`` seals it."""
-        names = thread_id, it.namespace, it.message_id, it.role
-        shown, payload = self._seal_message(names, it.metadata, it.text, it.payload)
-        return it._replace(metadata=shown, text=None, payload=payload)
+    def seal_message(self, thread_id: str, message: ArchivedMessage) -> ArchivedMessage:
+        """Return an archived message, sealed as ``seal_put`` seals message."""
+        names = thread_id, message.namespace, message.message_id, message.role
+        shown, payload = self._seal_message(names, message.metadata, message.text, message.payload)
+        return message._replace(metadata=shown, text=None, payload=payload)
 
     def _seal_message(
         self,
@@ -248,17 +248,17 @@ class Sealing:
         place = ("message", *names, encode(shown).decode())
         return shown, seal(self.keys.current, content, place)
 
-    def open_message(self, thread_id: str, it: ArchivedMessage) -> ArchivedMessage:
+    def open_message(self, thread_id: str, message: ArchivedMessage) -> ArchivedMessage:
         """Return a stored message; see ``open_metadata``."""
-        payload = it.payload or b""
+        payload = message.payload or b""
         if not self.required and not is_sealed(payload):
-            return it
-        names = thread_id, it.namespace, it.message_id, it.role
-        content = self._unseal(payload, ("message", *names, encode(it.metadata).decode()))
+            return message
+        names = thread_id, message.namespace, message.message_id, message.role
+        content = self._unseal(payload, ("message", *names, encode(message.metadata).decode()))
         end = 4 + int.from_bytes(content[:4], "little")
         hidden, text, has_payload = orjson.loads(content[4:end])
-        metadata = {**it.metadata, **hidden}
-        return it._replace(
+        metadata = {**message.metadata, **hidden}
+        return message._replace(
             metadata=metadata, text=text, payload=content[end:] if has_payload else None
         )
 
@@ -275,15 +275,15 @@ class Sealing:
     def _seal_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
         before: dict[int, bytes] = {}
         records, key = [], self.keys.current
-        for it in line.records:
-            place = thread_id, line.namespace, it.checkpoint_id
-            payload = seal_record(key, it.payload, before.get(it.chain), it.digest)
-            before[it.chain] = it.digest
+        for record in line.records:
+            place = thread_id, line.namespace, record.checkpoint_id
+            payload = seal_record(key, record.payload, before.get(record.chain), record.digest)
+            before[record.chain] = record.digest
             sealed = replace(
-                it,
-                digest=key.bind(it.digest, *place, it.metadata, it.labels),
-                metadata=self.seal_metadata(it.metadata, "metadata", *place),
-                labels=self.seal_labels(it.labels, *place),
+                record,
+                digest=key.bind(record.digest, *place, record.metadata, record.labels),
+                metadata=self.seal_metadata(record.metadata, "metadata", *place),
+                labels=self.seal_labels(record.labels, *place),
                 payload=payload,
             )
             records.append(sealed)
@@ -308,20 +308,20 @@ class Sealing:
     def _open_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
         openers: dict[int, RecordOpener] = {}
         records = []
-        for it in line.records:
-            place = thread_id, line.namespace, it.checkpoint_id
-            found = openers.setdefault(it.chain, self.make_opener()).open(it.payload)
-            metadata = self.open_metadata(it.metadata, "metadata", *place)
-            labels = self.open_labels(it.labels, *place)
-            digest = it.digest if found.digest is None else found.digest
+        for record in line.records:
+            place = thread_id, line.namespace, record.checkpoint_id
+            found = openers.setdefault(record.chain, self.make_opener()).open(record.payload)
+            metadata = self.open_metadata(record.metadata, "metadata", *place)
+            labels = self.open_labels(record.labels, *place)
+            digest = record.digest if found.digest is None else found.digest
             bound = self.keys.current.bind(digest, *place, metadata, labels)
-            if found.digest is not None and bound != it.digest:
+            if found.digest is not None and bound != record.digest:
                 raise IntegrityError(
-                    f"thread {thread_id!r}, checkpoint {it.checkpoint_id!r}: its record belongs to "
-                    "another version, or its metadata was changed"
+                    f"thread {thread_id!r}, checkpoint {record.checkpoint_id!r}: its record "
+                    "belongs to another version, or its metadata was changed"
                 )
             opened = replace(
-                it, digest=digest, metadata=metadata, labels=labels, payload=found.payload
+                record, digest=digest, metadata=metadata, labels=labels, payload=found.payload
             )
             records.append(opened)
         return replace(line, records=records, writes=self._each(self.open_write, thread_id, line))
@@ -400,13 +400,13 @@ class Encrypts:
 
     def get_loaded_sealing(self) -> Sealing:
         """Return the sealing of the tenant, whose keys were loaded before."""
-        return Sealing.of(self.encryption, self.encryption.get_loaded(self._tenant_name))
+        return Sealing.make(self.encryption, self.encryption.get_loaded(self._tenant_name))
 
     async def get_sealing(self) -> Sealing:
         """Return the sealing of this object's tenant, with its keys loaded."""
         tenant = self._tenant_name
         keys = self.encryption.get(tenant) or await self.encryption.load(tenant)
-        return Sealing.of(self.encryption, keys)
+        return Sealing.make(self.encryption, keys)
 
     async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:
         """Return what is opened with the tenant's keys; a key that is new here is loaded."""
@@ -414,4 +414,4 @@ class Encrypts:
             return open_with(await self.get_sealing())
         except UnknownKeyError:
             keys = await self.encryption.load(self._tenant_name)
-        return open_with(Sealing.of(self.encryption, keys))
+        return open_with(Sealing.make(self.encryption, keys))

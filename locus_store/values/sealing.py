@@ -2,12 +2,12 @@
 
 A data key never encrypts itself. Each record has 16 random bytes of salt, from which HKDF
 (RFC 5869) with SHA-512 derives the key of this record and 32 bytes that commit to it. A key
-encrypts one message, so its nonce is zero and the limit of 2**32 random nonces of AES-GCM (NIST
-SP 800-38D, 8.3) does not apply. AES-GCM alone does not commit to its key: one ciphertext may have a
-valid tag under two. The same construction is algorithm suite 0x0478 of the AWS Encryption SDK
+encrypts one message, so its initialization vector is zero, and the limit of 2**32 random ones of
+AES-GCM (NIST SP 800-38D, 8.3) does not apply. AES-GCM alone does not commit to its key: one
+ciphertext may have a valid tag under two. The same construction is algorithm suite 0x0478 of the
+AWS Encryption SDK
 (https://docs.aws.amazon.com/encryption-sdk/latest/developer-guide/algorithms-reference.html) and
-DNDK-GCM (draft-gueron-cfrg-dndkgcm), which also derives a key and a commitment and has a zero
-nonce.
+DNDK-GCM (draft-gueron-cfrg-dndkgcm), which also derives a key and a commitment.
 
 Sealed bytes: a format byte, the length of the rest as a varint, the id of the data key (8), the
 salt (16), the commitment (32), the ciphertext with its tag. They can be joined, as frames can.
@@ -40,7 +40,7 @@ _SALT_BYTES, _COMMITMENT_BYTES, _TAG_BYTES = 16, 32, 16
 _SALT_AT: Final = KEY_ID_BYTES
 _COMMITMENT_AT: Final = _SALT_AT + _SALT_BYTES
 _BODY_AT: Final = _COMMITMENT_AT + _COMMITMENT_BYTES
-_NONCE: Final = bytes(12)
+_IV: Final = bytes(12)
 _INFO: Final = b"locus-store record 1\x01"
 """The info of HKDF, and the number of its only block."""
 
@@ -116,17 +116,17 @@ def _get_cipher() -> tuple[Any, type[Exception]]:
     return aead.AESGCM, import_module("cryptography.exceptions").InvalidTag
 
 
-def encrypt(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
+def encrypt(key: bytes, iv: bytes, plaintext: bytes, context: bytes) -> bytes:
     """Return a ciphertext of AES-GCM and its tag."""
-    made: bytes = _get_cipher()[0](key).encrypt(nonce, plaintext, associated)
+    made: bytes = _get_cipher()[0](key).encrypt(iv, plaintext, context)
     return made
 
 
-def decrypt(key: bytes, nonce: bytes, ciphertext: bytes, associated: bytes) -> bytes | None:
+def decrypt(key: bytes, iv: bytes, ciphertext: bytes, context: bytes) -> bytes | None:
     """Return the plaintext of ``encrypt``; ``None`` if the tag is another one."""
     cipher, refused = _get_cipher()
     try:
-        made: bytes = cipher(key).decrypt(nonce, ciphertext, associated)
+        made: bytes = cipher(key).decrypt(iv, ciphertext, context)
     except refused:
         return None
     return made
@@ -155,7 +155,7 @@ def seal(key: DataKey, plaintext: bytes, place: Place, *, is_repeatable: bool = 
         salt = salt[:_SALT_BYTES]
     secret, commitment = _derive(key, salt)
     head = key.key_id + salt + commitment
-    rest = head + encrypt(secret, _NONCE, plaintext, head + associated)
+    rest = head + encrypt(secret, _IV, plaintext, head + associated)
     return bytes((FORMAT,)) + make_varint(len(rest)) + rest
 
 
@@ -164,30 +164,30 @@ def is_sealed(content: bytes) -> bool:
     return content[:1] == b"\xe1"
 
 
-def get_key_id(sealed: bytes) -> bytes:
+def get_key_id(content: bytes) -> bytes:
     """Return the id of the data key of sealed bytes."""
-    _, at = read_varint(sealed, 1)
-    return sealed[at : at + KEY_ID_BYTES]
+    _, at = read_varint(content, 1)
+    return content[at : at + KEY_ID_BYTES]
 
 
-def find_key(sealed: bytes) -> DataKey:
+def find_key(content: bytes) -> DataKey:
     """Return the data key of sealed bytes.
 
     Raises:
         UnknownKeyError: It is not loaded.
     """
-    key_id = get_key_id(sealed)
+    key_id = get_key_id(content)
     key = _LOADED.get(key_id)
     if key is None:
         raise UnknownKeyError(key_id)
     return key
 
 
-def open_sealed(sealed: bytes, place: Place, tenant: str | None = None) -> bytes:
+def open_sealed(content: bytes, place: Place, tenant: str | None = None) -> bytes:
     """Return the plaintext of sealed bytes.
 
     Args:
-        sealed: As ``seal`` made them; nothing behind them.
+        content: As ``seal`` made them; nothing behind them.
         place: As it was given to ``seal``.
         tenant: The tenant whose they must be; ``None``: that of their key.
 
@@ -196,16 +196,16 @@ def open_sealed(sealed: bytes, place: Place, tenant: str | None = None) -> bytes
         EncryptionError: They are not sealed, or of another tenant.
         IntegrityError: They were changed, cut off, or stood at another place.
     """
-    if not is_sealed(sealed):
+    if not is_sealed(content):
         raise EncryptionError(
             "a stored value is in clear, and encryption is required here: it was written without "
             "encryption=, or put there by another program"
         )
-    size, at = read_varint(sealed, 1)
-    rest = sealed[at:]
+    size, at = read_varint(content, 1)
+    rest = content[at:]
     if size != len(rest) or size < _BODY_AT + _TAG_BYTES:
         raise IntegrityError("a sealed value is cut off")
-    key = find_key(sealed)
+    key = find_key(content)
     if tenant is not None and key.tenant != tenant:
         raise EncryptionError("a stored value is sealed with the key of another tenant")
     secret, commitment = _derive(key, rest[_SALT_AT:_COMMITMENT_AT])
@@ -213,7 +213,7 @@ def open_sealed(sealed: bytes, place: Place, tenant: str | None = None) -> bytes
     found = None
     if hmac.compare_digest(commitment, rest[_COMMITMENT_AT:_BODY_AT]):
         associated = encode([FORMAT, key.tenant, *place])
-        found = decrypt(secret, _NONCE, rest[_BODY_AT:], head + associated)
+        found = decrypt(secret, _IV, rest[_BODY_AT:], head + associated)
     if found is None:
         raise IntegrityError(
             "a sealed value is not what was saved: it was changed, or moved from another place"
@@ -283,21 +283,21 @@ class RecordOpener:
 
     Args:
         tenant: The tenant whose they must be; ``None``: whatever their keys say.
-        is_required: Refuse a record that is not sealed.
-        is_continued: The first one continues a record that is not here; else it is a whole state.
+        requires_seal: Refuse a record that is not sealed.
+        continues: The first one continues a record that is not here; else it is a whole state.
     """
 
     def __init__(
         self,
         tenant: str | None = None,
         *,
-        is_required: bool = False,
-        is_continued: bool = False,
+        requires_seal: bool = False,
+        continues: bool = False,
     ) -> None:
         self._tenant = tenant
-        self._is_required = is_required
+        self._requires_seal = requires_seal
         self._before = _NO_BASIS
-        self._is_known = not is_continued
+        self._is_known = not continues
         """The state before the next record is known: the last record was sealed."""
 
     def open(self, payload: bytes) -> OpenedRecord:
@@ -306,7 +306,7 @@ class RecordOpener:
         Raises:
             EncryptionError, IntegrityError: See ``open_sealed``; also, it continues another record.
         """
-        if not is_sealed(payload) and not self._is_required:
+        if not is_sealed(payload) and not self._requires_seal:
             self._is_known = False
             return OpenedRecord(payload, None, None)
         found = open_sealed(payload, RECORD, self._tenant)

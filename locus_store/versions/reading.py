@@ -59,7 +59,7 @@ def keep_state(
 
 
 Matches: TypeAlias = Callable[[Version, bytes], bool]
-"""Returns whether a state of this digest is that of a version; see ``StorageBackend.matches``."""
+"""Compares the digest of a state with a version's; see ``StorageBackend.is_digest_of``."""
 
 
 def has_digest(version: Version, digest: bytes) -> bool:
@@ -79,7 +79,7 @@ def decode_state(
         stored: The version.
         max_bytes: The largest state, as compact JSON.
         basis: The state of ``stored.basis`` and its digest tree.
-        matches: See ``StorageBackend.matches``.
+        matches: See ``StorageBackend.is_digest_of``.
 
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved, or one that is
@@ -162,7 +162,7 @@ def replay(
         wanted: The versions, in any order.
         max_bytes: The largest state that is folded.
         packed: MessagePack stays bytes, and becomes no JSON.
-        matches: See ``StorageBackend.matches``.
+        matches: See ``StorageBackend.is_digest_of``.
 
     Yields:
         Each, ascending, with the folder of its state. The folder continues with the next one of
@@ -267,7 +267,7 @@ class _Chains(Protocol):
     def max_state_bytes(self) -> int:
         """The largest state that is read."""
 
-    def matches(self, version: Version, digest: bytes) -> bool:
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of a version."""
 
     async def records(
@@ -321,7 +321,7 @@ async def read_states_from(
             wanted[version.mark.line].append(version)
 
     def made() -> list[T]:
-        max_bytes, matches = backend.max_state_bytes, backend.matches
+        max_bytes, matches = backend.max_state_bytes, backend.is_digest_of
         read = partial(replay, max_bytes=max_bytes, packed=packed, matches=matches)
         states = {
             version.mark: make(version, folder)

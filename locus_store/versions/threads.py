@@ -401,26 +401,6 @@ class ThreadTransaction:
         old = rows[sequence]
         rows[sequence] = self.make_row(old.record, old.created_at, payload, old.line_changes)
 
-    def rewrite_thread(self, change: Callable[[ArchivedThread], ArchivedThread]) -> bool:
-        """Replace what the thread holds; see ``StoresThreads.rewrite_thread``."""
-        thread = self.thread
-        if thread is None:
-            return False
-        self.adds_only, made = False, change(thread.archive())
-        thread.messages = made.messages
-        for line in made.lines:
-            history = thread.histories[line.namespace]
-            for it in line.records:
-                old = history.rows[it.sequence]
-                row = self.make_row(
-                    versions.make_record(it), old.created_at, it.payload, old.line_changes
-                )
-                history.rows[it.sequence] = row
-            for write in line.writes:
-                history.put_write(write)
-            versions.settle(self, history.line)
-        return True
-
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.adds_only = False
         rows = self._history(line).rows
@@ -492,6 +472,28 @@ class ThreadTransaction:
         for history, row in self.added:
             if isinstance(row, Row):
                 row.line_changes = _list_line_changes(self, history.line, row.record.sequence)
+
+
+def rewrite_thread(
+    transaction: ThreadTransaction, change: Callable[[ArchivedThread], ArchivedThread]
+) -> bool:
+    """Replace what a thread holds; see ``StoresThreads.rewrite_thread``."""
+    thread = transaction.thread
+    if thread is None:
+        return False
+    transaction.adds_only, made = False, change(thread.archive())
+    thread.messages = made.messages
+    for line in made.lines:
+        history = thread.histories[line.namespace]
+        for record in line.records:
+            old = history.rows[record.sequence]
+            history.rows[record.sequence] = transaction.make_row(
+                versions.make_record(record), old.created_at, record.payload, old.line_changes
+            )
+        for write in line.writes:
+            history.put_write(write)
+        versions.settle(transaction, history.line)
+    return True
 
 
 def settle(transaction: ThreadTransaction) -> None:

@@ -138,7 +138,7 @@ def test_records_and_frames_are_told_apart_where_they_were_joined(key: DataKey) 
     assert list(sealing.split_records(joined)) == [*frames, sealed]
     assert RecordOpener().open_joined(joined) == b"".join((*frames, b"c"))
     with pytest.raises(EncryptionError, match="in clear"):
-        RecordOpener(is_required=True).open_joined(joined)
+        RecordOpener(requires_seal=True).open_joined(joined)
     for end in (1, 30):
         with pytest.raises(IntegrityError, match="cut off"):
             list(sealing.split_records(joined[:-end]))

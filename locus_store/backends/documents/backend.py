@@ -50,6 +50,7 @@ from locus_store.values.text import query_words
 from locus_store.versions import turns
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.erasing import Sweep, Swept
+from locus_store.versions.threads import rewrite_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -415,7 +416,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
     ) -> bool:
         check_text("thread_id", thread_id)
-        changed = await self._threads.change(thread_id, lambda it: it.rewrite_thread(change))
+        changed = await self._threads.change(thread_id, lambda it: rewrite_thread(it, change))
         return changed or False
 
     async def prune(self, thread_id: str) -> int:
