@@ -183,8 +183,9 @@ site: $(VENV)/.dev
 	$(BIN)/python docs/images/draw.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d site/.trees docs site
 
-# The pictures of docs/inspector.md, and each page in build/screenshots, to be looked at.
+# The pictures of docs/, and each page of the inspector in build/screenshots, to be looked at.
 screenshots: $(VENV)/.dev
+	$(BIN)/python docs/images/recording.py
 	$(BIN)/python docs/images/screenshots.py build/screenshots
 
 # VERSION=1.2.3: the sdist and wheel in dist/, the notes and the bill of materials in build/release/.

@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[1]
 
 project = "locus-store"
 version = release = locus_store.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    *("myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"),
+    *("sphinx_copybutton", "sphinx_design"),  # their scripts and styles are part of the site
+]
 
 exclude_patterns = ["decisions/*"]  # for those who change the code
 
@@ -33,6 +36,7 @@ html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["cards.css"]
 html_title = f"locus-store {release}"
+copybutton_selector = "div:not(.highlight-text):not(.highlight-none) > div.highlight > pre"
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from locus_store import backends
 from locus_store.errors import (
     BackendError,
     ConflictError,
@@ -24,66 +25,9 @@ from locus_store.errors import (
 from locus_store.runtime.extras import keep_available, load_name
 
 if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
-    from locus_store.backends import (
-        FileMessageLog,
-        FileStore,
-        HTTPMessageLog,
-        HTTPStore,
-        InMemoryMessageLog,
-        InMemoryStore,
-        OCIBucketMessageLog,
-        OCIBucketStore,
-        OpenSearchMessageLog,
-        OpenSearchStore,
-        OracleMessageLog,
-        OracleStore,
-        PostgreSQLMessageLog,
-        PostgreSQLStore,
-        RedisStore,
-        S3Backend,
-        S3MessageLog,
-        S3Store,
-        SQLiteMessageLog,
-        SQLiteStore,
-        s3_checkpointer,
-    )
-    from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
-    from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
-    from locus_store.backends.memory.backend import (
-        MemoryBackend,
-        MemoryCheckpointer,
-        memory_checkpointer,
-    )
-    from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
-    from locus_store.backends.opensearch.backend import (
-        OpenSearchBackend,
-        OpenSearchCheckpointer,
-        opensearch_checkpointer,
-    )
-    from locus_store.backends.oracle.backend import (
-        OracleBackend,
-        OracleCheckpointSaver,
-        oracle_checkpointer,
-    )
-    from locus_store.backends.postgresql.backend import (
-        PostgreSQLBackend,
-        PostgreSQLCheckpointSaver,
-        postgresql_checkpointer,
-    )
+    from locus_store.backends import *  # noqa: F403
     from locus_store.backends.postgresql.options import limit_staleness
-    from locus_store.backends.redis.backend import (
-        RedisBackend,
-        RedisCheckpointSaver,
-        RedisMessageLog,
-        redis_checkpointer,
-    )
-    from locus_store.backends.sqlite.backend import (
-        SQLiteBackend,
-        SQLiteCheckpointSaver,
-        sqlite_checkpointer,
-    )
-    from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
+    from locus_store.checkpointer import BaseCheckpointer
     from locus_store.encryption import Encryption, KeyRing, LocalKeyRing
     from locus_store.messages import BaseMessageLog
     from locus_store.open import (
@@ -118,17 +62,7 @@ __all__ = [
     "ConnectionFailedError",
     "Encryption",
     "EncryptionError",
-    "FileBackend",
-    "FileCheckpointer",
-    "FileMessageLog",
-    "FileStore",
-    "HTTPBackend",
-    "HTTPCheckpointer",
-    "HTTPMessageLog",
-    "HTTPStore",
     "HeldTurn",
-    "InMemoryMessageLog",
-    "InMemoryStore",
     "IntegrityError",
     "InvalidArgumentError",
     "KeyRing",
@@ -137,48 +71,18 @@ __all__ = [
     "LogInfo",
     "LogSnapshot",
     "LoggedMessage",
-    "MemoryBackend",
-    "MemoryCheckpointer",
     "Message",
     "MissingExtraError",
     "NewMessage",
     "NotFoundError",
     "NotOwnerError",
-    "OCIBucketBackend",
-    "OCIBucketMessageLog",
-    "OCIBucketStore",
-    "OpenSearchBackend",
-    "OpenSearchCheckpointer",
-    "OpenSearchMessageLog",
-    "OpenSearchStore",
-    "OracleBackend",
-    "OracleCheckpointSaver",
-    "OracleMessageLog",
-    "OracleStore",
     "OutcomeUnknownError",
     "Popped",
-    "PostgreSQLBackend",
-    "PostgreSQLCheckpointSaver",
-    "PostgreSQLMessageLog",
-    "PostgreSQLStore",
-    "RedisBackend",
-    "RedisCheckpointSaver",
-    "RedisMessageLog",
-    "RedisStore",
     "Role",
-    "S3Backend",
-    "S3MessageLog",
-    "S3Store",
-    "SQLiteBackend",
-    "SQLiteCheckpointSaver",
-    "SQLiteMessageLog",
-    "SQLiteStore",
     "SchemaError",
     "SemanticSearchResult",
     "SerializationError",
     "Storage",
-    "StorageBackend",
-    "StorageBackendAdapter",
     "StoreCapabilities",
     "StoreItem",
     "Tenant",
@@ -186,63 +90,33 @@ __all__ = [
     "ToolCall",
     "TurnError",
     "UnsupportedError",
-    "file_checkpointer",
-    "http_checkpointer",
     "limit_staleness",
-    "memory_checkpointer",
-    "oci_bucket_checkpointer",
     "open_checkpointer",
     "open_message_log",
     "open_saver",
     "open_sharded",
     "open_storage",
     "open_store",
-    "opensearch_checkpointer",
-    "oracle_checkpointer",
-    "postgresql_checkpointer",
-    "redis_checkpointer",
-    "s3_checkpointer",
-    "sqlite_checkpointer",
 ]
+__all__ += backends.__all__
 
 _LAZY = {
-    **dict.fromkeys(("AgentState", "Message", "Role", "ToolCall"), "types.state"),
-    **dict.fromkeys(("BaseCheckpointer", "StorageBackendAdapter"), "checkpointer"),
-    **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends"),
-    **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends"),
-    **dict.fromkeys(("HTTPMessageLog", "HTTPStore"), "backends"),
-    **dict.fromkeys(("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends"),
-    **dict.fromkeys(("OCIBucketBackend", "oci_bucket_checkpointer"), "backends"),
-    **dict.fromkeys(("OpenSearchBackend", "OpenSearchCheckpointer"), "backends"),
-    "opensearch_checkpointer": "backends",
-    **dict.fromkeys(("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends"),
-    **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
-    **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
-    **dict.fromkeys(("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"), "backends"),
-    **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
-    **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
+    **dict.fromkeys(backends.MODULES, "backends"),
+    "limit_staleness": "backends.postgresql.options",
+    "BaseCheckpointer": "checkpointer",
+    "BaseMessageLog": "messages",
     **dict.fromkeys(("Storage", "open_checkpointer", "open_message_log", "open_saver"), "open"),
-    "open_sharded": "open",
-    **dict.fromkeys(("open_storage", "open_store"), "open"),
+    **dict.fromkeys(("open_sharded", "open_storage", "open_store"), "open"),
+    "CheckpointSaver": "saver",
+    **dict.fromkeys(("Encryption", "KeyRing", "LocalKeyRing"), "encryption"),
+    "BaseStore": "store",
+    "HeldTurn": "turns",
+    **dict.fromkeys(("CheckpointerCapabilities", "Tenant"), "types"),
+    **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
     **dict.fromkeys(
         ("LogInfo", "LogSnapshot", "LoggedMessage", "NewMessage", "Popped"), "types.messages"
     ),
-    **dict.fromkeys(("InMemoryMessageLog", "OracleMessageLog"), "backends"),
-    **dict.fromkeys(("PostgreSQLMessageLog", "SQLiteMessageLog"), "backends"),
-    **dict.fromkeys(("FileMessageLog", "OCIBucketMessageLog", "OpenSearchMessageLog"), "backends"),
-    "RedisMessageLog": "backends",
-    "BaseMessageLog": "messages",
-    **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
-    **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),
-    **dict.fromkeys(("OpenSearchStore", "OracleStore", "RedisStore"), "backends"),
-    **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
-    **dict.fromkeys(("Encryption", "KeyRing", "LocalKeyRing"), "encryption"),
-    "BaseStore": "store",
-    "CheckpointSaver": "saver",
-    "limit_staleness": "backends.postgresql.options",
-    "CheckpointerCapabilities": "types",
-    "Tenant": "types",
-    "HeldTurn": "turns",
+    **dict.fromkeys(("AgentState", "Message", "Role", "ToolCall"), "types.state"),
     "ThreadTurn": "types.turns",
 }
 """Loaded on first use: a command starts at once, and memory needs no driver."""

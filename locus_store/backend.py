@@ -170,8 +170,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         ``known`` must be a version of the head's chain that is still stored, or the head itself.
         """
         del known
-        which: dict[str, Any] = {"with_writes": True} if with_writes else {}
-        return await self.fetch(thread_id, namespace=namespace, **which)  # not all have writes
+        return await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
 
     async def has_thread(self, thread_id: str) -> bool:
         """Return whether the thread exists: it has a version, a message, or a name or user.
@@ -391,8 +390,13 @@ class StorageBackend(ForTenants, Closing, ABC):
             state = dict(await run_off_loop(kept.to_state, kept.state_bytes))
         if kept.has_msgpack and not packed:
             state = dict(await run_off_loop(partial(convert_to_json, state), kept.state_bytes))
-        facts: dict[str, Any] = {"head": found.head, "writes": found.writes}
-        return Snapshot(version=found.version, state=state, has_escaped=kept.has_escaped, **facts)
+        return Snapshot(
+            version=found.version,
+            state=state,
+            head=found.head,
+            writes=found.writes,
+            has_escaped=kept.has_escaped,
+        )
 
     @observe("load")
     async def read_kept(
@@ -408,8 +412,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         key = self._line(thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
         kept = known.packed_state if known else None  # may be dropped while we wait
-        which: dict[str, Any] = {"namespace": namespace}
-        which |= {"with_writes": True} if with_writes else {}
+        which: dict[str, Any] = {"namespace": namespace, "with_writes": with_writes}
         if known and kept:
             stored = await self.fetch_head(thread_id, known=known.mark, **which)
         else:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
+
+from typing_extensions import Unpack
 
 from locus_store import open as opening
 from locus_store.backends.memory import store as memory
@@ -12,23 +15,17 @@ from locus_store.checkpointer import BaseCheckpointer, Loads, S, StorageBackendA
 from locus_store.errors import InvalidArgumentError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.portals import Portals, make_blocking
-from locus_store.store import BaseStore
-from locus_store.turns import HasTurns
+from locus_store.store import BaseStore, Embed
+from locus_store.turns import HasTurns, HeldTurn
+from locus_store.types import CheckpointerCapabilities
+from locus_store.types.items import StoreCapabilities
 from locus_store.types.tenants import ForTenants
+from locus_store.types.turns import TurnOptions
+from locus_store.values.vectors import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Mapping
-
-    from typing_extensions import Unpack
-
     from locus_store.backends.memory.options import InMemoryStoreOptions
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
-    from locus_store.store import Embed
-    from locus_store.turns import HeldTurn
-    from locus_store.types import CheckpointerCapabilities
-    from locus_store.types.items import StoreCapabilities
-    from locus_store.types.turns import TurnOptions
-    from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
 Numbers: TypeAlias = "list[float]"  # in a store, `list` is a method
@@ -233,13 +230,6 @@ class BlockingMessageLog(_BlockingTurns[BaseMessageLog]):
     info = make_blocking(BaseMessageLog.info)
     logs = make_blocking(BaseMessageLog.logs)
     heads = make_blocking(BaseMessageLog.heads)
-
-
-class Finished:
-    """An awaitable that is already complete."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield from ()
 
 
 def open_checkpointer(

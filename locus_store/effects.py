@@ -30,10 +30,12 @@ from locus_store.errors import (
     NotFoundError,
     OutcomeUnknownError,
     SerializationError,
+    TurnError,
 )
 from locus_store.runtime import stepping
 from locus_store.runtime.background import repeat_beside
 from locus_store.runtime.loops import settle
+from locus_store.runtime.observe import enter, note, observe
 from locus_store.types import ArchivedWrite, CheckpointerCapabilities, PendingWrite
 from locus_store.types.arguments import check_names, check_ttl
 from locus_store.types.records import make_unsupported_error
@@ -148,7 +150,8 @@ class EffectLog:
         name = _name(place)
         try:
             async with repeat_beside(partial(self._beat, place), seconds):
-                result = await _invoke(call, place.task)
+                with enter(None):  # calls of the tool have reports of their own
+                    result = await _invoke(call, place.task)
         except BaseException as exc:
             is_open = isinstance(exc, (*not_done, _NotStartedError))
             await self._note(place, "open" if is_open else "failed", exc)
@@ -256,11 +259,18 @@ class EffectLog:
         )
         return _Ledger(thread_id, key, writes, effect)
 
+    def fold_all(self, thread_id: str, writes: Sequence[ArchivedWrite]) -> list[Effect]:
+        """Return the effects of a thread in the order in which they were begun."""
+        each = (self.fold(thread_id, key, [*of_key]) for key, of_key in groupby(writes, _get_key))
+        return sorted((it.effect for it in each if it.effect), key=attrgetter("begun_at", "key"))
+
     async def add(self, place: _Place, event: str, value: Any) -> bool:
         """Store an event; ``False``: its place is taken, or the thread was deleted."""
         seen = {(place.task, it) for it in (BEAT, *range(place.number))} if place.number else set()
         try:
             await self._put(place, [self._write(place, event, value)], earlier=seen)
+        except TurnError:
+            raise
         except ConflictError:
             return False
         return True
@@ -378,6 +388,7 @@ async def _invoke(function: Callable[[Any], Any], argument: Any) -> Any:
 class RunsEffects:
     """The methods of effects, for what has a backend."""
 
+    @observe("effect")
     async def effect(
         self,
         thread_id: str,
@@ -432,6 +443,7 @@ class RunsEffects:
                     "call a key of its own"
                 )
             if effect and effect.status == "finished":
+                note(outcome="known")
                 return effect.result
             if effect and effect.status == "unknown":
                 is_running = effect.error is None
@@ -446,6 +458,7 @@ class RunsEffects:
                     return await work
                 return await settle(work)  # a thread cannot be cancelled
 
+    @observe("effects")
     async def effects(
         self, thread_id: str, *, since: str | None = None, namespace: str = ""
     ) -> list[Effect]:
@@ -467,13 +480,12 @@ class RunsEffects:
         version = None if since is None else await find(since)
         if since is not None and version is None:
             raise NotFoundError(f"thread {thread_id!r} has no version {since!r}")
-        stored = await backend.list_writes(thread_id, NAMESPACE)
-        each = (log.fold(thread_id, key, [*of_key]) for key, of_key in groupby(stored, _get_key))
-        found = [it.effect for it in each if it.effect]
+        found = log.fold_all(thread_id, await backend.list_writes(thread_id, NAMESPACE))
         if version is not None:
             found = [it for it in found if it.changed_at >= version.created_at]
-        return sorted(found, key=attrgetter("begun_at", "key"))
+        return found
 
+    @observe("resolve_effect")
     async def resolve_effect(
         self, thread_id: str, key: str, *, took_place: bool, result: Any = None
     ) -> None:

@@ -7,10 +7,11 @@ technology; everything else is the same for all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
 from locus_store.runtime.holding import get_number
@@ -56,10 +57,6 @@ from locus_store.types.messages import (
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.text import fold
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 __all__ = [
     "ROLE",

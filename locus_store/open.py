@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 from weakref import WeakSet
 
+from typing_extensions import Unpack
+
+from locus_store.backend import StorageBackend
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.messages import BaseMessageLog
 from locus_store.saver import CheckpointSaver
 from locus_store.types.arguments import did_you_mean, is_path, make_not_a_url_error
 from locus_store.types.options import (
@@ -23,18 +28,11 @@ from locus_store.types.options import (
     split_options,
     split_url,
 )
+from locus_store.types.tenants import Closing
 from locus_store.versions.sharding import SHARDED, HasShards, check_urls, split_urls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import TracebackType
-
-    from typing_extensions import Unpack
-
-    from locus_store.backend import StorageBackend
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
-    from locus_store.checkpointer import S
-    from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore, Embed
     from locus_store.values.vectors import Metric
 
@@ -109,7 +107,7 @@ HANDED_IN = {
 """Folder to the options whose objects have a place of their own, beside which a URL has none."""
 
 
-class Storage:
+class Storage(Closing):
     """A storage: a backend, and each contract over its connections.
 
     Use it with ``async with``, or call ``close``: that closes the connections, as ``close`` of a
@@ -213,17 +211,6 @@ class Storage:
         for made in list(self._made):
             await made.close()
         await self.backend.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 def _make_sharded_log(backend: Any, ttl_seconds: float | None, *, owns: bool) -> BaseMessageLog:

@@ -6,6 +6,7 @@ visible here, and the other way round.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundErro
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop, wait_for_end
 from locus_store.turns import HasTurns
-from locus_store.types import PendingWrite
+from locus_store.types import Expected, Mark, MustExist, OnConflict, PendingWrite, Version
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, check_ttl
 from locus_store.types.codec import get_labels
 from locus_store.types.tenants import Closing, ForTenants
@@ -29,12 +30,9 @@ from locus_store.versions.caches import CachedCheckpoints, Place, PutInProgress
 from locus_store.versions.renewing import make_renewing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from locus_store.types import Expected, Mark, MustExist, OnConflict, Version
 
 SPECIAL_CHANNELS: Final = {
     "__error__": -1,

@@ -43,12 +43,12 @@ from locus_store.values.filters import Filter
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import restore
 from locus_store.values.text import query_words
+from locus_store.values.vectors import Metric
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from locus_store.values.vectors import Metric
 
 __all__ = ["BaseStore", "InMemoryStore"]  # noqa: F822  (see __getattr__)
 

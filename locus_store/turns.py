@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError, TurnError
 from locus_store.runtime import holding
 from locus_store.runtime.loops import settle
 from locus_store.runtime.observe import observe
+from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
 from locus_store.runtime.stepping import may_block, pause
 from locus_store.types.arguments import check_text
 from locus_store.types.records import make_unsupported_error
@@ -41,6 +43,9 @@ BEATS: Final = 3
 
 STEP_SECONDS: Final = 0.025
 """The first in a queue asks so often whether the turn is its own; the nth n times as rarely."""
+
+WAITED_PART: Final = 1 / 8
+"""The pause between two questions is at least this part of the time since the queue has moved."""
 
 LONGEST_PAUSE_SECONDS: Final = 0.5
 
@@ -122,7 +127,8 @@ class HeldTurn:
             raise
 
     async def _wait(self) -> ThreadTurn:
-        began, is_asked = monotonic(), False
+        began = moved = monotonic()
+        position, is_asked = 0, False
         outer = holding.get_number(self._backend, self.thread_id)
         while True:
             step = replace(self._step, entry="none") if is_asked else self._step
@@ -135,7 +141,8 @@ class HeldTurn:
                     f"turn {outer} of thread {self.thread_id!r} is held by this very context, which"
                     " would wait for itself: end it first, or ask in a context of its own"
                 )
-            waited = monotonic() - began
+            now = monotonic()
+            waited = now - began
             limit = self._timeout_seconds
             if own is None and is_asked:
                 raise TurnError(
@@ -145,8 +152,11 @@ class HeldTurn:
             if own is None or (limit is not None and waited >= limit):
                 raise _make_rejection(self.thread_id, found, waited if is_asked else None)
             is_asked = True
+            if own.position != position:
+                position, moved = own.position, now
+            seconds = max(STEP_SECONDS * position, (now - moved) * WAITED_PART)
             left = LONGEST_PAUSE_SECONDS if limit is None else limit - waited
-            await pause(min(STEP_SECONDS * own.position, LONGEST_PAUSE_SECONDS, left))
+            await pause(min(seconds, LONGEST_PAUSE_SECONDS, left))
 
     async def end(self) -> None:
         """End the turn, or the wait for it; a failure is logged, because it ends by itself."""
@@ -176,6 +186,7 @@ class HeldTurn:
             else:
                 seconds = self._step.lease_seconds / BEATS
                 self.is_lost = all(it.turn_key != step.turn_key for it in found)
+        _heartbeats.discard(self._renew)
 
     async def _renew_once(self, step: TurnStep) -> list[ThreadTurn]:
         try:
@@ -221,8 +232,8 @@ class HeldTurn:
             self.run(self.end)
 
 
-class GivesTurns:
-    """The turn of a thread of ``backend``; needs ``capabilities.turns``."""
+class HasTurns:
+    """The turns of the threads of ``backend``; needs ``capabilities.turns``."""
 
     def turn(self, thread_id: str, **options: Unpack[TurnOptions]) -> HeldTurn:
         """Return the turn of a thread, to be held within ``async with``.
@@ -237,22 +248,7 @@ class GivesTurns:
             InvalidArgumentError: An option is not valid.
             UnsupportedError: The storage has no turns.
         """
-        held = HeldTurn(self._find_backend(), thread_id, **options)
-        portals = getattr(self, "_portals", None)
-        if portals is not None:
-            held.run = partial(portals.run, type(self).__name__)
-        return held
-
-    def _find_backend(self) -> TakesTurns:
-        backend = getattr(self, "backend", None)
-        if backend is None:
-            declared = getattr(self, "capabilities", None)
-            raise make_unsupported_error(type(self).__name__, declared, "turns")
-        return needs(backend, TakesTurns)
-
-
-class HasTurns(GivesTurns):
-    """The turns of the threads of ``backend``, and what is known of them."""
+        return HeldTurn(self._find_backend(), thread_id, **options)
 
     @observe("busy")
     async def busy(self, thread_id: str) -> ThreadTurn | None:
@@ -273,6 +269,42 @@ class HasTurns(GivesTurns):
         The holder's next save raises ``TurnError``.
         """
         return await self._find_backend().end_turn(thread_id)
+
+    def _find_backend(self) -> TakesTurns:
+        backend = getattr(self, "backend", None)
+        if backend is None:
+            declared = getattr(self, "capabilities", None)
+            raise make_unsupported_error(type(self).__name__, declared, "turns")
+        return needs(backend, TakesTurns)
+
+
+class HasSyncTurns(SyncWrappers, ABC):
+    """The methods of ``HasTurns`` as blocking ones; ``a`` begins the names of the async ones."""
+
+    @property
+    @abstractmethod
+    def _turns(self) -> HasTurns:
+        """The object that has the turns."""
+
+    def turn(self, thread_id: str, **options: Unpack[TurnOptions]) -> HeldTurn:
+        """Return the turn of a thread, for ``with`` or ``async with``; see ``HasTurns.turn``."""
+        held = self._turns.turn(thread_id, **options)
+        held.run = partial(self._portals.run, type(self).__name__)
+        return held
+
+    async def abusy(self, thread_id: str) -> ThreadTurn | None:
+        """See ``HasTurns``, also for the following methods."""
+        return await self._turns.busy(thread_id)
+
+    async def aturns(self, limit: int = 100) -> list[ThreadTurn]:
+        return await self._turns.turns(limit)
+
+    async def arelease_turn(self, thread_id: str) -> bool:
+        return await self._turns.release_turn(thread_id)
+
+    busy = make_sync_wrapper(abusy)
+    turns = make_sync_wrapper(aturns)
+    release_turn = make_sync_wrapper(arelease_turn)
 
 
 def _make_rejection(thread_id: str, turns: list[ThreadTurn], seconds: float | None) -> TurnError:

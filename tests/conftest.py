@@ -166,6 +166,19 @@ def shared_file(tmp_path_factory, migrated) -> Path:
 
 
 @pytest.fixture
+def own_heartbeats(monkeypatch):
+    """Renewals of turns that a test does not end stop with it: those of broken doubles."""
+    from locus_store import turns
+    from locus_store.runtime.holding import Heartbeats
+
+    heartbeats = Heartbeats()
+    monkeypatch.setattr(turns, "_heartbeats", heartbeats)
+    yield
+    for beat in [*heartbeats._beats]:
+        heartbeats.discard(beat)
+
+
+@pytest.fixture
 def failed_joins(monkeypatch):
     """The thread and the error of each join that failed."""
     from locus_store.sql.threads import segments as joining

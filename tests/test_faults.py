@@ -40,7 +40,7 @@ from locus_store.versions.threads import Thread, ThreadTransaction
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("own_heartbeats")]
 
 Patch = pytest.MonkeyPatch
 Fault = Callable[[Patch], None]
@@ -114,6 +114,15 @@ def a_mark_is_a_sequence_only(patch: Patch) -> None:
 @caught_by("test_a_replaced_version_leaves_the_others_exact")
 def a_repeat_by_id_alone(patch: Patch) -> None:
     patched(patch, "_is_repeat", lambda *_: True)
+
+
+@caught_by("test_a_save_that_was_hidden_before_its_repeat_is_known")
+def a_hidden_repeat_is_not_known(patch: Patch) -> None:
+    def is_repeat(lines, line, same, request):
+        return versions.is_visible(line, same.sequence) and known(lines, line, same, request)
+
+    known = saving._is_repeat
+    patched(patch, "_is_repeat", is_repeat)
 
 
 @caught_by("test_one_load_may_be_saved_repeatedly")

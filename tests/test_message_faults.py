@@ -16,6 +16,8 @@ from locus_store.types.messages import LogChange, LogRead, LogWanted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.usefixtures("own_heartbeats")
+
 DOUBLES: dict[type[InMemoryMessageLog], str] = {}
 
 

@@ -443,6 +443,23 @@ def telemetry(sdk: Telemetry) -> Iterator[Telemetry]:
     sdk.processor.is_watching = False
 
 
+async def test_an_effect_is_a_span_and_its_call_has_spans_of_its_own(telemetry: Telemetry) -> None:
+    async with open_checkpointer("memory://", state_type=dict) as checkpointer:
+
+        async def call(_: str) -> str:
+            await checkpointer.save({"n": 1}, "t")
+            return "done"
+
+        for _ in range(2):
+            await checkpointer.effect("t", "k", call)
+        await checkpointer.effects("t")
+    found = telemetry.spans()
+    names = ["save", "effect", "effect", "effects"]
+    assert [it["db.operation.name"] for it in found] == names
+    assert [it.get("locus_store.outcome") for it in found] == ["head", None, "known", None]
+    assert {it["locus_store.thread_id"] for it in found} == {"t"}
+
+
 async def test_each_operation_is_one_span_with_what_it_did(url: str, telemetry: Telemetry) -> None:
     async with open_checkpointer(url, state_type=dict) as checkpointer:
         await checkpointer.save({"said": ["a" * 50_000]}, "t", "v1")

@@ -51,10 +51,7 @@ async def test_a_turn_that_was_taken_away_is_known_to_be_lost(url: str) -> None:
             await asyncio.to_thread(bool)
 
 
-async def test_the_thread_of_renewals_ends_with_the_last_turn(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "_heartbeats", holding.Heartbeats())  # a broken double left a turn
+async def test_the_thread_of_renewals_ends_with_the_last_turn(url: str) -> None:
     before = set(threading.enumerate())
     async with open_checkpointer(url) as checkpointer:
         async with checkpointer.turn("t"), checkpointer.turn("u"):
@@ -159,35 +156,6 @@ async def test_a_turn_that_cannot_be_ended_is_logged(
     [record] = caplog.records
     assert record.name == turns.__name__
     assert "'t' was not ended (no way to the storage); it expires in 30.0 s" in record.getMessage()
-
-
-@pytest.mark.full
-async def test_a_session_of_a_framework_has_turns(url: str) -> None:
-    adapters = pytest.importorskip("locus_store.adapters.openai_agents")
-    session = adapters.LocusSession.from_url("s", url)
-    async with session.turn("s"):
-        await session.add_items([{"role": "user", "content": "Hello."}])
-        with pytest.raises(TurnError, match="belongs to no turn"):
-            await run_outside(session.add_items([{"role": "user", "content": "Hello."}]))
-    assert len(await session.get_items()) == 1
-    await session.close()
-
-
-@pytest.mark.full
-def test_a_graph_runs_in_a_turn(url: str) -> None:
-    langgraph = pytest.importorskip("langgraph.graph")
-    from locus_store.adapters.langgraph import LangGraphSaver
-
-    builder = langgraph.StateGraph(dict).add_node("say", lambda _: {"said": "hello"})
-    with LangGraphSaver.from_url(url) as saver:
-        graph = builder.add_edge(langgraph.START, "say").compile(checkpointer=saver)
-        config = {"configurable": {"thread_id": "t"}}
-        with saver.turn("t"):
-            graph.invoke({"said": ""}, config)
-            with pytest.raises(TurnError):
-                contextvars.Context().run(graph.invoke, {"said": ""}, config)
-        assert graph.invoke({"said": ""}, config) == {"said": "hello"}
-        assert saver.setup() is not None
 
 
 def test_an_effect_renews_its_lease_within_a_turn(url: str) -> None:

@@ -3,6 +3,7 @@
     python -m benchmarks.micro.partitions --write
 
 The databases of one PostgreSQL server take turns, call by call, so that all meet the same machine.
+The CPU time of a call is that of this process and of the connections' server processes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import asyncio
 import sys
 import time
 from itertools import count
+from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
+
+import asyncpg
 
 from benchmarks import machine, places, report
 from locus_store import open_checkpointer
@@ -41,7 +45,8 @@ class Database:
         partition(self.url, partitions)
         self.checkpointer = open_checkpointer(f"{self.url}?pool_size=2", state_type=dict)
         self.numbers = count()
-        self.found: dict[str, list[float]] = {}
+        self.found: dict[str, list[tuple[float, float]]] = {}
+        self._processes: list[Path] = []
 
     async def save(self, thread_id: str) -> None:
         await self.checkpointer.save(make_state(next(self.numbers)), thread_id)
@@ -54,10 +59,25 @@ class Database:
             for first in range(0, THREADS, 50):
                 await self.save_at_once(first, 50)
 
+    async def find_processes(self) -> None:
+        connection = await asyncpg.connect(self.url)
+        pids = await connection.fetch(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid()"
+        )
+        await connection.close()
+        self._processes = [Path(f"/proc/{it['pid']}/schedstat") for it in pids]
+
+    def read_cpu_ns(self) -> int:
+        used = sum(int(it.read_text().split()[0]) for it in self._processes)
+        return used + time.process_time_ns()
+
     async def time(self, name: str, call: Awaitable[Any], calls: int = 1) -> None:
-        began = time.perf_counter()
+        began, used = time.perf_counter(), self.read_cpu_ns()
         await call
-        self.found.setdefault(name, []).append((time.perf_counter() - began) / calls * 1e6)
+        seconds, used = time.perf_counter() - began, self.read_cpu_ns() - used
+        found = self.found.setdefault(name, [])
+        found.append((seconds / calls * 1e6, used / calls / 1e3))
 
 
 async def measure(databases: list[Database], rounds: int) -> None:
@@ -94,19 +114,24 @@ async def move(of: Database, before: int, to: int) -> list[str]:
     ]  # fmt: skip
 
 
+def summarize(found: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the tenth percentile of times and the median of CPU times."""
+    times, cpu_times = zip(*found, strict=True)
+    return quantiles(times, n=10)[0], median(cpu_times)
+
+
 async def run(databases: list[Database], rounds: int) -> tuple[list[Any], list[Any]]:
     for of in databases:
         await of.fill()
     await measure(databases, 40)
     for of in databases:
+        await of.find_processes()
         of.found.clear()
     await measure(databases, rounds)
     rows = []
     for name in databases[0].found:
-        plain, *others = (
-            (quantiles(of.found[name], n=10)[0], median(of.found[name])) for of in databases
-        )
-        ratios = [f"{it[0] / plain[0]:.2f} ({it[1] / plain[1]:.2f})" for it in others]
+        plain, *others = (summarize(of.found[name]) for of in databases)
+        ratios = (f"{time_ / plain[0]:.2f} ({cpu / plain[1]:.2f})" for time_, cpu in others)
         rows.append([name, f"{plain[0]:,.0f} ({plain[1]:,.0f})", *ratios])
     moves = [await move(databases[0], 1, 64), await move(databases[0], 64, 1)]
     for of in databases:
@@ -140,8 +165,9 @@ def main() -> None:
 
 Machine: {machine.described()}; load average {machine.load_average()}. Databases of one PostgreSQL \
 18 server, fsync on, each with {THREADS:,} threads of {VERSIONS} versions and states of 1 KB. They \
-take turns, call by call. Tenth percentiles, which other work on the machine disturbs least, and \
-medians, of {options.rounds:,} calls; those with partitions relative to plain tables.
+take turns, call by call. Tenth percentiles of times, which other work on the machine disturbs \
+least, and in parentheses medians of CPU times of client and server, of {options.rounds:,} calls; \
+those with partitions relative to plain tables.
 
 {costs}
 

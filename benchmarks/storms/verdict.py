@@ -126,7 +126,8 @@ class Storm:
 
     def allowed(self, key: Key, begun: int, ended: int) -> set[str]:
         """Digests that a read of ``key`` between these times may give."""
-        saves = [it for it in self.by_key.get(key, []) if it.may_have_happened]
+        submitted = self.by_key.get(key, [])
+        saves = [it for it in submitted if it.may_have_happened or self._may_be_gone_again(it)]
         found = {
             it.digest for it in saves if it.begun < ended and not is_replaced(it, saves, begun)
         }
@@ -167,6 +168,18 @@ class Storm:
     def _successors(self, save: Save) -> int:
         later = [it for it in self.by_thread[save.thread] if it.ended > save.begun]
         return sum(it.may_have_happened and it is not save for it in later)
+
+    def _may_be_gone_again(self, save: Save) -> bool:
+        """Return whether a save that was refused may have been done, removed, and sent again."""
+
+        def count_overlapping(calls: Iterable[Call]) -> int:
+            return sum(it.begun < save.ended and it.ended > save.begun for it in calls)
+
+        if save.outcome != "conflict":
+            return False
+        others = (it for it in self.by_thread[save.thread] if it.may_have_happened)
+        is_pruned = kind_of(save.thread) == "pruned" and count_overlapping(others) >= KEEP_LAST
+        return is_pruned or count_overlapping(self.deletes(save.key)) > 0
 
     def _must_be_copied(self, key: Key) -> bool:
         copy = self.copies.get(key[0])

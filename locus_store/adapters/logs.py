@@ -46,7 +46,7 @@ class Adapter(ForTenants, Closing):
 
 
 class LogAdapter(HasTurns, Adapter):
-    """An adapter over a message log; ``turn`` takes the id of a session.
+    """An adapter over a message log; ``busy`` and ``release_turn`` take the id of a thread.
 
     Args:
         log: A message log, or a backend that has message logs; ``close`` leaves it open.

@@ -123,7 +123,7 @@ __all__ = [
     "sqlite_checkpointer",
 ]
 
-_MODULES = {
+MODULES = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
     **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends.http"),
     "FileStore": "backends.file.backend",
@@ -173,7 +173,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    return load_name(__name__, _MODULES, name)
+    return load_name(__name__, MODULES, name)
 
 
 keep_available(__all__)

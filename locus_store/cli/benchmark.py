@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from locus_store import __version__
+from locus_store.backend import FullBackend
+from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, make_options, run
 from locus_store.cli.output import note, put_found, save_table, show_progress
 from locus_store.errors import UnsupportedError
@@ -24,9 +26,6 @@ from locus_store.open import list_options, open_checkpointer
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
-    from locus_store.checkpointer import StorageBackendAdapter
-
     Checkpointer = StorageBackendAdapter[dict[str, Any]]
     Once = Callable[["_Threads", str], Awaitable[float]]
 

@@ -25,12 +25,12 @@ from locus_store.cli.output import (
     show_progress,
 )
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
+from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
     from locus_store.backends.oci import BucketBackend
     from locus_store.backends.opensearch.backend import IndexStatus
     from locus_store.backends.opensearch.client import IndexClient
-    from locus_store.types.facts import Fact
 
 db = make_group("Create, upgrade and check the database schema.")
 

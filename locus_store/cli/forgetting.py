@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.opening import DryRun, Yes, describe_contents, run
 from locus_store.cli.output import (
     confirm,
@@ -44,7 +45,6 @@ from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
 from locus_store.values.filters import check_key
 
 if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
     from locus_store.store import BaseStore
 
 PAGE = 1000

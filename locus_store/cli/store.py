@@ -44,10 +44,10 @@ from locus_store.cli.tenants import (
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import open_store
+from locus_store.types.items import Namespace, StoreItem
 
 if TYPE_CHECKING:
     from locus_store.store import BaseStore
-    from locus_store.types.items import Namespace, StoreItem
 
 T = TypeVar("T")
 

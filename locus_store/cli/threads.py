@@ -40,7 +40,7 @@ from locus_store.errors import IntegrityError
 from locus_store.open import Storage
 from locus_store.timeline import readable
 from locus_store.timeline.changes import BriefChanges, describe_versions
-from locus_store.timeline.graph import Cursor, Node, find_marks, find_writers, graph, name_nodes
+from locus_store.timeline.graph import Cursor, Node, find_writers, graph, list_statuses, name_nodes
 from locus_store.timeline.lineage import read_line
 from locus_store.timeline.paths import format_path
 from locus_store.timeline.readable import Difference, cut_common_ends, find_differences
@@ -48,7 +48,7 @@ from locus_store.transfer.building import fork as copy_version
 from locus_store.types import Snapshot, Version
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
-from locus_store.versions.sizes import ThreadStatus
+from locus_store.versions.sizes import StatusesWanted, ThreadStatus
 
 threads = make_group("Show, compare, copy and remove threads.")
 
@@ -113,14 +113,16 @@ async def _newest(
         check_text("--after", after)
     ids = await backend.list_threads(limit, pattern, after=after)
     log = Storage(backend).messages() if backend.capabilities.messages else None
-    marks = await find_marks(backend, log, ids)
+    wanted = StatusesWanted(thread_ids=ids, limit=limit)
+    found = {it.thread_id: it for it in await list_statuses(backend, log, wanted)}
+    marks = {it: found.get(it, ThreadStatus(thread_id=it)) for it in ids}
     return list(await asyncio.gather(*map(newest, ids))), marks
 
 
 def _listed(thread_id: str, version: Version | None, marks: ThreadStatus) -> dict[str, Any]:
     names = ("checkpoint_id", "created_at", "metadata", "labels")
     found = dict.fromkeys(names) if version is None else select(version, names)
-    about = {"interrupted": marks.is_interrupted, "messages": marks.messages}
+    about = {"interrupted": "interrupted" in marks.badges, "messages": marks.messages}
     return {"thread_id": thread_id, **found, **about}
 
 

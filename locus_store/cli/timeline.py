@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.opening import (
     Namespace,
     Thread,
@@ -54,12 +55,10 @@ from locus_store.timeline.paths import format_path, parse_path
 from locus_store.timeline.readable import format_content, strip_tags
 from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
+from locus_store.types import Version
+from locus_store.values.frames import Folder
 
 if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
-    from locus_store.types import Version
-    from locus_store.values.frames import Folder
-
     Writers = dict[str, list[Writer]]
 
 STANDARD_ERROR = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
@@ -14,6 +15,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.inspector.bounds import INLINE
 from locus_store.inspector.escapes import decode_typed
 from locus_store.service.exchange import DIGITS
+from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import find_newer
 
 if TYPE_CHECKING:
@@ -78,6 +80,36 @@ class Query:
         if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
             raise InvalidArgumentError(f"{name}={text[:40]!r} must be a whole number")
         return int(text)
+
+    def get_pair(self, name: str) -> tuple[str, Any] | None:
+        """Return a key and a value, written as ``key=value``; ``None`` if missing or empty.
+
+        Raises:
+            InvalidArgumentError: It has no equals sign.
+        """
+        key, equals, value = self.get_text(name).strip().partition("=")
+        if not key and not equals:
+            return None
+        if not equals:
+            raise InvalidArgumentError(f"write {name} as key=value; the value is JSON or a string")
+        return key.strip(), parse_json_or_text(value)
+
+    def get_time(self, name: str) -> datetime | None:
+        """Return a time, in UTC unless it says otherwise; ``None`` if it is missing or empty.
+
+        Raises:
+            InvalidArgumentError: It is not one.
+        """
+        text = self.get_text(name)
+        if not text:
+            return None
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError as exc:
+            raise InvalidArgumentError(
+                f"{name}={text[:40]!r} is not a time; write it as 2026-01-31T12:00"
+            ) from exc
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 _DECODERS: Final[dict[str, Callable[[str], str]]] = {

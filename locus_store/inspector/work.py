@@ -20,6 +20,7 @@ from locus_store.timeline.graph import (
     Node,
     Writer,
     find_channel,
+    find_steps,
     find_writers,
     list_nodes,
     measure_stored,
@@ -275,6 +276,9 @@ class Described:
     changes: BriefChanges | None
     """``None``: not known."""
 
+    is_interrupted: bool
+    """A task of it waited for an answer, or waits."""
+
 
 class Descriptions:
     """The one-line changes of the versions that pages listed last, which never change."""
@@ -293,9 +297,10 @@ class Descriptions:
         reason: str | None = None
         missing = [it for it in versions if self._kept.get((backend.tenant, it.mark)) is None]
         writers: dict[str, list[Writer]] = {}
+        stopped: set[str] = set()
         try:
             await _require_few_bytes(backend, missing)
-            writers = await find_writers(backend, versions)
+            writers, stopped = await find_steps(backend, versions)
             async with asyncio.timeout(WAIT), self._jobs.wait_for_turn() as pace:
                 found = await describe_versions(backend, missing, step=pace.step)
             for version in missing:
@@ -309,6 +314,7 @@ class Descriptions:
             version.checkpoint_id: Described(
                 name_nodes(version, writers),
                 self._kept.get((backend.tenant, version.mark)),
+                version.checkpoint_id in stopped,
             )
             for version in versions
         }, reason

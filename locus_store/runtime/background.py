@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from functools import partial
@@ -15,8 +15,6 @@ from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.stepping import ThreadCall, begin, may_block, run, wait_for_end
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Hashable
-
     Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 

@@ -6,7 +6,8 @@ import atexit
 import os
 import threading
 from _thread import allocate_lock, start_new_thread
-from collections.abc import Awaitable, Callable
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from functools import partial, wraps
 from threading import Lock
@@ -134,6 +135,50 @@ class SyncWrappers:
     def _block(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Run the async method of this name, and wait for it."""
         return self._portals.run(type(self).__name__, getattr(self, name), *args, **kwargs)
+
+
+class Finished:
+    """An awaitable that is already complete."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+class SyncLife(SyncWrappers):
+    """An object that ``with`` and ``async with`` close, and whose set-up is optional."""
+
+    _owns_portals: bool
+
+    @abstractmethod
+    async def asetup(self) -> None:
+        """Open the storage now instead of in the first call, so that errors show here."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close what was opened; idempotent, and usable again afterwards."""
+
+    def setup(self) -> Awaitable[None]:
+        """See ``asetup``; awaiting the result is optional."""
+        self._block("asetup")
+        return Finished()
+
+    def close(self) -> None:
+        """See ``aclose``; ends the thread of the sync methods too."""
+        if self._owns_portals:
+            self._block("aclose")
+            self._portals.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
 
 
 _inherited: list[object] = []

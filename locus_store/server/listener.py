@@ -9,13 +9,12 @@ import multiprocessing
 import socket
 import threading
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import ConnectionFailedError, MissingExtraError, make_install_command
 
 if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
-
     from starlette.types import ASGIApp
 
 GRACE_SECONDS: Final = 30

@@ -6,11 +6,17 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
+from collections.abc import Callable
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import open_storage
 from locus_store.server.listener import (
@@ -22,17 +28,10 @@ from locus_store.server.listener import (
 )
 from locus_store.service.access import LOOPBACK, Door
 from locus_store.service.application import WORKERS_FOLDER, Parts, PartsOfTenants, app
+from locus_store.store import BaseStore
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-    from multiprocessing.process import BaseProcess
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from locus_store.backend import StorageBackend
     from locus_store.server.options import ServeOptions
-    from locus_store.store import BaseStore
 
 MAX_PORT: Final = 65_535
 

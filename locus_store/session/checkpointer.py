@@ -6,39 +6,55 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
+
+from pydantic import BaseModel
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import check_keep_last
 from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, make_sync_wrapper
 from locus_store.session import states
-from locus_store.session.config import VERSION_KEY, call_of, check_options, checked_state_class
-from locus_store.session.models import MODELS, from_log, make_info, require_exact, to_log
+from locus_store.session.cache import CachedState, StateCache
+from locus_store.session.config import (
+    VERSION_KEY,
+    Call,
+    call_of,
+    check_options,
+    checked_state_class,
+)
+from locus_store.session.models import (
+    MODELS,
+    Message,
+    Models,
+    ThreadInfo,
+    from_log,
+    make_info,
+    require_exact,
+    to_log,
+)
 from locus_store.session.owners import Owners, make_owner_label
 from locus_store.session.reads import StateReads, make_entry
 from locus_store.session.runs import RunMethods, Values, Writes, make_writer
-from locus_store.turns import GivesTurns
+from locus_store.turns import HasSyncTurns
 from locus_store.types import Expected, Version
 from locus_store.types.arguments import MAX_COUNT, check_id, check_ttl
 from locus_store.types.codec import get_labels
-from locus_store.types.thread_info import check_user_id_type, format_user, parse_user
+from locus_store.types.marks import LoadOrigin
+from locus_store.types.thread_info import (
+    ThreadFacts,
+    UserIdType,
+    check_user_id_type,
+    format_user,
+    parse_user,
+)
 from locus_store.values.encoding import decode
 from locus_store.values.surrogates import restore
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
 
-    from locus_store.messages import BaseMessageLog
-    from locus_store.session.cache import CachedState, StateCache
-    from locus_store.session.config import Call
-    from locus_store.session.models import Message, Models, ThreadInfo
-    from locus_store.types.marks import LoadOrigin
-    from locus_store.types.thread_info import ThreadFacts, UserIdType
-
-
-class SessionCheckpointer(GivesTurns, RunMethods):
+class SessionCheckpointer(HasSyncTurns, RunMethods):
     """Keeps the states, messages and facts of threads; a state is an ordinary version.
 
     A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,
@@ -122,6 +138,10 @@ class SessionCheckpointer(GivesTurns, RunMethods):
     def log(self) -> BaseMessageLog:
         """The message log of all threads, on the backend's connections."""
         return Storage(self.backend).messages(ttl_seconds=self.ttl_seconds)
+
+    @property
+    def _turns(self) -> BaseMessageLog:
+        return self.log
 
     @cached_property
     def _values(self) -> Values:

@@ -10,20 +10,20 @@ from functools import wraps
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+from locus_store.backend import StorageBackend
 from locus_store.effects import EffectLog
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import await_to_end
 from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
 from locus_store.runtime.stepping import may_block, wait_for_end
 from locus_store.session.cache import CACHE_TTL_SECONDS
+from locus_store.session.config import Call
+from locus_store.session.models import Message
+from locus_store.session.owners import Owners
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_id, copy_json_object
 from locus_store.types.thread_info import UserIdType, parse_user
 
 if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
-    from locus_store.session.config import Call
-    from locus_store.session.models import Message
-    from locus_store.session.owners import Owners
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace
 

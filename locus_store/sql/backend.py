@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from sqlalchemy.engine import Connection
 
 from locus_store.runtime.progress import expect_steps, step
 from locus_store.runtime.stepping import run_in_thread, run_together
@@ -14,43 +17,39 @@ from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo, SqlTurns
+from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.segments import Joining
 from locus_store.sql.threads.thread_rows import has_thread
+from locus_store.types import (
+    Active,
+    ArchivedThread,
+    ArchivedWrite,
+    Head,
+    Hit,
+    LineContents,
+    Mark,
+    MustExist,
+    PendingWrite,
+    Removed,
+    Save,
+    Stored,
+    Tenant,
+    Vacuumed,
+    Version,
+    VersionsWanted,
+    Written,
+)
 from locus_store.types.arguments import check_days, check_limit, check_names, check_scan, check_text
+from locus_store.types.facts import Fact
+from locus_store.types.thread_info import UserIdType
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
 from locus_store.values.text import query_words
 from locus_store.versions.erasing import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from sqlalchemy.engine import Connection
-
     from locus_store.sql.connections.database import Database, ServerDatabase
     from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.threads.repository import Repository
-    from locus_store.types import (
-        Active,
-        ArchivedThread,
-        ArchivedWrite,
-        Head,
-        Hit,
-        LineContents,
-        Mark,
-        MustExist,
-        PendingWrite,
-        Removed,
-        Save,
-        Stored,
-        Tenant,
-        Vacuumed,
-        Version,
-        VersionsWanted,
-        Written,
-    )
-    from locus_store.types.facts import Fact
-    from locus_store.types.thread_info import UserIdType
 
 T = TypeVar("T")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress, islice
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
 
 from locus_store.errors import ConflictError
 from locus_store.sql.columns.types import after, now
@@ -29,14 +31,9 @@ from locus_store.types.items import (
     require_version,
 )
 from locus_store.values import vectors
+from locus_store.values.filters import Clause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from sqlalchemy.engine import Connection, Row
-
-    from locus_store.values.filters import Clause
-
     AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 Scored: TypeAlias = "tuple[StoreItem, float]"

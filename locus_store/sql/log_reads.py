@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
@@ -26,9 +28,6 @@ from locus_store.types.messages import (
 from locus_store.types.thread_info import is_user_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
-
     from locus_store.sql.schema.tables import Tables
     from locus_store.sql.threads.reads import Reads
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import run_off_loop
@@ -15,6 +17,7 @@ from locus_store.sql.columns.dialect_columns import escape_text
 from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
+from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository, settle
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
@@ -35,12 +38,7 @@ from locus_store.types.messages import (
 from locus_store.types.thread_info import require_owner, require_user_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from sqlalchemy.engine import Connection
-
     from locus_store.sql.connections.backend import ConnectedBackend
-    from locus_store.sql.threads.reads import Reads
 
 CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -10,17 +12,14 @@ import sqlalchemy as sa
 
 from locus_store.sql import archives
 from locus_store.sql.threads import listing
+from locus_store.sql.threads.repository import Repository
+from locus_store.types import Active, ArchivedThread, Head
+from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from datetime import datetime
-
     from locus_store.sql.connections.database import Database
-    from locus_store.sql.threads.repository import Repository
-    from locus_store.types import Active, ArchivedThread, Head
-    from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 
 T = TypeVar("T")
 

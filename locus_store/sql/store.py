@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+
+from sqlalchemy.engine import Connection
 
 from locus_store.errors import ConflictError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
@@ -28,10 +31,6 @@ from locus_store.types.items import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from sqlalchemy.engine import Connection
-
     from locus_store.sql.connections.pool import PooledRunner
 
 T = TypeVar("T")

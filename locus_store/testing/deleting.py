@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from itertools import permutations
 from typing import Any
 
@@ -207,6 +208,19 @@ class Retention(Kit):
         await checkpointer.save(self.new("b"), "t", "v2")
         await checkpointer.save(state, "t", "v1")
         assert await self.told(checkpointer, "t") == {"v1": ["a"]}
+
+    @pytest.mark.parametrize("said", ["", "a"])
+    async def test_a_save_that_was_hidden_before_its_repeat_is_known(
+        self, another: Another, said: str
+    ) -> None:
+        checkpointer, other = another(keep_last=1), another(keep_last=1)
+        await self.grow(checkpointer, "t", *said)
+        state = self.said(await checkpointer.load("t") or self.new(), "b")
+        unanswered = deepcopy(state)
+        await checkpointer.save(state, "t", "v1")
+        await other.save(self.said(await other.load("t"), "c"), "t", "v2")
+        assert await checkpointer.save(unanswered, "t", "v1") == "v1"
+        assert await self.told(other, "t") == {"v2": [*said, "b", "c"]}
 
     async def test_keep_last_does_not_conflict_with_who_loaded(self, another: Another) -> None:
         checkpointer = another(keep_last=1)

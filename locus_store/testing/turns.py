@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,6 @@ from locus_store.testing.kit import (
 )
 from locus_store.testing.steps import written
 from locus_store.types.turns import TurnStep
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 
 async def run_outside(work: Coroutine[Any, Any, Any]) -> Any:
@@ -125,6 +123,18 @@ class Turns(Kit):
         await backend.end_turn("t")
         await put("after")
         assert len(await backend.get_writes("t", "v")) == 2
+
+    @requires("turns", "effects")
+    async def test_only_the_holder_has_effects(self, checkpointer: Any, another: Another) -> None:
+        calls: list[str] = []
+        async with checkpointer.turn("t"):
+            with pytest.raises(TurnError, match="belongs to no turn"):
+                await run_outside(another().effect("t", "k", calls.append))
+            assert await checkpointer.effect("t", "k", lambda _: "done") == "done"
+            await checkpointer.release_turn("t")
+            with pytest.raises(TurnError, match="is over"):
+                await checkpointer.effect("t", "late", calls.append)
+        assert calls == []
 
     @seam("connection")
     async def test_a_turn_that_was_not_renewed_is_over(self, backend: Any) -> None:

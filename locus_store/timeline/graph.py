@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from locus_store.backend import StoresThreads, StoresWrites, TakesTurns, needs
+from locus_store.backend import (
+    ListsThreads,
+    StorageBackend,
+    StoresThreads,
+    StoresWrites,
+    TakesTurns,
+    needs,
+)
 from locus_store.errors import IntegrityError
 from locus_store.runtime.notebooks import make_table
-from locus_store.timeline.paths import CHANNELS, is_bookkeeping
-from locus_store.versions.sizes import INTERRUPT, SOURCES, MeasuresVersions, ThreadStatus
+from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
+from locus_store.types import PendingWrite, Version
+from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
+from locus_store.versions.sizes import (
+    INTERRUPT,
+    RECORD_BYTES,
+    SOURCES,
+    ListsStatuses,
+    MeasuresVersions,
+    StatusesWanted,
+    ThreadStatus,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog
-    from locus_store.timeline.paths import Path
-    from locus_store.types import PendingWrite, Version
 
 PAGE = 200
 """Versions on a page, unless the caller says otherwise."""
@@ -197,19 +211,48 @@ async def find_writers(
 
     They are the pending writes of the version's parent. Versions of agents have none.
     """
-    made = [it for it in versions if it.parent_id is not None]
-    if not made or not isinstance(backend, StoresWrites):
+    return _list_writers(versions, await _read_writes(backend, versions))
+
+
+async def find_steps(
+    backend: StorageBackend, versions: Sequence[Version]
+) -> tuple[dict[str, list[Writer]], set[str]]:
+    """Return what ``find_writers`` does, and the ids of the versions that were interrupted."""
+    ids = [it.checkpoint_id for it in versions]
+    found = await _read_writes(backend, versions, *ids)
+    stopped = {name for name in ids if any(it.channel == INTERRUPT for it in found.get(name, ()))}
+    return _list_writers(versions, found), stopped
+
+
+async def _read_writes(
+    backend: StorageBackend, versions: Sequence[Version], *more: str
+) -> dict[str, list[PendingWrite]]:
+    """Return the pending writes of the parents of versions of one line, and of more ids."""
+    parents = (it.parent_id for it in versions if it.parent_id is not None)
+    ids = list(dict.fromkeys([*parents, *more]))
+    if not ids or not isinstance(backend, StoresWrites):
         return {}
-    at = made[0]
-    parents = list(dict.fromkeys(it.parent_id or "" for it in made))
-    found = await backend.writes_of(at.thread_id, parents, namespace=at.namespace)
+    at = versions[0]
+    return await backend.writes_of(at.thread_id, ids, namespace=at.namespace)
+
+
+def _list_writers(
+    versions: Sequence[Version], found: Mapping[str, Sequence[PendingWrite]]
+) -> dict[str, list[Writer]]:
+    """Return the writers of versions, without those that a rewind saved again below themselves."""
+    steps = {it.checkpoint_id: it.metadata.get("step") for it in versions}
     return {
         it.checkpoint_id: [
             _writer(write)
-            for write in found.get(it.parent_id or "", [])
+            for write in found.get(it.parent_id, ())
             if write.idx >= 0 and not is_bookkeeping(write.channel)
         ]
-        for it in made
+        for it in versions
+        if it.parent_id is not None
+        and (
+            not it.metadata.keys() >= SOURCES
+            or steps.get(it.parent_id, -2) != it.metadata["step"]  # -1 is the first
+        )
     }
 
 
@@ -226,33 +269,85 @@ def find_channel(path: Path) -> str | None:
 AT_ONCE: Final = 8
 """Threads that are looked at together."""
 
+LOOKED_AT: Final = 2_000
+"""Threads that a list with conditions looks at."""
 
-async def find_marks(
-    backend: StorageBackend, log: BaseMessageLog | None, thread_ids: Sequence[str]
-) -> dict[str, ThreadStatus]:
-    """Return the marks of threads by their ids; SQL databases find them in three statements.
+
+async def list_statuses(
+    backend: StorageBackend, log: BaseMessageLog | None, wanted: StatusesWanted
+) -> list[ThreadStatus]:
+    """Return the threads that meet the conditions, the most recently active first.
+
+    SQL databases find them by one statement, and documents in one pass. Another backend is asked
+    for each thread, and of its last ``LOOKED_AT`` threads only.
 
     Args:
         backend: The storage.
         log: The message log beside it, if there is one.
-        thread_ids: The threads.
+        wanted: The conditions.
+
+    Raises:
+        InvalidArgumentError, NotFoundError: There is no place ``wanted.after``.
     """
-    if isinstance(backend, MeasuresVersions):
-        found = await backend.find_statuses(thread_ids)
-        return {it: found.get(it, ThreadStatus()) for it in thread_ids}
+    if isinstance(backend, ListsStatuses):
+        return await backend.find_statuses(wanted)
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(thread_id: str) -> ThreadStatus:
+    async def read(thread_id: str, active_at: datetime | None = None) -> ThreadStatus:
         async with gate:
-            logs = await log.logs(thread_id) if log is not None else []
-            messages = sum(it.count for it in logs) if logs else None
-            head = await backend.version(thread_id)
-            is_interrupted = head is not None and await _is_interrupted(backend, head)
-            turns = await backend.list_turns(thread_id) if isinstance(backend, TakesTurns) else []
-            metadata = None if head is None else head.metadata
-            return ThreadStatus(is_interrupted, messages, metadata, has_turn=bool(turns))
+            return await _read_status(backend, log, thread_id, active_at)
 
-    return dict(zip(thread_ids, await asyncio.gather(*map(one, thread_ids)), strict=True))
+    if wanted.thread_ids is not None:
+        named = await asyncio.gather(*map(read, wanted.thread_ids))
+        return [it for it in named if wanted.takes(it)][: wanted.limit]
+    found: list[ThreadStatus] = []
+    lists, after = needs(backend, ListsThreads), wanted.after
+    for _ in range(0, LOOKED_AT, PAGE):
+        page = await lists.recent(PAGE, wanted.pattern, after=after)
+        read_page = await asyncio.gather(*(read(it.thread_id, it.active_at) for it in page))
+        found += [it for it in read_page if wanted.takes(it)]
+        if len(page) < PAGE or len(found) >= wanted.limit:
+            break
+        after = page[-1].thread_id
+    return found[: wanted.limit]
+
+
+async def _read_status(
+    backend: StorageBackend, log: BaseMessageLog | None, thread_id: str, active_at: datetime | None
+) -> ThreadStatus:
+    logs = await log.logs(thread_id) if log is not None else []
+    versions = await backend.history(thread_id, limit=PAGE)
+    head = await backend.version(thread_id) if versions else None
+    turns = await backend.list_turns(thread_id) if isinstance(backend, TakesTurns) else []
+    parents = {it.parent_id for it in versions}
+    sides = (it for it in versions if it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH)
+    badges = {
+        "interrupted": head is not None and await _is_interrupted(backend, head),
+        "turn": bool(turns),
+        "conflict": any(it.checkpoint_id not in parents for it in sides),
+    }
+    return ThreadStatus(
+        thread_id=thread_id,
+        active_at=active_at,
+        place=thread_id,
+        badges=[it for it, is_so in badges.items() if is_so],
+        metadata=None if head is None else head.metadata,
+        labels={} if head is None else head.labels,
+        record=None if head is None else await _read_record(backend, head),
+        messages=sum(it.count for it in logs) if logs else None,
+    )
+
+
+async def _read_record(backend: StorageBackend, head: Version) -> bytes | None:
+    """Return the record of a head by itself; ``None`` if it is large or cannot be had."""
+    parent = head.parent_id and await backend.version(head.thread_id, head.parent_id)
+    if parent:
+        stored = await backend.fetch_head(head.thread_id, known=parent.mark)
+    else:
+        stored = await backend.fetch(head.thread_id)
+    is_alone = stored is not None and (stored.basis is not None or len(stored.payloads) == 1)
+    record = b"".join(stored.payloads) if stored is not None and is_alone else b""
+    return record if 0 < len(record) <= RECORD_BYTES else None
 
 
 async def _is_interrupted(backend: StorageBackend, head: Version) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
@@ -14,9 +16,6 @@ from locus_store.values.surrogates import restore
 from locus_store.values.text import split_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-
     from locus_store.values.filters import Filter
 
 Namespace: TypeAlias = tuple[str, ...]

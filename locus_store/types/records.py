@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -10,8 +11,6 @@ from locus_store.errors import UnsupportedError
 from locus_store.runtime.notebooks import make_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from locus_store.types.thread_info import PutThread
     from locus_store.values.frames import Change, PackedState
 

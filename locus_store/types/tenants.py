@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from copy import copy
-from types import TracebackType
 from typing import Self
 
 from locus_store.errors import UnsupportedError
@@ -61,10 +60,5 @@ class Closing:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()

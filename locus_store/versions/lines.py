@@ -34,6 +34,12 @@ REBUILT = "rebuilt"
 """Label of a version whose state is not complete. Its value is the list of the channels that are
 rebuilt from the value of an ancestor and the pending writes since then."""
 
+SIDE_BRANCH = "side_branch"
+"""Label of a version that was saved beside the head, after a conflict."""
+
+IS_SIDE_BRANCH = "conflict"
+"""Its value."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Line:

@@ -14,7 +14,9 @@ from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,
     HIDDEN_BATCH,
+    IS_SIDE_BRANCH,
     RECORD_OVERHEAD,
+    SIDE_BRANCH,
     Line,
     Lines,
     Record,
@@ -86,12 +88,15 @@ def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
     """Return whether the save was done before, as in a retry after a lost answer."""
     if same.digest != request.change.tree.digest or same.metadata != dict(request.metadata):
         return False
-    if not is_visible(line, same.sequence):
-        return False
+    expected = request.expected
+    made_from = expected.made_from if expected else None
+    if not is_visible(line, same.sequence):  # others have saved after it, or its id is used again
+        basis = made_from.sequence if made_from else None
+        is_known = expected is not None and _exists(lines, line, made_from)
+        return is_known and basis == same.parent != line.head and not is_own(line, request)
     if request.parent_id is not None:
         parent = lines.named(line, request.parent_id)
         return parent is None or parent.sequence == same.parent
-    made_from = request.expected.made_from if request.expected else None
     rewinds = made_from is not None and made_from.sequence == same.sequence
     return not rewinds or same.sequence == line.head
 
@@ -293,7 +298,8 @@ def _write(
         checkpoint_id=request.checkpoint_id,
         digest=request.change.tree.digest,
         metadata=dict(request.metadata),
-        labels=dict(request.labels),
+        labels={name: it for name, it in request.labels.items() if name != SIDE_BRANCH}
+        | ({} if place.moves_head else {SIDE_BRANCH: IS_SIDE_BRANCH}),
     )
     lines.append(line, record, payload)
     line.last_sequence = sequence

@@ -1,12 +1,17 @@
-"""The stored sizes, the numbers of versions, and the marks of threads in lists."""
+"""The stored sizes of versions, and the list of threads with what a list shows of each."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import compile_thread_pattern
+from locus_store.values.filters import has_value, is_found
 
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel of a task that waits for an answer."""
@@ -17,17 +22,48 @@ RECORD_BYTES: Final = 8_000
 SOURCES: Final = {"source", "step"}
 """Metadata that LangGraph gives each of its versions."""
 
+GRAPH_SOURCES: Final = ("input", "loop", "update", "fork")
+"""The values of ``source`` there."""
 
-@dataclass(frozen=True, slots=True)
+SOON: Final = timedelta(days=1)
+
+KINDS: Final = {
+    "graph": "graphs",
+    "agent": "agents",
+    "session": "sessions",
+    "log": "message logs",
+}
+"""What saves a thread."""
+
+BADGES: Final = {
+    "interrupted": "interrupted: waits for an answer",
+    "turn": "running turn",
+    "expires": "expires within a day",
+    "conflict": "conflict: an open side branch",
+}
+"""What a thread may need attention for. A conflict is open while its side branch is a leaf."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadStatus:
-    """The marks of a thread."""
+    """A thread in a list."""
 
-    is_interrupted: bool = False
-    messages: int | None = None
-    """Messages in all logs; ``None``: there is no log."""
+    thread_id: str
+    active_at: datetime | None = None
+    place: str | None = None
+    """Where the next page begins, for ``StatusesWanted.after``."""
+
+    badges: Collection[str] = ()
+    """Of ``BADGES``."""
 
     metadata: Mapping[str, Any] | None = None
     """Of the head of the root namespace; ``None``: there is none."""
+
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """Of the head."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The metadata of the thread itself."""
 
     user_id: str | None = None
     """The registered user."""
@@ -36,25 +72,113 @@ class ThreadStatus:
     record: bytes | None = None
     """The record of the newest save; ``None``: not known, or longer than ``RECORD_BYTES``."""
 
-    has_turn: bool = False
-    """A turn of the thread is held."""
+    messages: int | None = None
+    """Messages in all logs; ``None``: there is no log."""
+
+    versions: int | None = None
+    """Visible versions in all namespaces; ``None``: not known."""
+
+    stored_bytes: int | None = None
+    """Of the versions; ``None``: not known."""
 
     @property
     def kind(self) -> str:
-        """Return what saves the thread: ``graph``, ``agent``, ``session`` or ``log``."""
+        """Return what saves the thread, of ``KINDS``."""
         if self.metadata is not None:
-            return "graph" if self.metadata.keys() >= SOURCES else "agent"
+            return "graph" if self.metadata.get("source") in GRAPH_SOURCES else "agent"
         return "session" if self.user_id is not None else "log"
 
     def __str__(self) -> str:
         noun = "message" if self.messages == 1 else "messages"
-        logged = "" if self.messages is None else f"{self.messages:,} {noun}"
-        marks = {"interrupted": self.is_interrupted, "turn held": self.has_turn, logged: logged}
-        return ", ".join(name for name, is_so in marks.items() if is_so)
+        shown = {"turn": "turn held"}
+        found = [shown.get(it, it) for it in BADGES if it in self.badges and it != "expires"]
+        return ", ".join(
+            [*found, *([] if self.messages is None else [f"{self.messages:,} {noun}"])]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusesWanted:
+    """The conditions of a list, all of which a thread must meet."""
+
+    limit: int
+    after: str | None = None
+    """``ThreadStatus.place`` of the last thread of the page before."""
+
+    thread_ids: Sequence[str] | None = None
+    pattern: str = "*"
+    """Shell-style, of the thread's id."""
+
+    user_id: str | None = None
+    """Registered to the user, or with this ``user_id`` in its metadata or that of the head."""
+
+    metadata: tuple[str, Any] | None = None
+    """Key and value in the metadata or labels of the head, or in that of the thread."""
+
+    kind: str | None = None
+    badge: str | None = None
+    since: datetime | None = None
+    """The last activity, inclusive, as ``until``."""
+
+    until: datetime | None = None
+
+    def takes(self, status: ThreadStatus) -> bool:
+        """Return whether a thread meets the conditions; ``limit`` and ``after`` are none."""
+        at = status.active_at
+        user = self.user_id
+        return (
+            (self.thread_ids is None or status.thread_id in self.thread_ids)
+            and (self.pattern == "*" or self._matches(status.thread_id))
+            and (user in {None, status.user_id} or _has(status, "user_id", user))
+            and (self.metadata is None or _has(status, *self.metadata))
+            and self.kind in {None, status.kind}
+            and (self.badge is None or self.badge in status.badges)
+            and (at is None or self.since is None or at >= self.since)
+            and (at is None or self.until is None or at <= self.until)
+        )
+
+    def _matches(self, thread_id: str) -> bool:
+        return compile_thread_pattern(self.pattern).match(thread_id) is not None
+
+
+def _has(status: ThreadStatus, key: str, value: Any) -> bool:
+    head = status.metadata or {}
+    return is_found(head, status.labels, key, value) or has_value(status.facts, key, value)
+
+
+def is_soon(expires_at: datetime | None) -> bool:
+    """Return whether a thread expires within ``SOON``."""
+    return expires_at is not None and expires_at < datetime.now(UTC) + SOON
+
+
+def parse_place(place: str) -> tuple[datetime, str]:
+    """Return the time and the name in ``StatusesWanted.after``.
+
+    Raises:
+        InvalidArgumentError: It is no place.
+    """
+    text, _, name = place.partition("/")
+    with suppress(ValueError):
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is not None:
+            return at, name
+    raise InvalidArgumentError(f"after={place[:80]!r} is no place in a list of threads")
+
+
+class ListsStatuses(ABC):
+    """A backend that lists threads by several conditions in one pass over what it stores."""
+
+    @abstractmethod
+    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
+        """Return the threads that meet the conditions, the most recently active first.
+
+        Raises:
+            InvalidArgumentError: ``after`` is no place of this storage.
+        """
 
 
 class MeasuresVersions(ABC):
-    """A backend that knows sizes and numbers of versions without reading their payloads."""
+    """A backend that knows the sizes of versions without reading their payloads."""
 
     @abstractmethod
     async def measure_versions(
@@ -64,20 +188,4 @@ class MeasuresVersions(ABC):
 
         Returns:
             Length of each version's payload, by its sequence, hidden versions among them.
-        """
-
-    @abstractmethod
-    async def count_versions(self, thread_ids: Sequence[str]) -> dict[str, int]:
-        """Return the number of versions of threads, in all namespaces, in one statement.
-
-        Returns:
-            The number by the thread's id, for threads that have versions.
-        """
-
-    @abstractmethod
-    async def find_statuses(self, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
-        """Return the marks of threads in three statements.
-
-        Returns:
-            The marks by the thread's id, for threads that have some.
         """

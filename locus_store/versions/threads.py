@@ -44,6 +44,9 @@ T = TypeVar("T")
 ThreadChange: TypeAlias = "Callable[[ThreadTransaction], T]"
 """Changes a thread, and returns what the caller gets."""
 
+MOST_TICKET_CHANGES: Final = 100
+"""A document to which changes only add is written anew after so many."""
+
 
 @dataclass(slots=True)
 class Thread:
@@ -80,6 +83,9 @@ class Thread:
 
     tickets: Sequence[Ticket] = ()
     """The turn that is held, and those that wait for it; only replaced."""
+
+    ticket_changes: int = 0
+    """Changes of the tickets that the thread's document has grown by."""
 
     is_placeholder: bool = False
     """There is no thread, but tickets for one."""
@@ -125,6 +131,7 @@ class Thread:
             delivered=self.delivered,
             is_listed=self.is_listed,
             tickets=self.tickets,
+            ticket_changes=self.ticket_changes,
         )
 
     def dump_turns(self) -> dict[str, Any]:
@@ -132,11 +139,13 @@ class Thread:
         if not self.tickets:
             return {}
         kind = {"is_placeholder": True} if self.is_placeholder else {}
-        return {"tickets": turns.dump_tickets(self.tickets), **kind}
+        tickets = turns.dump_tickets(self.tickets)
+        return {"tickets": tickets, "changes": self.ticket_changes, **kind}
 
     def load_turns(self, turns_json: dict[str, Any]) -> None:
         """Set the turns to those of ``dump_turns``."""
         self.tickets = turns.load_tickets(turns_json.get("tickets"))
+        self.ticket_changes = turns_json.get("changes", 0)
         self.is_placeholder = turns_json.get("is_placeholder", False)
 
     def find_history(self, namespace: str) -> History | None:
@@ -465,13 +474,19 @@ class ThreadTransaction:
             place.is_placeholder, place.expires_at = True, max(it.until for it in live)
         if self.thread is not None:
             self.thread.tickets = self.tickets if live else ()
+            if self.old is not None and self.old.tickets != self.thread.tickets:
+                self._count_change(self.thread)
         elif self.old is not None and self.old.is_placeholder:
             self.drops = True
-        if self.old is not None and self.old.tickets and not live:
-            self.adds_only = False  # the whole document is written, and has no trace of them
         for history, row in self.added:
             if isinstance(row, Row):
                 row.line_changes = _list_line_changes(self, history.line, row.record.sequence)
+
+    def _count_change(self, thread: Thread) -> None:
+        """Have the whole document written if no ticket is left, or it has had many of them."""
+        thread.ticket_changes += 1
+        if not thread.tickets or thread.ticket_changes > MOST_TICKET_CHANGES:
+            self.adds_only, thread.ticket_changes = False, 0
 
 
 def rewrite_thread(

@@ -16,6 +16,12 @@ from locus_store.types.turns import MOST_LEASE_SECONDS, ThreadTurn, TurnStep
 RENEWED_PART: Final = 2 / 3
 """A ticket that has more of its lease left is not written again."""
 
+CROWD: Final = 8
+"""The place of a ticket in a queue of so many is kept for two leases, of twice as many for three.
+
+So the renewals of a queue, which compete for one row or document, grow no further with it.
+"""
+
 
 class Ticket(NamedTuple):
     """A request for the turn of a thread, as it is stored."""
@@ -23,6 +29,7 @@ class Ticket(NamedTuple):
     key: str
     number: int
     owner: str
+    lease_seconds: float
     since: datetime
     until: datetime
 
@@ -30,30 +37,44 @@ class Ticket(NamedTuple):
 def take_step(tickets: Sequence[Ticket], step: TurnStep, now: datetime) -> list[Ticket]:
     """Return the tickets after a step; those that have ended are left out.
 
-    A request that has to be rejected is not among them.
+    A request that has to be rejected is not among them. The step of a ticket that waits, and need
+    not be renewed, changes nothing: of those that wait, only the next one removes the ended ones.
     """
     live = [it for it in tickets if it.until > now]
-    lease = timedelta(seconds=max(0.0, min(step.lease_seconds, MOST_LEASE_SECONDS)))
+    lease_seconds = max(0.0, min(step.lease_seconds, MOST_LEASE_SECONDS))
+    lease = timedelta(seconds=lease_seconds)
+    place_lease = lease * (1 + len(live) / CROWD)
     for at, ticket in enumerate(live):
         if ticket.key == step.turn_key:
+            lease = place_lease if at else lease
             if ticket.until - now < lease * RENEWED_PART:
                 live[at] = ticket._replace(until=now + lease)
-            return live
+            elif at:
+                return [*tickets]
+            return _limit_first(tickets, live, now)
     is_full = len(live) > (0 if step.entry == "reject" else step.most_waiting)
     if step.entry == "none" or (is_full and step.entry != "replace"):
-        return live
+        return _limit_first(tickets, live, now)
     last = max((it.number for it in tickets), default=0)
     number = max(last + 1, int(now.timestamp() * 1_000_000))
-    made = Ticket(step.turn_key, number, step.owner, now, now + lease)
-    return [made] if step.entry == "replace" else [*live, made]
+    made = Ticket(step.turn_key, number, step.owner, lease_seconds, now, now + place_lease)
+    return _limit_first(tickets, [made] if step.entry == "replace" else [*live, made], now)
+
+
+def _limit_first(before: Sequence[Ticket], live: list[Ticket], now: datetime) -> list[Ticket]:
+    """Return the tickets; one that has come first ends after one lease, unless it is renewed."""
+    if live and live[0].key not in {it.key for it in before[:1]}:
+        first = live[0]
+        most = now + timedelta(seconds=first.lease_seconds)
+        live[0] = first._replace(until=min(first.until, most))
+    return live
 
 
 def end_tickets(tickets: Sequence[Ticket], turn_key: str | None, now: datetime) -> list[Ticket]:
     """Return the tickets without one; ``None``: without the one that holds the turn."""
     live = [it for it in tickets if it.until > now]
-    if turn_key is None:
-        return live[1:]
-    return [it for it in live if it.key != turn_key]
+    left = live[1:] if turn_key is None else [it for it in live if it.key != turn_key]
+    return _limit_first(tickets, left, now)
 
 
 def get_held(tickets: Sequence[Ticket], now: datetime) -> Ticket | None:
@@ -125,9 +146,9 @@ def describe_tickets(thread_id: str, tickets: Sequence[Ticket], now: datetime) -
 
 def dump_tickets(tickets: Sequence[Ticket]) -> list[list[Any]]:
     """Return tickets as JSON."""
-    return [[*it[:3], it.since.isoformat(), it.until.isoformat()] for it in tickets]
+    return [[*it[:4], it.since.isoformat(), it.until.isoformat()] for it in tickets]
 
 
 def load_tickets(rows: Sequence[Sequence[Any]] | None) -> list[Ticket]:
     """Return the tickets of ``dump_tickets``."""
-    return [Ticket(*it[:3], *map(datetime.fromisoformat, it[3:])) for it in rows or ()]
+    return [Ticket(*it[:4], *map(datetime.fromisoformat, it[4:])) for it in rows or ()]

@@ -80,18 +80,19 @@ async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -
     }
     async with client(app(backend, store)) as asking:
         found = (await asking.get("threads?format=json")).json()["threads"]
-        marks = {it["thread_id"]: ("waits" in it["marks"], it["messages"]) for it in found}
+        marks = {it["thread_id"]: ("interrupted" in it["badges"], it["messages"]) for it in found}
         assert marks == expected
         page = (await asking.get("threads")).text
         assert page.count(">interrupted</span>") == 2
-        assert ">1 message</span>" in page
-        assert ">4 messages</span>" in page
-        assert ">interrupted</span>" in (await asking.get("threads?q=vis*")).text
-        for only, ids in (("waits", ["visit", "both"]), ("log", ["chat"]), ("graph", [])):
-            found = (await asking.get(f"threads?format=json&only={only}")).json()
-            assert {it["thread_id"] for it in found["threads"]} == set(ids)
+        assert "1 message" in page
+        assert "4 messages" in page
+        assert ">interrupted</span>" in (await asking.get("threads?id=vis*")).text
+        for which, ids in (("badge=interrupted", {"visit", "both"}), ("kind=log", {"chat"})):
+            found = (await asking.get(f"threads?format=json&{which}")).json()
+            assert {it["thread_id"] for it in found["threads"]} == ids
             assert found["next"] is None
-        assert (await asking.get("threads?only=no")).status_code == 422
+        for wrong in ("badge=no", "kind=no", "metadata=no", "since=no", "after=no"):
+            assert (await asking.get(f"threads?{wrong}")).status_code == 422
 
 
 async def test_the_logs_of_a_thread_are_chosen_by_their_namespaces(place: Any) -> None:

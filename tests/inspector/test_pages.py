@@ -10,7 +10,7 @@ from lazily import TESTS_RUN
 from pages_reader import ATTRIBUTES, Seen, Site
 from test_round_trips import sqlite_statements
 
-from locus_store import MemoryBackend, open_checkpointer
+from locus_store import MemoryBackend, StorageBackendAdapter, open_checkpointer
 
 if TESTS_RUN:
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -232,7 +232,7 @@ async def test_a_thread_of_a_graph_is_listed_with_what_its_newest_save_changed(
     async with open_checkpointer(f"sqlite:///{tmp_path}/a.db").backend as backend:
         site = Site(await graph_told(backend))
         [row] = (await site.json("threads"))["threads"]
-        assert (row["kind"], row["marks"], row["versions"]) == ("graph", ["waits"], 3)
+        assert (row["kind"], row["badges"], row["versions"]) == ("graph", ["interrupted"], 3)
         page = (await site.page("threads")).text
         assert "interrupted" in page
         assert re.search(r"messages (\+ 1:|=) 'Let me look\.'", page)
@@ -248,10 +248,10 @@ async def test_a_thread_whose_turn_is_held_is_marked(kind: str, tmp_path: Path) 
             await checkpointer.save({"n": 1}, "taken")
             site = Site(checkpointer.backend)
             rows = (await site.json("threads"))["threads"]
-            assert {it["thread_id"]: it["marks"] for it in rows} == {"free": [], "taken": ["turn"]}
-            page = (await site.page("threads", only="turn")).text
-            assert page.count("turn held") == 1
-        assert "turn held" not in (await site.page("threads")).text
+            assert {it["thread_id"]: it["badges"] for it in rows} == {"free": [], "taken": ["turn"]}
+            page = (await site.page("threads", badge="turn")).text
+            assert page.count("running turn") == 1 + 1  # the choice of the filter
+        assert (await site.json("threads", badge="turn"))["threads"] == []
 
 
 async def test_lists_end_where_the_changes_of_their_versions_are_too_large(
@@ -352,15 +352,17 @@ async def test_threads_are_found_by_id_words_metadata_and_user() -> None:
     backend = await told(MemoryBackend())
     await backend.write_state("other", {"said": "Hello"}, metadata={"user_id": "alex"})
     site = Site(backend)
-    for by, text, ids in (
-        ("id", "o*", ["other"]),
-        ("words", "rain", ["t"]),
-        ("metadata", "step=2", ["t"]),
-        ("user", "alex", ["other"]),
-        ("id", "", ["other", "t"]),
+    for filters, ids in (
+        ({"id": "o*"}, ["other"]),
+        ({"text": "rain"}, ["t"]),
+        ({"text": "rain", "user": "alex"}, []),
+        ({"metadata": "step=2"}, ["t"]),
+        ({"user": "alex", "kind": "agent", "since": "2026-01-31T12:00"}, ["other"]),
+        ({"until": "2026-01-31T12:00"}, []),
+        ({}, ["other", "t"]),
     ):
-        found = await site.json("threads", by=by, q=text)
-        assert [it["thread_id"] for it in found["threads"]] == ids, by
+        found = await site.json("threads", **filters)
+        assert [it["thread_id"] for it in found["threads"]] == ids, filters
 
 
 async def test_an_interrupted_checkpoint_says_so(graphs: Site) -> None:
@@ -370,6 +372,21 @@ async def test_an_interrupted_checkpoint_says_so(graphs: Site) -> None:
     page = await graphs.page("writes", thread="g")
     assert "Interrupted" in page.text
     assert "Which day?" in page.text
+
+
+async def test_the_effects_of_a_thread_are_listed() -> None:
+    backend = await graph_told(MemoryBackend())
+    checkpointer, graphs = StorageBackendAdapter(backend), Site(backend)
+    await checkpointer.effect("g", "pay", lambda _: "paid")
+    with pytest.raises(TimeoutError):
+        await checkpointer.effect("g", "mail", _lose_reply)
+    found = (await graphs.json("writes", thread="g"))["effects"]
+    assert [(it["key"], it["status"]) for it in found] == [("mail", "unknown"), ("pay", "finished")]
+    assert "TimeoutError: <b>no reply" in (await graphs.page("writes", thread="g")).text
+
+
+def _lose_reply(_: str) -> None:
+    raise TimeoutError("<b>no reply")
 
 
 # --- all of them

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lazily import TESTS_RUN
@@ -9,6 +9,7 @@ from test_changes import client
 
 if TESTS_RUN:
     from locus_store.inspector import app
+    from locus_store.inspector.bounds import ROWS
     from locus_store.server import inspecting
 
 if TYPE_CHECKING:
@@ -57,6 +58,29 @@ async def test_items_are_searched_in_and_below_a_namespace() -> None:
             assert page.count("<mark>Bern</mark>") == len(keys)
 
 
+async def test_items_are_filtered_and_sorted_by_the_last_put_page_after_page() -> None:
+    backend, store, _ = parts()
+    for number in range(ROWS + 5):
+        await store.put(("n",), f"k{number:03}", {"odd": number % 2}, metadata={"by": "chat"})
+    await store.put(("n",), "k000", {"odd": 0})
+    async with client(app(backend, store)) as asking:
+
+        async def ask(**params: Any) -> Any:
+            params |= {"segments": '["n"]', "format": "json"}
+            answer = await asking.get("items", params=params)
+            return answer.status_code, answer.json()
+
+        _, first = await ask(sort="put")
+        _, rest = await ask(**first["next"])
+        assert [it["key"] for it in first["items"]][:2] == ["k000", f"k{ROWS + 4:03}"]
+        assert [it["key"] for it in rest["items"]] == ["k005", "k004", "k003", "k002", "k001"]
+        assert rest["next"] is None
+        _, odd = await ask(value="odd=1", metadata="by=chat")
+        assert len(odd["items"]) == (ROWS + 5) // 2
+        assert (await ask(metadata="by=no"))[1]["items"] == []
+        assert (await ask(value="odd"))[0] == 422
+
+
 @pytest.mark.parametrize("segments", ["", "x", "[1]", '{"a": 1}', "[[]]"])
 async def test_a_namespace_that_is_no_list_of_strings_is_refused(segments: str) -> None:
     backend, store, _ = parts()
@@ -75,7 +99,7 @@ async def test_more_items_than_a_page_are_linked() -> None:
             params = {"segments": '["n"]', "after": after, "format": "json"}
             found = (await asking.get("items", params=params)).json()
             seen += [it["key"] for it in found["items"]]
-            after = found["next"]
+            after = (found["next"] or {}).get("after")
             if not after:
                 break
     assert seen == [f"k{number:03}" for number in range(401)]

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tiers import first_of
 
-from locus_store import NewMessage, open_checkpointer
+from locus_store import InvalidArgumentError, NewMessage, open_checkpointer
 from locus_store.open import Storage
 from locus_store.timeline.changes import describe_record
-from locus_store.timeline.graph import Cursor, find_marks, graph, measure_stored
-from locus_store.types import PendingWrite
-from locus_store.versions.sizes import INTERRUPT, MeasuresVersions
+from locus_store.timeline.graph import Cursor, find_steps, graph, list_statuses, measure_stored
+from locus_store.timeline.rewind import rewind
+from locus_store.types import Expected, PendingWrite
+from locus_store.versions.sizes import INTERRUPT, StatusesWanted, ThreadStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -74,18 +77,22 @@ async def test_sizes_are_those_of_the_stored_payloads(backend: Any) -> None:
     assert await measure_stored(backend, []) == {}
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def find(backend: Any, *thread_ids: str, **wanted: Any) -> dict[str, ThreadStatus]:
+    """Return the wanted threads by their ids."""
+    log = Storage(backend).messages()
+    which = StatusesWanted(limit=100, thread_ids=thread_ids or None, **wanted)
+    return {it.thread_id: it for it in await list_statuses(backend, log, which)}
+
+
 async def test_versions_of_several_threads_are_counted_without_hidden_ones(backend: Any) -> None:
-    assert isinstance(backend, MeasuresVersions)
     for at in range(5):
         await backend.write_state("t", {"n": at})
         await backend.write_state("t", {"n": at}, namespace="sub")
         await backend.write_state("short", {"n": at}, keep_last=2)
-    assert await backend.count_versions(["t", "short", "none"]) == {"t": 10, "short": 2}
-    assert await backend.count_versions([]) == {}
+    found = await find(backend, "t", "short", "none")
+    assert {name: it.versions for name, it in found.items()} == {"t": 10, "short": 2}
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgresql"], indirect=True)
 async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
     waits = PendingWrite("task", -3, INTERRUPT, "json", b"1")
     for thread in ("both", "later", "plain"):
@@ -94,18 +101,38 @@ async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
     await backend.write_state("later", {"answered": True})
     log, said = Storage(backend).messages(), [NewMessage("Hi.")]
     await log.append("both", said, also={("chat", "a"): said, ("chat", "b"): said})
-    found = await find_marks(backend, log, ["both", "chat", "later", "plain", "none"])
+    found = await find(backend, "both", "chat", "later", "plain", "none")
     assert {name: (str(it), it.kind) for name, it in found.items()} == {
         "both": ("interrupted, 1 message", "agent"),
         "chat": ("2 messages", "log"),
         "later": ("", "agent"),
         "plain": ("", "agent"),
-        "none": ("", "log"),
     }
-    assert await find_marks(backend, log, []) == {}
+    assert (await find(backend, badge="interrupted")).keys() == {"both"}
+    assert (await find(backend, kind="log")).keys() == {"chat"}
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_a_thread_has_a_conflict_while_the_side_branch_is_a_leaf(backend: Any) -> None:
+    async def save(name: str, text: str, **how: Any) -> Any:
+        return await backend.write_state("t", {"n": text}, checkpoint_id=name, **how)
+
+    first = await save("a", "first")
+    await save("b", "won")
+    expected = Expected(made_from=first.mark, head=first.mark)
+    lost = await save("c", "lost", expected=expected, on_conflict="branch")
+    assert lost.outcome == "side"
+    await save("d", "more")
+    await backend.write_state("fork", {"n": 1}, checkpoint_id="a")
+    await backend.write_state("fork", {"n": 2})
+    await backend.write_state("fork", {"n": 3}, parent_id="a")
+    assert (await find(backend, badge="conflict")).keys() == {"t"}
+    await rewind(backend, "t", "c")
+    assert (await backend.version("t")).labels.keys() == (
+        await backend.version("t", "d")
+    ).labels.keys()
+    assert await find(backend, badge="conflict") == {}
+
+
 async def test_threads_have_their_user_their_expiry_and_what_the_newest_save_changed(
     backend: Any,
 ) -> None:
@@ -118,9 +145,73 @@ async def test_threads_have_their_user_their_expiry_and_what_the_newest_save_cha
     await backend.write_state("t", {}, namespace="sub")
     log = Storage(backend).messages()
     await log.append("chat", [NewMessage("Hi.")], user_id="alex")
-    found = await backend.find_statuses(["t", "long", "chat"])
-    assert str(describe_record(found["t"].record, 10_000)) == "messages = 'Zurich then'"
+    found = await find(backend)
+    changes = str(describe_record(found["t"].record or b"", 10_000))
+    assert re.fullmatch(r"messages (= |\+ 1: )'Zurich then'", changes)
     assert (found["t"].metadata, found["t"].kind) == (about, "graph")
-    assert found["t"].expires_at is not None
+    assert (found["t"].expires_at is not None, found["t"].badges) == (True, ["expires"])
     assert (found["long"].record, found["long"].metadata) == (None, {})
     assert (found["chat"].user_id, found["chat"].kind) == ("alex", "session")
+
+
+async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
+    log, now = Storage(backend).messages(), datetime.now(UTC)
+    await backend.write_state("a", {}, metadata={"user_id": "alex", "step": 1})
+    await backend.write_state("b", {}, labels={"user_id": "alex", "tags": ["x"]})
+    await backend.write_state("c", {}, metadata={"source": "loop", "step": 1})
+    await log.append("d", [NewMessage("Hi.")], user_id="alex")
+    await backend.write_state("b%", {}, metadata={"step": {"n": [1, 2]}})
+    conditions: list[tuple[dict[str, Any], str]] = [
+        ({"user_id": "alex"}, "dba"),
+        ({"user_id": "alex", "kind": "agent"}, "ba"),
+        ({"user_id": "al%"}, ""),
+        ({"metadata": ("step", 1)}, "ca"),
+        ({"metadata": ("step.n", 2), "pattern": "b*"}, "b%"),
+        ({"metadata": ("tags", "x")}, "b"),
+        ({"kind": "graph"}, "c"),
+        ({"kind": "session"}, "d"),
+        ({"kind": "log"}, ""),
+        ({"badge": "turn"}, ""),
+        ({"since": now - timedelta(hours=1), "pattern": "[ab]"}, "ba"),
+        ({"since": now + timedelta(hours=1)}, ""),
+        ({"until": now - timedelta(hours=1)}, ""),
+        ({"until": now + timedelta(hours=1), "kind": "graph"}, "c"),
+    ]
+    for wanted, expected in conditions:
+        assert "".join(await find(backend, **wanted)) == expected, wanted
+
+
+async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active(
+    backend: Any,
+) -> None:
+    for at in range(9):
+        await backend.write_state(f"t{at}", {"n": 1}, metadata={"odd": at % 2})
+
+    async def page(after: str | None, limit: int) -> list[ThreadStatus]:
+        wanted = StatusesWanted(limit=limit, after=after, metadata=("odd", 0))
+        return await list_statuses(backend, None, wanted)
+
+    first = await page(None, 2)
+    await backend.delete("t6")
+    await backend.write_state("t2", {"n": 2}, metadata={"odd": 0})
+    rest = await page(first[-1].place, 5)
+    assert [it.thread_id for it in first + rest] == ["t8", "t6", "t4", "t0"]
+    for wrong in ("x", "2026-01-31T12:00/t", "/"):
+        with pytest.raises(InvalidArgumentError, match="no place"):
+            await page(wrong, 1)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_interrupted_versions_and_the_nodes_that_made_each_are_known(backend: Any) -> None:
+    for at, name in enumerate("abc"):
+        about = {"source": "loop", "step": at}
+        await backend.write_state("g", {"n": at}, checkpoint_id=name, metadata=about)
+    price = PendingWrite("task", 0, "n", "json", b"1", "~__pregel_pull, price")
+    await backend.put_writes("g", "b", [price, PendingWrite("task", -3, INTERRUPT, "json", b"1")])
+    again = await rewind(backend, "g", "b")
+    writers, stopped = await find_steps(backend, await backend.history("g"))
+    assert {name: [it.node for it in some] for name, some in writers.items()} == {
+        "c": ["price"],
+        "b": [],
+    }
+    assert stopped == {"b", again}

@@ -1,4 +1,4 @@
-"""Processes that take turns: ``hold URL LEASE`` or ``queue URL TURNS``.
+"""Processes that take turns: ``hold URL LEASE`` or ``queue URL LEASE TURNS``.
 
 ``hold`` reads a line with the first thread and their number, takes the turn of each thread, prints
 ``held`` and saves all threads again and again. It prints ``refused`` and the number of saves once
@@ -42,22 +42,24 @@ async def hold(url: str, lease_seconds: float) -> None:
             print("refused", sum(await asyncio.gather(*tasks)), flush=True)
 
 
-async def queue(url: str, turns: int) -> None:
+async def queue(url: str, lease_seconds: float, turns: int) -> None:
     longest = 0.0
-    async with open_checkpointer(url, state_type=dict) as checkpointer:
+    async with open_checkpointer(url, state_type=dict, keep_last=3) as checkpointer:
         await checkpointer.open()
         print("open", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         for _ in range(turns):
             asked = monotonic()
-            async with checkpointer.turn("t", lease_seconds=5, most_waiting=1000) as turn:
+            held = checkpointer.turn("t", lease_seconds=lease_seconds, most_waiting=1000)
+            async with held as turn:
                 longest = max(longest, monotonic() - asked)
-                state = await checkpointer.load("t") or {"numbers": []}
-                state["numbers"].append(turn.number)
-                await checkpointer.save(state, "t")
+                state = await checkpointer.load("t") or {"turns": 0, "last": 0}
+                assert state["last"] < turn.number
+                await checkpointer.save({"turns": state["turns"] + 1, "last": turn.number}, "t")
     print("done", longest, flush=True)
 
 
 if __name__ == "__main__":
     work = {"hold": hold, "queue": queue}[sys.argv[1]]
-    asyncio.run(work(sys.argv[2], float(sys.argv[3]) if work is hold else int(sys.argv[3])))
+    url, lease_seconds, *turns = sys.argv[2:]
+    asyncio.run(work(url, float(lease_seconds), *map(int, turns)))

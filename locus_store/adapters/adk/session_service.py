@@ -14,6 +14,7 @@ from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events import Event
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
+from typing_extensions import Unpack
 
 from locus_store.adapters.adk.records import (
     SCHEME,
@@ -31,12 +32,20 @@ from locus_store.adapters.adk.records import (
 )
 from locus_store.adapters.logs import OpenedByUrl, list_all, make_thread_id, split_thread_id
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    NotFoundError,
+    TurnError,
+)
 from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.gathering import NamedLocks
 from locus_store.runtime.loops import settle
+from locus_store.turns import HeldTurn
 from locus_store.types.messages import LogName
+from locus_store.types.turns import TurnOptions
 
 
 class LocusSessionService(OpenedByUrl, BaseSessionService):
@@ -77,7 +86,13 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             self._owns = True
         else:
             raise InvalidArgumentError("pass a message log, or uri= with its options")
-        self._turns = NamedLocks()
+        self._appends = NamedLocks()
+
+    def turn(  # type: ignore[override]
+        self, *, app_name: str, user_id: str, session_id: str, **options: Unpack[TurnOptions]
+    ) -> HeldTurn:
+        """Return the turn of a session, to be held around a run; see ``HasTurns.turn``."""
+        return super().turn(make_thread_id(app_name, user_id, session_id.strip()), **options)
 
     async def create_session(
         self,
@@ -98,6 +113,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         shared = await _shared_state(self.log, app_name, user_id)
         try:
             revision = await settle(_put_session(self.log, names, record, scopes, 0))
+        except TurnError:
+            raise
         except ConflictError as exc:
             raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
         return _session(names, record, revision, {**shared, **scopes.add_prefixes()})
@@ -192,7 +209,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         if event.partial:
             return event
         names = _names(session)
-        async with self._turns.get_lock(
+        async with self._appends.get_lock(
             make_thread_id(*names)
         ):  # branches of a run share the session
             return await settle(self._append(names, session, event))
@@ -210,6 +227,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             record = SessionRecord(state, event.timestamp)
             try:
                 revision = await _put_session(self.log, names, record, scopes, revision, message)
+            except TurnError:
+                raise
             except ConflictError as exc:
                 raise _stale(session) from exc
         session.last_update_time = event.timestamp

@@ -8,14 +8,17 @@ from typing import Any, Final, Self
 import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
+from typing_extensions import Unpack
 
 from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConflictError, IntegrityError
+from locus_store.errors import ConflictError, IntegrityError, TurnError
 from locus_store.messages import BaseMessageLog, LoggedMessage, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
+from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text, check_user
+from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
 SOURCE_ID: Final = "locus_history"
@@ -91,6 +94,10 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         opened._owns = True
         return opened
 
+    def turn(self, session_id: str | None = None, **options: Unpack[TurnOptions]) -> HeldTurn:
+        """Return the turn of a session, to be held around a run; see ``HasTurns.turn``."""
+        return super().turn(session_id or NO_SESSION, **options)
+
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
     ) -> list[agent_framework.Message]:
@@ -132,6 +139,8 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
                     expected_revision=found.info.revision if found else 0,
                     user_id=self.user_id,
                 )
+            except TurnError:
+                raise
             except ConflictError:
                 continue
             return

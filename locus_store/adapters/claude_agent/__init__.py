@@ -1,4 +1,4 @@
-"""The Claude Agent SDK on every backend with message logs: ``LocusSessionStore``."""
+"""The Claude Agent SDK on every backend: ``LocusSessionStore``, and tools that are called once."""
 
 from locus_store.errors import MissingExtraError, make_install_command
 
@@ -9,6 +9,7 @@ except ImportError as exc:
         f"the Claude Agent SDK is not installed: {make_install_command('claude-agent')}"
     ) from exc
 
+from locus_store.adapters.claude_agent.durable_tools import durable_tool
 from locus_store.adapters.claude_agent.session_store import LocusSessionStore
 
-__all__ = ["LocusSessionStore"]
+__all__ = ["LocusSessionStore", "durable_tool"]

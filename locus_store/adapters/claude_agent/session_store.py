@@ -13,6 +13,7 @@ from claude_agent_sdk import (
     SessionSummaryEntry,
     fold_session_summary,
 )
+from typing_extensions import Unpack
 
 from locus_store.adapters.logs import (
     LogAdapter,
@@ -23,10 +24,12 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConflictError
+from locus_store.errors import ConflictError, TurnError
 from locus_store.messages import ROLE, BaseMessageLog, LogInfo, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
+from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_user
+from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
 SUMMARY: Final = "claude-summary"
@@ -75,6 +78,10 @@ class LocusSessionStore(LogAdapter, SessionStore):
         opened._owns = True
         return opened
 
+    def turn(self, key: SessionKey, **options: Unpack[TurnOptions]) -> HeldTurn:  # type: ignore[override]
+        """Return the turn of a session, to be held around a query; see ``HasTurns.turn``."""
+        return super().turn(_log_of(key)[0], **options)
+
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         thread_id, namespace = _log_of(key)
         messages = [_message(cast("dict[str, Any]", it)) for it in entries]
@@ -105,6 +112,8 @@ class LocusSessionStore(LogAdapter, SessionStore):
                 also={"": messages},
                 user_id=self.user_id,
             )
+        except TurnError:
+            raise
         except ConflictError:
             return False
         return True

@@ -10,8 +10,9 @@ except ImportError as exc:
     ) from exc
 
 from locus_store.adapters.langgraph.durable_tools import durable_tool
+from locus_store.adapters.langgraph.graph_turns import run_in_turns
 from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.adapters.langgraph.store import LangGraphStore
 
-__all__ = ["ExactSerializer", "LangGraphSaver", "LangGraphStore", "durable_tool"]
+__all__ = ["ExactSerializer", "LangGraphSaver", "LangGraphStore", "durable_tool", "run_in_turns"]

@@ -12,18 +12,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, islice, pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
+from locus_store.runtime.recent import Recent
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import Grown, PackedList
 from locus_store.values.frames.alignment import LIST_HEAD
-
-if TYPE_CHECKING:
-    from locus_store.runtime.recent import Recent
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+from langgraph.checkpoint.base import DeltaChannelHistory
 
 from locus_store.adapters.langgraph.listing import iterate_ancestors
+from locus_store.adapters.langgraph.values import ChannelValues
+from locus_store.backend import FullBackend
 from locus_store.saver import make_line_name
+from locus_store.types import PendingWrite
 from locus_store.versions import CHANNELS, REBUILT, expand_write, select_current
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.base import DeltaChannelHistory
-
-    from locus_store.adapters.langgraph.values import ChannelValues
-    from locus_store.backend import FullBackend
-    from locus_store.types import PendingWrite
 
 Path: TypeAlias = "list[str]"
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from langchain_core.runnables.config import ensure_config
 from langgraph.errors import GraphBubbleUp
 
+from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from langchain_core.tools import BaseTool
 
-    from locus_store.adapters.langgraph.saver import LangGraphSaver
 
 T = TypeVar("T", bound="BaseTool")
 

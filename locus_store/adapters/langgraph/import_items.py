@@ -17,12 +17,12 @@ from urllib.parse import unquote
 
 from locus_store.adapters.sql_sources import Rows, open_rows, parse_time, scheme_of
 from locus_store.errors import ConflictError, IntegrityError, SchemaError
+from locus_store.store import BaseStore
 from locus_store.types.items import Put, PutItem
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
     from locus_store.backends.redis.connections import LoopClient
-    from locus_store.store import BaseStore
 
 PAGE: Final = 500
 """Items that are read and written at a time."""

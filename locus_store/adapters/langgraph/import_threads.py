@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from locus_store.adapters.langgraph.source_tables import (
     UNKNOWN_TIME,
@@ -37,9 +38,6 @@ from locus_store.values.encoding import UNLIMITED
 from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS
 from locus_store.versions import make_write_sort_key as order_of_writes
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _TASKS = "__pregel_tasks"
 _TASKS_FORMAT = 4

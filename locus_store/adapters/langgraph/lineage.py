@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
 
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.runtime.stepping import wait_for_end
 from locus_store.types import Expected, Mark
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
 
 Key: TypeAlias = tuple[str, int]
 

@@ -7,17 +7,15 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from langchain_core.runnables import RunnableConfig
+
+from locus_store.backend import FullBackend, ListsVersions, StorageBackend
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.stepping import run_together
+from locus_store.types import Version, VersionsWanted
 from locus_store.types.arguments import check_ttl
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
-
-    from locus_store.backend import FullBackend, ListsVersions, StorageBackend
-    from locus_store.types import Version, VersionsWanted
 
 PAGE: Final = 250
 """Versions that are read at once."""

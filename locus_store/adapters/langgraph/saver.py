@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
     get_serializable_checkpoint_metadata,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from locus_store.adapters.langgraph.delta_channels import DeltaHistories
 from locus_store.adapters.langgraph.lineage import (
@@ -37,11 +43,10 @@ from locus_store.adapters.langgraph.listing import (
 )
 from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
 from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
-from locus_store.backend import FullBackend, needs
-from locus_store.blocking import Finished
+from locus_store.backend import FullBackend, StorageBackend, needs
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
-from locus_store.runtime.portals import Portals, SyncWrappers, make_sync_wrapper
+from locus_store.runtime.portals import Portals, SyncLife, make_sync_wrapper
 from locus_store.runtime.recent import Recent
 from locus_store.saver import (
     SPECIAL_CHANNELS,
@@ -50,33 +55,15 @@ from locus_store.saver import (
     get_namespace,
     make_line_name,
 )
-from locus_store.turns import GivesTurns
-from locus_store.types import VersionsWanted
+from locus_store.turns import HasSyncTurns
+from locus_store.types import LineContents, Mark, PendingWrite, Version, VersionsWanted
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
+from locus_store.values.frames import Folder
 from locus_store.values.surrogates import escape
 from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.reading import read_states_from
-
-if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncIterator,
-        Awaitable,
-        Callable,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
-
-    from langchain_core.runnables import RunnableConfig
-    from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
-    from locus_store.backend import StorageBackend
-    from locus_store.types import LineContents, Mark, PendingWrite, Version
-    from locus_store.values.frames import Folder
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 CACHE_BYTES: Final = 64 * 1024 * 1024
@@ -98,7 +85,7 @@ Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 
 
-class LangGraphSaver(GivesTurns, SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
+class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of LangGraph's graphs in any backend of this package.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -185,6 +172,10 @@ class LangGraphSaver(GivesTurns, SyncWrappers, ForTenants, BaseCheckpointSaver[A
         return self.saver.backend
 
     @property
+    def _turns(self) -> CheckpointSaver:
+        return self.saver
+
+    @property
     def _values(self) -> ChannelValues:
         if self._made.serde is not self.serde:  # `with_allowlist` replaces it in a copy
             self._made = ChannelValues(self.serde, self._caches)
@@ -196,32 +187,9 @@ class LangGraphSaver(GivesTurns, SyncWrappers, ForTenants, BaseCheckpointSaver[A
         """Open the storage now instead of in the first call, so that errors show here."""
         await needs(self.saver.backend, FullBackend).scan(1)
 
-    def setup(self) -> Awaitable[None]:
-        """See ``asetup``; awaiting the result is optional."""
-        self._block("asetup")
-        return Finished()
-
     async def aclose(self) -> None:
         """Close what was opened; idempotent, and the saver may be used again afterwards."""
         await self.saver.close()
-
-    def close(self) -> None:
-        """See ``aclose``; ends the thread of the sync methods too."""
-        if self._owns_portals:
-            self._block("aclose")
-            self._portals.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
 
     # --- one checkpoint
 

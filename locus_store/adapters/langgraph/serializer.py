@@ -9,13 +9,14 @@ from contextvars import ContextVar
 from datetime import date, time, timedelta
 from functools import cache
 from inspect import isclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import langchain_core.agents  # noqa: F401  (its classes are always found)
 import ormsgpack
 from langchain_core.load.load import Reviver
 from langgraph.checkpoint.serde import _msgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_METHODS, SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import (
     EXT_CONSTRUCTOR_KW_ARGS,
@@ -41,8 +42,6 @@ from locus_store.values.msgpack import FORM
 
 T = TypeVar("T")
 
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
 
 TEXT: Final = ("langchain_core.messages.base", "TextAccessor")
 """The class of a message's text, a ``str``."""

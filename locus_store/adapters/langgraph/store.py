@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from langgraph.store.base import (
     NOT_PROVIDED,
@@ -36,10 +36,10 @@ from langgraph.store.base import (
 )
 
 from locus_store import open as opening
-from locus_store.blocking import Finished
 from locus_store.errors import InvalidArgumentError, LocusStoreError
-from locus_store.runtime.portals import Portals, SyncWrappers, make_sync_wrapper
+from locus_store.runtime.portals import Portals, SyncLife, make_sync_wrapper
 from locus_store.runtime.stepping import run_in_thread
+from locus_store.store import BaseStore as Store
 from locus_store.types.arguments import check_limit
 from locus_store.types.items import (
     Change,
@@ -58,9 +58,6 @@ from locus_store.values.filters import Filter
 from locus_store.values.surrogates import restore
 from locus_store.values.vectors import pack
 
-if TYPE_CHECKING:
-    from locus_store.store import BaseStore as Store
-
 Path: TypeAlias = "list[str] | str"
 
 _ITEM_OPS: Final = (GetOp, PutOp)
@@ -74,7 +71,7 @@ DEFAULT_SWEEP_MINUTES: Final = 5.0
 logger = logging.getLogger(__name__)
 
 
-class LangGraphStore(SyncWrappers, ForTenants, BaseStore):
+class LangGraphStore(SyncLife, ForTenants, BaseStore):
     """The long-term memory of LangGraph's graphs: ``graph.compile(store=…)``.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -165,11 +162,6 @@ class LangGraphStore(SyncWrappers, ForTenants, BaseStore):
         """Open the storage now instead of in the first call, so that errors show here."""
         await self.store.setup()
 
-    def setup(self) -> Awaitable[None]:
-        """See ``asetup``; awaiting the result is optional."""
-        self._block("asetup")
-        return Finished()
-
     async def aclose(self) -> None:
         """Stop the sweeper and close the store; idempotent, and usable again afterwards."""
         await self.astop_ttl_sweeper()
@@ -177,22 +169,9 @@ class LangGraphStore(SyncWrappers, ForTenants, BaseStore):
 
     def close(self) -> None:
         """See ``aclose``; ends the thread of the sync methods too."""
-        if self._owns_portals or self._sweeper is not None:
+        if self._sweeper is not None and not self._owns_portals:
             self._block("aclose")
-        if self._owns_portals:
-            self._portals.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
+        super().close()
 
     # --- operations
 

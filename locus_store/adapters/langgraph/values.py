@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
@@ -14,6 +15,8 @@ from locus_store.adapters.langgraph.channel_lists import ChannelLists, Known, Pl
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
+from locus_store.runtime.recent import Recent
+from locus_store.types import Version
 from locus_store.values.encoding import MAX_INT, MIN_INT, decode_canonical, encode_canonical
 from locus_store.values.frames import Folder, PackedList, decode_opened
 from locus_store.values.msgpack import (
@@ -28,12 +31,6 @@ from locus_store.values.msgpack import (
 )
 from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
-    from locus_store.runtime.recent import Recent
-    from locus_store.types import Version
 
 _VERSIONS: Final = "channel_versions"
 _LIST_DEPTH: Final = 3

@@ -15,15 +15,18 @@ from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 from agents.tool_context import ToolContext
+from typing_extensions import Unpack
 
 from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
-from locus_store.errors import ConflictError, SerializationError
+from locus_store.errors import ConflictError, SerializationError, TurnError
 from locus_store.messages import ROLE, BaseMessageLog, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
+from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text, check_user
+from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
 Settings = SessionSettings | dict[str, Any] | None
@@ -89,6 +92,10 @@ class LocusSession(LogAdapter, Session):
         opened = cls(session_id, log, session_settings=session_settings, user_id=user_id)
         opened._owns = True
         return opened
+
+    def turn(self, thread_id: str | None = None, **options: Unpack[TurnOptions]) -> HeldTurn:
+        """Return the turn of the session, to be held around a run; see ``HasTurns.turn``."""
+        return super().turn(self.session_id if thread_id is None else thread_id, **options)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the items, oldest first.
@@ -180,6 +187,8 @@ class LocusSession(LogAdapter, Session):
         )
         try:
             await _put(output, replace)
+        except TurnError:
+            raise
         except ConflictError:
             return False
         if is_expired is not None:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from locus_store import session
-from locus_store.errors import ConflictError, MissingExtraError, make_install_command
+from locus_store.errors import ConflictError, MissingExtraError, TurnError, make_install_command
 from locus_store.session.config import VERSION_KEY
 from locus_store.session.models import Models
 
@@ -128,6 +128,8 @@ class SessionCheckpointer(session.SessionCheckpointer, _LibraryCheckpointer[Stat
         """See ``locus_store.session.SessionCheckpointer``, as for the following methods."""
         try:
             return await super().aput_state(config, state)
+        except TurnError:
+            raise
         except ConflictError as exc:
             raise LOST_RACE(str(exc), head_id=exc.head_id, parent_id=exc.parent_id) from exc
 

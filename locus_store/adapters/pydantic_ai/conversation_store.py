@@ -19,7 +19,13 @@ from pydantic_core import PydanticSerializationError
 
 from locus_store.adapters.logs import MAX_PLACES, OpenedByUrl, list_all, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    NotFoundError,
+    SerializationError,
+    TurnError,
+)
 from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot, NewMessage
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
@@ -129,6 +135,8 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
                     user_id=_owner(record.scope),
                 )
             )
+        except TurnError:
+            raise
         except ConflictError as exc:
             raise ConversationConflictError(record.conversation_id) from exc
         self._note(record, revision)
@@ -143,6 +151,8 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         revision = found.revision if found else 0
         try:
             await settle(self.log.delete(conversation_id, expected_revision=revision))
+        except TurnError:
+            raise
         except ConflictError as exc:
             raise ConversationConflictError(conversation_id) from exc
 

@@ -10,18 +10,20 @@ from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
 from locus_store.adapters.logs import tag_numbers, untag_numbers
+from locus_store.backend import StorageBackend
 from locus_store.blocking import BlockingMessageLog, open_message_log
-from locus_store.errors import ConflictError, NotFoundError
+from locus_store.errors import ConflictError, NotFoundError, TurnError
 from locus_store.messages import NewMessage
 from locus_store.open import Storage
+from locus_store.turns import HeldTurn
 from locus_store.types.arguments import MAX_COUNT, check_user
 from locus_store.types.tenants import ForTenants
+from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from strands.multiagent.base import MultiAgentBase
-
-    from locus_store.backend import StorageBackend
+    from typing_extensions import Unpack
 
 SESSION: Final = "strands-session"
 """Namespace of the log whose one message is the session."""
@@ -98,6 +100,10 @@ class LocusSessionRepository(ForTenants, SessionRepository):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def turn(self, session_id: str, **options: Unpack[TurnOptions]) -> HeldTurn:
+        """Return the turn of a session, to be held around a call of its agent; see ``HasTurns``."""
+        return self.log.turn(session_id, **options)
+
     # --- sessions
 
     def create_session(self, session: Session, **kwargs: Any) -> Session:
@@ -108,6 +114,8 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         """
         try:
             self._write(session.session_id, SESSION, session.to_dict(), expected_revision=0)
+        except TurnError:
+            raise
         except ConflictError as exc:
             raise SessionConflictError(f"session {session.session_id!r} exists already") from exc
         return session
@@ -168,6 +176,8 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         revision = found.info.revision if found else 0
         try:
             self._put(session_id, agent_id, session_message, expected_revision=revision)
+        except TurnError:
+            raise
         except ConflictError as exc:
             raise conflict from exc
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from locus_store import versions
 from locus_store.backend import FullBackend
+from locus_store.backends.documents.forms import DocumentForm
 from locus_store.backends.documents.listing import (
     DocumentThreadInfo,
     DocumentTurns,
@@ -17,6 +18,7 @@ from locus_store.backends.documents.listing import (
     claim_and_save,
     list_writes,
 )
+from locus_store.backends.documents.protocol import Documents
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skip_too_large
@@ -50,15 +52,8 @@ from locus_store.values.text import query_words
 from locus_store.versions import turns
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.erasing import Sweep, Swept
-from locus_store.versions.threads import rewrite_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from locus_store.backends.documents.forms import DocumentForm
-    from locus_store.backends.documents.protocol import Documents
-    from locus_store.versions.histories import History
-    from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
+from locus_store.versions.histories import History
+from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction, rewrite_thread
 
 
 class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, DocumentThreadInfo):

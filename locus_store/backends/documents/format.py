@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from zlib import crc32
 
 import orjson
 
 from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
+from locus_store.types import ArchivedMessage, ArchivedWrite
 from locus_store.types.logs import Outbox
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
@@ -35,9 +36,6 @@ from locus_store.versions.archives import (
 )
 from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread, ThreadTransaction
-
-if TYPE_CHECKING:
-    from locus_store.types import ArchivedMessage, ArchivedWrite
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""

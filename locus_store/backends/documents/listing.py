@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from locus_store import versions
 from locus_store.backend import KeepsEffects, ListsVersions, TakesTurns
+from locus_store.backends.documents.protocol import Documents
+from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.types import (
     FOREVER,
     ArchivedWrite,
     LineContents,
     PendingWrite,
+    Save,
     Version,
     VersionsWanted,
+    Written,
 )
 from locus_store.types.arguments import check_limit, check_names, check_text
 from locus_store.types.thread_info import (
@@ -27,19 +31,21 @@ from locus_store.types.thread_info import (
     make_facts,
     require_owner,
 )
-from locus_store.versions import turns
+from locus_store.types.turns import ThreadTurn, TurnStep
+from locus_store.versions import logs, turns
+from locus_store.versions.histories import History, Row
+from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
 from locus_store.versions.reading import Newest, is_plain
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from locus_store.backends.documents.protocol import Documents
-    from locus_store.backends.documents.threads import DocumentThreads
-    from locus_store.types import Save, Written
-    from locus_store.types.turns import ThreadTurn, TurnStep
-    from locus_store.versions.histories import History, Row
-    from locus_store.versions.threads import Thread, ThreadTransaction
-    from locus_store.versions.turns import Ticket
+from locus_store.versions.sizes import (
+    INTERRUPT,
+    RECORD_BYTES,
+    ListsStatuses,
+    StatusesWanted,
+    ThreadStatus,
+    is_soon,
+    parse_place,
+)
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 class DocumentVersionLists(ListsVersions, KeepsEffects):
@@ -108,6 +114,64 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
         ]
 
 
+def skip_to_place(threads: Iterable[Thread], place: str | None) -> Iterator[Thread]:
+    """Yield the threads behind a place: a time and an id.
+
+    Threads of one time are in no order that the place knows, so those behind its own follow, or all
+    of them if it was deleted or has new activity.
+
+    Raises:
+        InvalidArgumentError: It is none.
+    """
+    if place is None:
+        yield from threads
+        return
+    at, thread_id = parse_place(place)
+    later = [it for it in threads if it.active_at <= at]
+    names = [it.thread_id for it in later]
+    yield from later[names.index(thread_id) + 1 if thread_id in names else 0 :]
+
+
+def make_status(thread: Thread) -> ThreadStatus:
+    """Return what a list shows of a thread, from the part of it that is in memory."""
+    root = thread.find_history("")
+    head = root.get_row(root.line.head or 0) if root else None
+    name = head.record.checkpoint_id if head else ""
+    writes = root.get_writes(name).values() if root else ()
+    held = turns.get_held(thread.tickets, datetime.now(UTC))
+    payload = head.to_payload() if head else b""
+    counts = [info.count for it in thread.logs if (info := logs.find_info(thread, it))]
+    badges = {
+        "interrupted": any(it.write.channel == INTERRUPT for it in writes),
+        "turn": held is not None,
+        "expires": is_soon(thread.expires_at),
+        "conflict": root is not None and _has_conflict(root),
+    }
+    return ThreadStatus(
+        thread_id=thread.thread_id,
+        active_at=thread.active_at,
+        place=f"{thread.active_at.isoformat()}/{thread.thread_id}",
+        badges=[it for it, is_so in badges.items() if is_so],
+        metadata=head.record.metadata if head else None,
+        labels=head.record.labels if head else {},
+        facts=thread.metadata,
+        user_id=thread.user_id,
+        expires_at=thread.expires_at,
+        record=payload if 0 < len(payload) <= RECORD_BYTES else None,
+        messages=sum(counts) if counts else None,
+        versions=sum(len(it.list_visible()) for it in thread.histories.values()),
+    )
+
+
+def _has_conflict(history: History) -> bool:
+    """Return whether a version that lost a conflict is a leaf, of those in memory."""
+    _, read = next(history.iterate_parts())
+    records = [row.record for at, row in read().items() if versions.is_visible(history.line, at)]
+    parents = {it.parent for it in records}
+    sides = (it.sequence for it in records if it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH)
+    return not parents.issuperset(sides)
+
+
 def _add(
     newest: Newest[tuple[Thread, History]], thread: Thread, wanted: VersionsWanted, limit: int
 ) -> None:
@@ -166,11 +230,25 @@ def _contents_of(history: History, some: Sequence[Version]) -> LineContents:
     )
 
 
-class DocumentThreadInfo(DescribesThreads):
+class DocumentThreadInfo(DescribesThreads, ListsStatuses):
     """Reads and changes the documents of a backend."""
 
     _threads: DocumentThreads
     _recent: Callable[[int], Iterator[Thread]]
+
+    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
+        """See ``ListsStatuses``; each document is read once, and no segment."""
+
+        def find() -> list[ThreadStatus]:
+            threads = (
+                self._recent(wanted.limit + 1)
+                if wanted.thread_ids is None
+                else (it for it in self._threads.read_all(wanted.thread_ids) if it.exists)
+            )
+            statuses = (make_status(it) for it in skip_to_place(threads, wanted.after))
+            return list(islice((it for it in statuses if wanted.takes(it)), wanted.limit))
+
+        return await self._threads.look(find)
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
@@ -209,6 +287,10 @@ class DocumentTurns(TakesTurns):
 
     async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
         """See ``TakesTurns``, also for the following methods."""
+        if step.entry == "none":  # mostly without effect
+            guard = await self._threads.look(self._read_guard, step.thread_id)
+            if turns.take_step(guard.tickets, step, guard.now) == [*guard.tickets]:
+                return turns.describe_tickets(*guard)
 
         def take(transaction: ThreadTransaction) -> list[ThreadTurn]:
             tickets = turns.take_step(transaction.tickets, step, transaction.now)
@@ -234,8 +316,8 @@ class DocumentTurns(TakesTurns):
             ids = self._documents.keys() if thread_id is None else iter([thread_id])
             found = (
                 turn
-                for name, tickets in self._documents.each(self._read_tickets, ids)
-                for turn in turns.describe_tickets(name, tickets, self._documents.now())
+                for guard in self._documents.each(self._read_guard, ids)
+                for turn in turns.describe_tickets(*guard)
             )
             return list(islice(found, limit))
 
@@ -243,13 +325,13 @@ class DocumentTurns(TakesTurns):
 
     def require_turn(self, thread_id: str, number: int | None) -> None:
         """Refuse a write that the turn of a thread does not permit; see ``turns.require_turn``."""
-        guard = turns.ReadGuard(*self._read_tickets(thread_id), self._documents.now())
-        turns.require_turn(guard, number)
+        turns.require_turn(self._read_guard(thread_id), number)
 
-    def _read_tickets(self, thread_id: str) -> tuple[str, Sequence[Ticket]]:
+    def _read_guard(self, thread_id: str) -> turns.ReadGuard:
         """Return the tickets of a thread, which need not be live."""
         found = self._threads.read_parsed(self._documents, thread_id)
-        return thread_id, found.thread.tickets if found else ()
+        tickets = found.thread.tickets if found else ()
+        return turns.ReadGuard(thread_id, tickets, self._documents.now())
 
 
 def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.messages import BaseMessageLog
@@ -23,10 +23,7 @@ from locus_store.types.messages import (
 )
 from locus_store.types.thread_info import require_owner
 from locus_store.versions import logs, turns
-
-if TYPE_CHECKING:
-    from locus_store.backends.documents.backend import DocumentBackend
-    from locus_store.versions.threads import Thread, ThreadTransaction
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 class DocumentMessageLog(BaseMessageLog):

@@ -14,10 +14,11 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle, pack_segment
+from locus_store.backends.documents.deriving import Place
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import ObjectDocuments, digest
 from locus_store.backends.documents.protocol import LAST, Body, ChangedError
@@ -31,14 +32,11 @@ from locus_store.backends.documents.segments import (
     make_segment,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
+from locus_store.types import ArchivedMessage
 from locus_store.types.logs import Outbox
+from locus_store.versions import Line
 from locus_store.versions.histories import History
 from locus_store.versions.threads import Thread, ThreadTransaction, settle
-
-if TYPE_CHECKING:
-    from locus_store.backends.documents.deriving import Place
-    from locus_store.types import ArchivedMessage
-    from locus_store.versions import Line
 
 TAIL_BYTES: Final = 32 * 1024
 """A larger tail becomes a segment."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -13,13 +14,11 @@ from locus_store.backends.documents.bundles import Bundle, unpack_segment
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.runtime.recent import Recent
 from locus_store.types import FOREVER, ArchivedWrite
+from locus_store.versions import Line, Record
 from locus_store.versions.histories import History, Row
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from locus_store.backends.documents.objects import ObjectDocuments
-    from locus_store.versions import Line, Record
 
 PRINT_BYTES: Final = 4
 """The part of a checkpoint id's digest that the head keeps."""

@@ -9,6 +9,8 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from typing_extensions import Unpack
+
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
@@ -18,8 +20,6 @@ from locus_store.types.options import CheckpointOptions, StateOptions, fill_defa
 from locus_store.versions.threads import ThreadTransaction
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from locus_store.backends.memory.options import MemoryCheckpointerOptions
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from typing_extensions import Unpack
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import ITEMS, LAYOUT, MAX_NAME_BYTES, ObjectDocuments
+from locus_store.backends.documents.protocol import Found, Tag
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.oci.access import BucketPlace, require
@@ -16,16 +19,11 @@ from locus_store.backends.oci.options import OCICheckpointerOptions, OCIOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
 from locus_store.runtime.extras import make_factory
+from locus_store.store import Embed
 from locus_store.types.arguments import choose_backend
+from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from locus_store.backends.documents.protocol import Found, Tag
-    from locus_store.store import Embed
-    from locus_store.types.facts import Fact
-    from locus_store.values.vectors import Metric
+from locus_store.values.vectors import Metric
 
 SDK_POINTER: Final = "/_latest"
 """The end of the name of an object that the Locus SDK keeps for each thread."""

@@ -6,15 +6,13 @@ import json
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.backends.documents.objects import HEADS, IDENTITY, ITEMS, SEGMENTS, describe_clock
 from locus_store.backends.oci import failures
+from locus_store.backends.oci.client import BucketObjects
 from locus_store.errors import ConflictError, ConnectionFailedError, InvalidArgumentError
 from locus_store.types.facts import Fact
-
-if TYPE_CHECKING:
-    from locus_store.backends.oci.client import BucketObjects
 
 MOST_DAYS: Final = 36_500
 READABLE: Final = "INFREQUENT_ACCESS"

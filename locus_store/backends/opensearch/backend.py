@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from typing_extensions import Unpack
 
@@ -14,7 +14,7 @@ from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import HEADS, SEGMENTS
 from locus_store.backends.opensearch import failures, index, search
 from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
-from locus_store.backends.opensearch.client import IndexObjects
+from locus_store.backends.opensearch.client import IndexClient, IndexObjects
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions
 from locus_store.backends.opensearch.versions import VersionPlace
@@ -28,9 +28,6 @@ from locus_store.types.options import CheckpointOptions, fill_defaults, split_op
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread
-
-if TYPE_CHECKING:
-    from locus_store.backends.opensearch.client import IndexClient
 
 
 class OpenSearchBackend(DocumentBackend):

@@ -396,7 +396,7 @@ def _own_runner(
             target,
             connect_timeout_seconds=timeout,
             statement_cache_size=size,
-            has_partitions=lambda: size > 0 and database.fast.find_line is not None,
+            has_partitions=lambda: size > 0 and database.has_partitions,
         )
         limit = options["statement_timeout_seconds"]
         return {

@@ -40,6 +40,11 @@ Line: TypeAlias = tuple[str, str]
 GROUP: Final = 128
 """Saves in one statement at most."""
 
+FEW_APPENDS: Final = 16
+"""Plain appends that are executions of the statement of one, in a transaction: fewer take less CPU
+so, and more in the statement of a group. That one opens every partition of a table, so all plain
+appends to divided tables are such executions."""
+
 WORKERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
 
@@ -179,7 +184,7 @@ class Saves:
     def _sends_now(self, item: _Item) -> bool:
         """Send a save in the caller's step, if no other save is there to share a statement."""
         is_lone = self._last_size == 1 and self._idle_workers and not self._ready
-        fields = self._make_lone_fields([item]) if is_lone else None
+        fields = self._make_lone_fields(item) if is_lone else None
         if fields is None:
             return False
         over = self._be_patient(item)
@@ -341,33 +346,40 @@ class Saves:
         self, items: Sequence[_Item], deadline: _Deadline
     ) -> dict[Line, tuple[int, int]]:
         """Run the statement; return each written save's place, with its line's key and sequence."""
-        database = self._database
-        fields, common = self._make_lone_fields(items), self._common()
-        group = database.fast.group[database.has_index, database.user_id_type]
+        fast, common = self._database.fast, self._common()
+        most = GROUP if self._database.has_partitions else FEW_APPENDS
+        lone = {it: self._make_lone_fields(it) for it in items}
+        appended = [it for it in lone.values() if it is not None]
+        won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._patience():
-                if fields is not None:
+                if 0 < len(appended) <= most:
                     left = deadline.compute_seconds_left()
-                    found = await connection.fetch(database.fast.append, *fields, timeout=left)
-                    if found:
-                        return {items[0].line: (fields.line, found[0]["sequence"])}
-                columns = tuple(zip(*(it.row for it in items if it.row), strict=True))
-                left = deadline.compute_seconds_left()
-                found = await connection.fetch(group, *common, *columns, timeout=left)
-        return {
-            (decode_key(thread_id), decode_key(namespace)): (line, sequence)
-            for thread_id, namespace, line, sequence in found
-        }
+                    found = await connection.fetchmany(fast.append, appended, timeout=left)
+                    sequences = {row["line"]: row["sequence"] for row in found}
+                    won = {
+                        item.line: (it.line, sequences[it.line])
+                        for item, it in lone.items()
+                        if it is not None and it.line in sequences
+                    }
+                rows = [it.row for it in items if it.row and it.line not in won]
+                if rows:
+                    group = fast.group[self._database.has_index, self._database.user_id_type]
+                    columns = zip(*rows, strict=True)
+                    left = deadline.compute_seconds_left()
+                    for row in await connection.fetch(group, *common, *columns, timeout=left):
+                        line = decode_key(row["thread_id"]), decode_key(row["namespace"])
+                        won[line] = row["line"], row["sequence"]
+        return won
 
     def _common(self) -> SaveGroup:
         database = self._database
         return SaveGroup(encode_key(database.tenant), database.store, 1 + database.has_index)
 
-    def _make_lone_fields(self, items: Sequence[_Item]) -> Appended | None:
+    def _make_lone_fields(self, item: _Item) -> Appended | None:
         """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""
-        [item, *others] = items
         row = item.row
-        if others or row is None or item.is_refused or self._database.has_index:
+        if row is None or item.is_refused or self._database.has_index:
             return None
         is_frames = row.basis is not None
         known, digest = row.basis, row.basis_digest

@@ -194,7 +194,7 @@ INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest,
   labels, created_at, payload)
 SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
   {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
-RETURNING sequence
+RETURNING line, sequence
 """
 _TURN: Final = """(SELECT u.turn FROM {turns} u
     WHERE {which} AND u.expires_at > statement_timestamp() FOR SHARE) IS NOT DISTINCT FROM {turn}"""

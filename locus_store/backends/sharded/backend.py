@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from locus_store.backend import StorageBackend
 from locus_store.backends.sharded.lists import ShardedLists
 from locus_store.backends.sharded.shard_set import Shard, ShardSet
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
+from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards, make_copy_tenant
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
-
-    from locus_store.backend import StorageBackend
-    from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 
 T = TypeVar("T")
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from locus_store.backend import FullBackend, SharedByTenants, TakesTurns
-from locus_store.types import Tenant, Vacuumed
+from locus_store.backends.sharded.shard_set import Shard, ShardSet
+from locus_store.types import (
+    Active,
+    Head,
+    Hit,
+    LineContents,
+    Tenant,
+    Vacuumed,
+    Version,
+    VersionsWanted,
+)
 from locus_store.types.arguments import check_limit, check_scan
 from locus_store.types.facts import Fact
-from locus_store.types.thread_info import DescribesThreads
+from locus_store.types.thread_info import DescribesThreads, ThreadFacts, ThreadsWanted, UserIdType
+from locus_store.types.turns import ThreadTurn
 from locus_store.versions.sharding import HIDDEN_TENANT
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
-
-    from locus_store.backends.sharded.shard_set import Shard, ShardSet
-    from locus_store.types import Active, Head, Hit, LineContents, Version, VersionsWanted
-    from locus_store.types.thread_info import ThreadFacts, ThreadsWanted, UserIdType
-    from locus_store.types.turns import ThreadTurn
 
 T = TypeVar("T")
 

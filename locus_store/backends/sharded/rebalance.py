@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 from locus_store.backends.sharded import shard_set
+from locus_store.backends.sharded.backend import ShardedBackend
+from locus_store.backends.sharded.shard_set import Shard, ShardSet
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.progress import step
 from locus_store.runtime.stepping import pause
-from locus_store.versions.sharding import HIDDEN_TENANT, choose_shard, is_under_way
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from locus_store.backends.sharded.backend import ShardedBackend
-    from locus_store.backends.sharded.shard_set import Shard, ShardSet
-    from locus_store.versions.sharding import ShardLayout
+from locus_store.versions.sharding import HIDDEN_TENANT, ShardLayout, choose_shard, is_under_way
 
 _PAGE = 500
 """Threads whose ids are read at once."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from locus_store.backend import FullBackend, SharedByTenants, TakesTurns
 from locus_store.errors import (
@@ -21,9 +22,6 @@ from locus_store.errors import (
 from locus_store.runtime.stepping import pause, run_together
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
 
 T = TypeVar("T")
 

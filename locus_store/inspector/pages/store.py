@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 NEAREST = 10
 
+ITEM_FILTERS = ("q", "value", "metadata", "sort")
+"""Parameters of a list of items; ``sort``, if not empty, is by the last put."""
+
 
 async def show_namespaces(request: PageRequest) -> Page:
     """Return a page of the namespaces that have items."""
@@ -30,23 +33,31 @@ async def show_namespaces(request: PageRequest) -> Page:
 
 
 async def show_items(request: PageRequest) -> Page:
-    """Return a page of the items of a namespace, or of what a search finds in and below it."""
-    store, namespace = _store(request), _namespace(request)
-    words = request.query.get_text("q").strip()
-    if words:
-        found = await store.search(namespace, words, limit=ROWS)
-        after = None
+    """Return a page of the items of a namespace by key, or of what filters find in and below it.
+
+    What filters find is sorted by the last put.
+    """
+    store, query, namespace = _store(request), request.query, _namespace(request)
+    given = {name: query.get_text(name).strip() for name in ITEM_FILTERS}
+    start, after = query.get_number("start"), query.get_optional("after")
+    if any(given.values()):
+        pairs = (query.get_pair(name) for name in ("value", "metadata"))
+        value, metadata = (dict([pair]) if pair else None for pair in pairs)
+        found = await store.search(
+            namespace, given["q"] or None, value, ROWS + 1, start, metadata_filter=metadata
+        )
+        place: dict[str, Any] = {"start": start + ROWS, **given}
     else:
-        found = await store.list(namespace, ROWS + 1, request.query.get_optional("after"))
-        after = found[ROWS - 1].key if len(found) > ROWS else None
+        found = await store.list(namespace, ROWS + 1, after)
+        place = {"after": found[min(len(found), ROWS) - 1].key} if found else {}
     rows = await request.jobs.run(lambda step: _rows(found[:ROWS], step))
     values = {
         "segments": namespace,
-        "q": words,
+        "given": given,
         "items": [
             {"segments": item.namespace} | row for item, row in zip(found[:ROWS], rows, strict=True)
         ],
-        "next": after,
+        "next": place if len(found) > ROWS else None,
     }
     return Page("items", "/".join(namespace) or "/", values)
 

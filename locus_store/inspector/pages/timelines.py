@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from locus_store.errors import NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, shorten
 from locus_store.inspector.page_requests import Download, Page, PageRequest, Redirect
 from locus_store.inspector.pages.versions import (
@@ -24,6 +23,8 @@ from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from locus_store.inspector.work import Step
     from locus_store.messages import BaseMessageLog
     from locus_store.types.messages import LoggedMessage, LogInfo
@@ -38,7 +39,7 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
     Raises:
         NotFoundError: There is no such thread or version.
     """
-    if when := request.query.get_optional("time"):
+    if when := request.query.get_time("time"):
         return await _at_time(request, when)
     key = request.query.get_optional("key")
     part = await (_matching(request, key) if key else _page(request))
@@ -87,15 +88,8 @@ def _cursor(request: PageRequest) -> Cursor | None:
     return Cursor(before, None if main is None else main.removeprefix("."))
 
 
-async def _at_time(request: PageRequest, text: str) -> Redirect:
+async def _at_time(request: PageRequest, when: datetime) -> Redirect:
     """Go to the newest version that was saved at a time or before it."""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError as exc:
-        raise InvalidArgumentError(
-            f"{text[:40]!r} is not a time; write it as 2026-01-31T12:00"
-        ) from exc
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
     oldest = None
     async for version in read_line(request.parts.threads, request.thread, request.namespace):
         oldest = version

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import StoresThreads, StoresWrites
+from locus_store.backend import KeepsEffects, StoresThreads, StoresWrites
+from locus_store.effects import NAMESPACE, EffectLog
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.inspector.bounds import (
     CHARACTERS,
@@ -66,7 +67,8 @@ async def list_rows(
     for node in nodes:
         described = found[node.version.checkpoint_id]
         row = {"version": make_row(node.version), "place": node.place, "nodes": described.nodes}
-        rows.append(row | {"changes": described.changes})
+        about = {"changes": described.changes, "is_interrupted": described.is_interrupted}
+        rows.append(row | about)
     return rows, reason
 
 
@@ -265,11 +267,24 @@ async def show_writes(request: PageRequest) -> Page:
         "writes": await request.run_heavy(size, rows),
         "next": end if len(found) > end else None,
         "namespaces": await list_namespaces(request),
+        "effects": await _list_effects(request),
         "no_writes": None
         if isinstance(backend, StoresWrites)
         else "this storage keeps no pending writes",
     }
     return request.make_page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
+
+
+async def _list_effects(request: PageRequest) -> list[dict[str, Any]]:
+    """Return the newest effects of the thread, without their results."""
+    backend = request.parts.threads
+    if not isinstance(backend, KeepsEffects):
+        return []
+    stored = await backend.list_writes(request.thread, NAMESPACE)
+    log, size = EffectLog(backend), sum(len(it.write.payload) for it in stored)
+    found = await request.run_heavy(size, lambda _: log.fold_all(request.thread, stored))
+    shown = ("key", "status", "calls", "changed_at", "error")
+    return [{name: getattr(it, name) for name in shown} for it in found[: -ROWS - 1 : -1]]
 
 
 async def list_namespaces(request: PageRequest) -> list[str]:

@@ -11,13 +11,12 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.engine.interfaces import DBAPICursor
 
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection, Dialect
-    from sqlalchemy.engine.interfaces import DBAPICursor
-
     Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.operators import OperatorType
+from sqlalchemy.types import TypeEngine
 
 from locus_store.sql.columns.dialect_columns import (
     BigInteger,
@@ -26,13 +31,6 @@ from locus_store.sql.columns.dialect_columns import (
 from locus_store.types.items import NAMESPACES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sqlalchemy.engine import Dialect
-    from sqlalchemy.sql.compiler import SQLCompiler
-    from sqlalchemy.sql.operators import OperatorType
-    from sqlalchemy.types import TypeEngine
-
     from locus_store.types.thread_info import UserIdType
     from locus_store.values.filters import Clause
 

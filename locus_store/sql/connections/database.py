@@ -223,6 +223,9 @@ class Database(ForTenants, ABC):
 class ServerDatabase(Database):
     """A database behind connections that may be lost."""
 
+    has_partitions = False
+    """Its tables were divided when it was opened; connections are made for that."""
+
     @abstractmethod
     def is_lost_race(self, exc: BaseException) -> bool:
         """Return whether another transaction caused a rollback, so that a retry may succeed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +20,6 @@ from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.types.facts import Fact, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from locus_store.sql.threads.repository import Repository
 
 CLOCK_SECONDS: Final = 5.0

@@ -6,6 +6,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +29,6 @@ from locus_store.sql.connections.database import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 

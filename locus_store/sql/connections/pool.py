@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from sqlalchemy.engine import Connection
 
 from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
@@ -21,9 +24,6 @@ from locus_store.sql.connections.lending import LeasingPool, dispose, greenlet_s
 from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-
-    from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.sql.connections.backend import Body
@@ -171,7 +171,10 @@ class LoopPool(LeasingPool):
                 return
             await self.begin()
             await self.prepare()
+            was_divided = self.database.has_partitions
             await self.retry(self._open)
+            if self._owned and self.database.has_partitions != was_divided:
+                self._replace_all()  # they were opened for the plans of plain tables
             if not self._is_over:
                 self.is_open = True
                 observe.report_opened(self.database)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,8 +20,6 @@ from locus_store.sql.columns.dialect_columns import DIALECTS
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,8 +31,6 @@ from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, 
 from locus_store.types.arguments import is_path, make_not_a_url_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 

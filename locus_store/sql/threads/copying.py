@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -11,8 +12,6 @@ from locus_store.sql.threads.thread_rows import has_thread, select_last_save
 from locus_store.versions.archives import make_occupied_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from locus_store.sql.threads.repository import Repository
 
 _KEPT: Final = ("tenant", "namespace", "head", "open_chain", "open_bytes", "floor", "last_sequence")

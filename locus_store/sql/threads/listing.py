@@ -7,9 +7,12 @@ is looked for in whole minutes: as many as the index says that it takes.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Row
 
 from locus_store import versions
 from locus_store.backend import TakesTurns
@@ -17,8 +20,8 @@ from locus_store.errors import NotFoundError
 from locus_store.sql.columns.types import now
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.pending import split_batches
-from locus_store.sql.threads.reads import ROOT, make_head
-from locus_store.sql.threads.statements import is_live
+from locus_store.sql.threads.reads import ROOT, Reads, make_head
+from locus_store.sql.threads.statements import is_live, make_same_thread_condition
 from locus_store.sql.threads.thread_rows import (
     find_facts,
     has_activity,
@@ -27,24 +30,35 @@ from locus_store.sql.threads.thread_rows import (
     put_facts,
     select_last_active,
 )
-from locus_store.types import Active
+from locus_store.types import FOREVER, Active, Head
 from locus_store.types.arguments import check_limit, check_names, check_text, compile_thread_pattern
-from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
+from locus_store.types.thread_info import (
+    DescribesThreads,
+    PutThread,
+    StoredFacts,
+    ThreadFacts,
+    ThreadsWanted,
+    require_user_id,
+)
+from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.versions.archives import cut_to_minute
-from locus_store.versions.sizes import INTERRUPT, RECORD_BYTES, MeasuresVersions, ThreadStatus
+from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
+from locus_store.versions.sizes import (
+    BADGES,
+    GRAPH_SOURCES,
+    INTERRUPT,
+    RECORD_BYTES,
+    SOON,
+    ListsStatuses,
+    MeasuresVersions,
+    StatusesWanted,
+    ThreadStatus,
+    parse_place,
+)
 from locus_store.versions.turns import describe_tickets, take_step
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from datetime import datetime
-
-    from sqlalchemy.engine import Row
-
-    from locus_store.sql.threads.reads import Reads
     from locus_store.sql.threads.repository import Repository
-    from locus_store.types import Head
-    from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
-    from locus_store.types.turns import ThreadTurn, TurnStep
 
 PAGE: Final = 200
 """Threads that are matched in Python at first, at least."""
@@ -297,7 +311,7 @@ def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[An
     )
 
 
-class SqlSizes(MeasuresVersions):
+class SqlSizes(MeasuresVersions, ListsStatuses):
     """Runs the queries below in the transactions of a backend."""
 
     _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
@@ -308,15 +322,10 @@ class SqlSizes(MeasuresVersions):
         check_names(thread_id, namespace)
         return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
 
-    async def count_versions(self, thread_ids: Sequence[str]) -> dict[str, int]:
-        for it in thread_ids:
+    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
+        for it in wanted.thread_ids or ():
             check_text("thread_id", it)
-        return await self._query(lambda it: _counts(it, thread_ids)) if thread_ids else {}
-
-    async def find_statuses(self, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
-        for it in thread_ids:
-            check_text("thread_id", it)
-        return await self._query(lambda it: _marks(it, thread_ids)) if thread_ids else {}
+        return await self._query(lambda it: find_statuses(it, wanted))
 
 
 def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
@@ -334,76 +343,174 @@ def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> 
     return {at: size or 0 for at, size in sizes.items()}
 
 
-def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
-    return {name: n for some in split_batches(thread_ids) for name, n in _counted(it, some)}
+def find_statuses(it: Reads, wanted: StatusesWanted) -> list[ThreadStatus]:
+    """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
+    place = _parse_place(wanted.after) if wanted.after else None
+    if wanted.thread_ids is None:
+        return _find_statuses(it, wanted, sa.true(), place)
+    name = it.tables.threads.c.thread_id
+    parts = [name.in_(some) for some in split_batches(wanted.thread_ids)]
+    found = [status for part in parts for status in _find_statuses(it, wanted, part, place)]
+    found.sort(key=lambda it: it.active_at or FOREVER, reverse=len(parts) > 1)
+    return found[: wanted.limit]
 
 
-def _counted(it: Reads, thread_ids: Sequence[str]) -> Sequence[tuple[str, int]]:
-    lines, c = it.tables.lines.c, it.tables.checkpoints.c
-    is_visible = sa.or_(c.sequence >= lines.floor, c.sequence == lines.head)
-    query = (
-        sa.select(lines.thread_id, sa.func.count())
-        .join(it.tables.checkpoints, c.line == lines.line)
-        .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids), is_visible)
-        .group_by(lines.thread_id)
+def _find_statuses(
+    it: Reads, wanted: StatusesWanted, is_named: sa.ColumnElement[bool], place: Any
+) -> list[ThreadStatus]:
+    found: list[ThreadStatus] = []
+    size, conditions = wanted.limit, [is_named, *_make_conditions(it, wanted)]
+    while len(found) < wanted.limit:
+        page = select_page(it, size, *conditions, place=place)
+        rows = it.connection.execute(_select_statuses(it, page)).all()
+        statuses = map(_make_status, rows)
+        found += [status for status in statuses if wanted.takes(status)]
+        if len(rows) < size:
+            break
+        size, place = size * GROWTH, rows[-1]
+    return found[: wanted.limit]
+
+
+def _parse_place(text: str) -> _Place:
+    exact, thread = parse_place(text)
+    is_key = thread.isascii() and thread.isdecimal() and len(thread) <= len(str(2**62)) - 1
+    return _Place(cut_to_minute(exact), exact, int(thread) if is_key else 0)
+
+
+def _make_conditions(it: Reads, wanted: StatusesWanted) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions that all wanted threads meet."""
+    threads, c = it.tables.threads.c, it.tables.checkpoints.c
+    if wanted.pattern != "*":
+        is_match = it.make_pattern_condition(threads.thread_id, wanted.pattern)
+        yield sa.true() if is_match is None else is_match
+    if wanted.user_id is not None:
+        yield make_user_condition(it, wanted.user_id) | _may_have(it, "user_id", wanted.user_id)
+    if wanted.metadata is not None:
+        yield _may_have(it, *wanted.metadata)
+    if wanted.kind is not None:
+        is_graph = sa.or_(*(it.may_have(c.metadata, "source", name) for name in GRAPH_SOURCES))
+        is_user = threads.user_id.is_not(None)
+        yield {
+            "graph": _has_head(it, is_graph),
+            "agent": _has_head(it, sa.or_(c.metadata.is_(None), ~is_graph)),
+            "session": ~_has_head(it) & is_user,
+            "log": ~_has_head(it) & ~is_user,
+        }[wanted.kind]
+    if wanted.badge is not None:
+        badges = _make_badges(it)
+        is_so = badges[wanted.badge]
+        yield _has_head(it, is_so) if wanted.badge in {"interrupted", "conflict"} else is_so
+    if wanted.since is not None:
+        yield threads.active_at >= cut_to_minute(wanted.since)
+    if wanted.until is not None:
+        yield threads.active_at <= wanted.until
+
+
+def _may_have(it: Reads, key: str, value: Any) -> sa.ColumnElement[bool]:
+    """Return a condition that threads meet whose head, or which themselves, have a value."""
+    threads, c = it.tables.threads.c, it.tables.checkpoints.c
+    of_head = sa.or_(*(it.may_have(column, key, value) for column in (c.metadata, c.labels)))
+    return sa.or_(it.may_have(threads.metadata, key, value), _has_head(it, of_head))
+
+
+def _has_head(it: Reads, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Return whether a thread has a head in its root namespace that meets the conditions."""
+    t = it.tables
+    is_head = (t.checkpoints.c.line == t.lines.c.line) & (
+        t.checkpoints.c.sequence == t.lines.c.head
     )
-    return [(row[0], row[1]) for row in it.connection.execute(query)]
-
-
-def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
-    found: dict[str, ThreadStatus] = {}
-    for some in split_batches(thread_ids):
-        waiting, logged = _interrupted(it, some), _logged(it, some)
-        for name, head, metadata, user_id, expires_at, record, turn in _heads(it, some):
-            found[name] = ThreadStatus(
-                is_interrupted=name in waiting,
-                messages=logged.get(name),
-                metadata=None if head is None else metadata or {},
-                user_id=user_id,
-                expires_at=expires_at,
-                record=record or None,  # some databases have empty bytes for NULL
-                has_turn=turn is not None,
-            )
-    return found
-
-
-def _heads(it: Reads, thread_ids: Sequence[str]) -> Sequence[Sequence[Any]]:
-    """Return threads with their facts and turns, and the metadata and record of their heads."""
-    threads, lines, c = it.tables.threads.c, it.tables.lines.c, it.tables.checkpoints.c
-    held = it.tables.turns.c
-    record = sa.case((sa.func.length(c.payload) <= RECORD_BYTES, c.payload))
-    is_root = (lines.tenant == threads.tenant) & (lines.thread_id == threads.thread_id)
-    is_held = (held.tenant == threads.tenant) & (held.thread_id == threads.thread_id)
-    facts = threads.user_id, threads.expires_at, record, held.turn
-    query = (
-        sa.select(threads.thread_id, lines.head, c.metadata, *facts)
-        .select_from(it.tables.threads)
-        .outerjoin(it.tables.lines, is_root & (lines.namespace == ROOT))
-        .outerjoin(it.tables.checkpoints, (c.line == lines.line) & (c.sequence == lines.head))
-        .outerjoin(it.tables.turns, is_held & (held.expires_at > now()))
-        .where(threads.tenant == it.scope.tenant, threads.thread_id.in_(thread_ids))
+    return (
+        sa.exists()
+        .select_from(t.lines.join(t.checkpoints, is_head))
+        .where(make_same_thread_condition(t), t.lines.c.namespace == ROOT, *conditions)
+        .correlate(t.threads)
     )
-    return it.connection.execute(query).all()
 
 
-def _interrupted(it: Reads, thread_ids: Sequence[str]) -> set[str]:
-    lines, c, w = it.tables.lines.c, it.tables.checkpoints.c, it.tables.writes.c
-    query = (
-        sa.select(lines.thread_id)
-        .join(it.tables.checkpoints, (c.line == lines.line) & (c.sequence == lines.head))
-        .join(it.tables.writes, (w.line == c.line) & (w.checkpoint_id == c.checkpoint_id))
-        .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids))
-        .where(lines.namespace == ROOT, w.channel == INTERRUPT)
+def _make_badges(it: Reads) -> dict[str, sa.ColumnElement[bool]]:
+    """Return the conditions of the badges of a thread, its root line and head."""
+    t = it.tables
+    threads, lines, c, held, w = t.threads, t.lines, t.checkpoints.c, t.turns.c, t.writes.c
+    side, child = t.checkpoints.alias("side"), t.checkpoints.alias("child")
+    is_visible = (side.c.line == lines.c.line) & (side.c.sequence >= lines.c.floor)
+    has_child = sa.exists().where(
+        child.c.line == side.c.line,
+        child.c.sequence > side.c.sequence,
+        child.c.parent == side.c.sequence,
     )
-    return set(it.connection.scalars(query))
-
-
-def _logged(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
-    threads, logs = it.tables.threads.c, it.tables.logs.c
-    query = (
-        sa.select(threads.thread_id, sa.func.sum(logs.message_count))
-        .join(it.tables.logs, logs.thread == threads.thread)
-        .where(threads.tenant == it.scope.tenant, threads.thread_id.in_(thread_ids))
-        .group_by(threads.thread_id)
+    is_side = it.may_have(side.c.labels, SIDE_BRANCH, IS_SIDE_BRANCH)
+    waits = sa.exists().where(
+        w.line == c.line, w.checkpoint_id == c.checkpoint_id, w.channel == INTERRUPT
     )
-    return {row[0]: int(row[1]) for row in it.connection.execute(query)}
+    is_its = (held.tenant == threads.c.tenant) & (held.thread_id == threads.c.thread_id)
+    return {
+        "interrupted": waits.correlate(t.checkpoints),
+        "turn": sa.exists().where(is_its, held.expires_at > now()).correlate(threads),
+        "expires": threads.c.expires_at < datetime.now(UTC) + SOON,
+        "conflict": sa.exists()
+        .where(is_visible, is_side, ~has_child.correlate(side))
+        .correlate(lines),
+    }
+
+
+def _select_statuses(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
+    """Return a query for the threads of a page, in order, with what a list shows of them."""
+    t = it.tables
+    lines, c = t.lines, t.checkpoints.c
+    page = threads.cte("page").prefix_with("MATERIALIZED", dialect="postgresql")
+    its = lines.c.tenant == it.scope.tenant
+    is_visible = sa.or_(c.sequence >= lines.c.floor, c.sequence == lines.c.head)
+    counts = (
+        sa.select(
+            lines.c.thread_id,
+            sa.func.count().label("versions"),
+            sa.func.sum(sa.func.length(c.payload)).label("own"),
+        )
+        .join(t.checkpoints, c.line == lines.c.line)
+        .where(its, lines.c.thread_id.in_(sa.select(page.c.thread_id)), is_visible)
+        .group_by(lines.c.thread_id)
+        .subquery("counts")
+    )
+    joined = (
+        sa.select(sa.func.sum(sa.func.length(t.segments.c.payload)))
+        .join(lines, lines.c.line == t.segments.c.line)
+        .where(its, lines.c.thread_id == page.c.thread_id)
+        .correlate(page)
+    )
+    messages = sa.select(sa.func.sum(t.logs.c.message_count)).where(
+        t.logs.c.thread == page.c.thread
+    )
+    badges = (sa.case((is_so, 1), else_=0).label(name) for name, is_so in _make_badges(it).items())
+    record = sa.case((sa.func.length(c.payload) <= RECORD_BYTES, c.payload)).label("record")
+    is_root = its & (lines.c.thread_id == page.c.thread_id) & (lines.c.namespace == ROOT)
+    facts = t.threads.c.metadata.label("facts"), t.threads.c.user_id, t.threads.c.expires_at
+    amounts = counts.c.versions, counts.c.own, joined.scalar_subquery().label("joined")
+    return (
+        sa.select(
+            *(*page.c, lines.c.head, c.metadata, c.labels, record, *facts, *amounts, *badges),
+            messages.correlate(page).scalar_subquery().label("messages"),
+        )
+        .join_from(page, t.threads, t.threads.c.thread == page.c.thread)
+        .outerjoin(lines, is_root)
+        .outerjoin(t.checkpoints, (c.line == lines.c.line) & (c.sequence == lines.c.head))
+        .outerjoin(counts, counts.c.thread_id == page.c.thread_id)
+        .order_by(*make_order(page.c))
+    )
+
+
+def _make_status(row: Row[Any]) -> ThreadStatus:
+    return ThreadStatus(
+        thread_id=row.thread_id,
+        active_at=row.exact,
+        place=f"{row.exact.isoformat()}/{row.thread}",
+        badges=[name for name in BADGES if getattr(row, name)],
+        metadata=None if row.head is None else row.metadata or {},
+        labels=row.labels or {},
+        facts=row.facts or {},
+        user_id=row.user_id,
+        expires_at=row.expires_at,
+        record=row.record or None,  # some databases have empty bytes for NULL
+        messages=None if row.messages is None else int(row.messages),
+        versions=row.versions or 0,
+        stored_bytes=int(row.own or 0) + int(row.joined or 0),
+    )

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import RowMapping
 
 from locus_store import versions
-from locus_store.sql.threads.statements import WRITE
+from locus_store.sql.threads.statements import WRITE, Scoped
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import add_checksum, verify_checksum
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from sqlalchemy import RowMapping
-
-    from locus_store.sql.threads.statements import Scoped
 
 BATCH = 200
 """Rows that one statement names at most."""

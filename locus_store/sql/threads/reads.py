@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
 
 from locus_store import versions
 from locus_store.sql.threads import pending, turns
@@ -20,17 +22,10 @@ from locus_store.sql.threads.statements import (
     make_same_thread_condition,
 )
 from locus_store.sql.threads.version_queries import select_line_beside, select_lone_version
-from locus_store.types import Head, Mark, Stored, Version
+from locus_store.types import Head, Mark, PendingWrite, Stored, Version
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
 from locus_store.versions.segments import RecordSegment, collect_payloads, fill_payloads
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sqlalchemy.engine import Connection, Row
-
-    from locus_store.types import PendingWrite
 
 ROOT = ""
 """The namespace that lists, searches and metadata queries look at."""

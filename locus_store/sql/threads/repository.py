@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
@@ -20,16 +22,12 @@ from locus_store.sql.threads.thread_rows import (
     put_facts,
     require_its_owner,
 )
-from locus_store.types import Removed
+from locus_store.types import Mark, PendingWrite, Removed, Save, Written
 from locus_store.versions import Line, Record
 from locus_store.versions.erasing import Swept
 from locus_store.versions.renewing import compute_ttl_slack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from datetime import datetime
-
-    from locus_store.types import Mark, PendingWrite, Save, Written
     from locus_store.types.messages import LogEdit
 
 Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"

@@ -6,29 +6,25 @@ of lines and bytes; a thread that is larger than a batch has one to itself, whic
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import groupby
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.runtime.observe import report_too_large
 from locus_store.sql.threads.pending import BATCH, split_batches
-from locus_store.sql.threads.reads import ROOT
+from locus_store.sql.threads.reads import ROOT, Reads
 from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
+from locus_store.values.frames import Folder
 from locus_store.values.text import Match
 from locus_store.versions import Line
 from locus_store.versions.segments import RecordSegment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
-
-    from locus_store.sql.threads.reads import Reads
-    from locus_store.values.frames import Folder
 
 T = TypeVar("T")
 

@@ -5,6 +5,7 @@ The rules are in ``versions.segments``.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -15,14 +16,12 @@ from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.observe import report_not_joined
 from locus_store.runtime.stepping import run_in_thread
+from locus_store.types import Written
 from locus_store.versions import segments
 from locus_store.versions.segments import RecordSegment, UnjoinedRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from locus_store.sql.threads.repository import Repository
-    from locus_store.types import Written
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,17 +11,14 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.errors import SchemaError
-from locus_store.sql.threads.repository import Repository
+from locus_store.sql.threads.repository import Copied, Repository
 from locus_store.sql.threads.statements import compile_other
 from locus_store.sql.threads.version_queries import select_whole_version
 from locus_store.types import Mark, Stored
 from locus_store.versions.segments import RecordSegment, collect_payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from locus_store.sql.schema.tables import Tables
-    from locus_store.sql.threads.repository import Copied
 
 NO_MARK: Final = Mark("", 0, 0, b"")
 """Names no version."""

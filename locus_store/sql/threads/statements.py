@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
+from sqlalchemy.engine import Connection, Dialect
 
 from locus_store.sql.columns.compiled import Compiled
 from locus_store.sql.columns.types import after, minute, moment, now
 from locus_store.versions.segments import RecordSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from sqlalchemy.engine import Connection, Dialect
-
     from locus_store.sql.columns.compiled import Query
     from locus_store.sql.schema.tables import Tables
 
@@ -411,6 +409,10 @@ class Scoped:
         self.scope = scope
         self.tables = scope.tables
         self.sql = compile_statements(scope.tables, connection.dialect)
+
+    def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
+        """Dialect hook: return what a query selects so that a stopped client keeps no lock."""
+        return ()
 
     def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         """Return conditions of the rows of ``threads`` of these ids."""

@@ -20,7 +20,8 @@ def require_turn(repository: Scoped, thread_id: str, number: int | None) -> None
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
     """
-    query = _select(repository, thread_id, repository.tables.turns.c.tickets)
+    limit = repository.make_pause_limit()
+    query = _select(repository, thread_id, repository.tables.turns.c.tickets, *limit)
     row = repository.connection.execute(query.with_for_update()).first()
     guard = turns.ReadGuard(thread_id, _load(row), _read_clock(repository))
     turns.require_turn(guard, number)

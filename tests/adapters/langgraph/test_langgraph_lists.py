@@ -15,7 +15,7 @@ from tiers import first_of
 from locus_store.errors import ConflictError
 from locus_store.saver import CheckpointSaver
 from locus_store.types import PendingWrite
-from locus_store.versions.sizes import INTERRUPT
+from locus_store.versions.sizes import INTERRUPT, StatusesWanted
 
 if TESTS_RUN:
     from locus_store.adapters.langgraph import LangGraphSaver
@@ -236,5 +236,6 @@ async def test_any_number_of_threads_is_marked(saver: LangGraphSaver) -> None:
     await backend.put_writes("t1", "1b1", writes, namespace="b")
     head = await backend.version("t0")
     await backend.put_writes("t0", head.checkpoint_id, writes)
-    found = await backend.find_statuses([*(f"none{n}" for n in range(40_000)), "t0", "t1"])
-    assert {name: it.is_interrupted for name, it in found.items()} == {"t0": True, "t1": False}
+    ids = [*(f"none{n}" for n in range(40_000)), "t0", "t1"]
+    found = await backend.find_statuses(StatusesWanted(limit=5, thread_ids=ids))
+    assert {it.thread_id: it.badges for it in found} == {"t0": ["interrupted"], "t1": []}

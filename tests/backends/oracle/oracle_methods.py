@@ -19,6 +19,7 @@ from locus_store.types.thread_info import ThreadsWanted
 from locus_store.types.turns import TurnStep
 from locus_store.versions import segments
 from locus_store.versions.sharding import Move, ShardLayout
+from locus_store.versions.sizes import StatusesWanted
 
 if TYPE_CHECKING:
     from locus_store import OracleBackend, OracleCheckpointSaver, OracleMessageLog, OracleStore
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
 NS = ("memory", "u")
 WRITE = PendingWrite("task", 0, "channel", "json", b"1")
 WANTED = ThreadsWanted(user_id="u", needle=None, offset=0, limit=3)
+STATUSES = StatusesWanted(
+    limit=2,
+    pattern="t*",
+    user_id="u",
+    metadata=("k", 1),
+    kind="agent",
+    badge="conflict",
+    since=FOREVER,
+    until=FOREVER,
+)
 MOVE = Move(tenant="default", target=1)
 
 
@@ -240,8 +251,7 @@ BACKEND: dict[str, Scenario] = {
     "namespaces": lambda it: it.backend.namespaces("t"),
     "records": lambda it: it.backend.records("t", first=1, last=3),
     "measure_versions": lambda it: it.backend.measure_versions("t", first=1, last=3),
-    "count_versions": lambda it: it.backend.count_versions(["t", "u"]),
-    "find_statuses": lambda it: it.backend.find_statuses(["t", "u"]),
+    "find_statuses": lambda it: it.backend.find_statuses(STATUSES),
     "tagged": lambda it: it.backend.tagged("k", 1),
     "prune": lambda it: it.backend.prune("t"),
     "threads_of": lambda it: it.backend.threads_of("u"),

@@ -12,7 +12,7 @@ from locus_store.open import Storage
 
 PAGES = [
     "threads",
-    "threads?by=id&q=none",
+    "threads?id=none&user=u&since=2026-01-31T12:00",
     "version?thread=trip",
     "version?thread=trip&origins=1",
     "version?thread=trip&version=v1&view=json",
@@ -36,7 +36,12 @@ FORMS = ["rewind?thread=trip&version=v1", "fork?thread=trip", "delete?thread=tri
 async def grow(backend: Any, store: Any) -> None:
     """A trip of three versions, of which the second has a wrong city."""
     for name, city in zip(("v1", "v2", "v3"), ("Basel", "Bern", "Bern"), strict=True):
-        messages = [{"role": "user", "content": f"I am in {city}"}]
+        asks = {"id": "c", "function": {"name": "weather", "arguments": f'{{"city": "{city}"}}'}}
+        messages = [
+            {"role": "user", "content": f"I am in {city}"},
+            {"role": "assistant", "content": "", "tool_calls": [asks]},
+            {"role": "tool", "tool_call_id": "c", "content": "Rain"},
+        ]
         await backend.write_state(
             "trip", {"messages": messages, "city": city}, checkpoint_id=name, metadata={"step": 1}
         )

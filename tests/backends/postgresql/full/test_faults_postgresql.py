@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,12 @@ from locus_store import (
     ConnectionFailedError,
     LocusStoreError,
     SchemaError,
+    TurnError,
+    blocking,
     postgresql_checkpointer,
+    versions,
 )
+from locus_store.backends.postgresql import dialect
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.sql import migrate
 from locus_store.types import Vacuumed
@@ -705,3 +710,32 @@ async def test_vacuum_skips_a_thread_whose_row_is_locked(migrated_database: str)
             found = await in_time(checkpointer.backend.vacuum_report(0))
         assert found == Vacuumed(removed=0, skipped=1)
         assert await checkpointer.exists("held")
+
+
+async def test_a_save_that_stands_still_keeps_its_turn_for_a_limited_time(
+    migrated_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialect, "LONGEST_PAUSE", "200ms")
+    save, seconds = versions.save, []
+
+    def replace_turn() -> None:
+        with (
+            blocking.open_checkpointer(migrated_database) as other,
+            other.turn("t", wait="replace"),
+        ):
+            pass
+
+    def stand_still(*args: Any) -> Any:
+        if not seconds:  # the event loop stops here, between two statements
+            began, other = time.monotonic(), threading.Thread(target=replace_turn)
+            other.start()
+            other.join(DEADLINE_SECONDS)
+            seconds.append(time.monotonic() - began)
+        return save(*args)
+
+    async with opened(migrated_database) as checkpointer, checkpointer.turn("t"):
+        first = await checkpointer.save(STATE, "t")
+        monkeypatch.setattr(versions, "save", stand_still)
+        with pytest.raises(TurnError, match="of thread 't' is over"):
+            await checkpointer.save(STATE, "t", parent_checkpoint_id=first)
+    assert 0.2 < seconds[0] < DEADLINE_SECONDS / 2

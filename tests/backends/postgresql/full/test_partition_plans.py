@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -52,7 +53,9 @@ async def perform(url: str) -> dict[str, list[Plan]]:
         "history after": lambda: backend.history("t8", before="v2"),
         "put_writes": lambda: backend.put_writes(*place, known=head.version.mark),
         "append": lambda: backend.commit(onto(head, id="v3")),
+        "appends": lambda: asyncio.gather(*(backend.commit(onto(it, id="v4")) for it in heads)),
     }
+    heads = [await backend.fetch(f"t{number}") for number in range(20, 40)]
     for name, call in calls.items():
         Explaining.plans = found[name] = []
         await call()
@@ -74,7 +77,9 @@ def list_scans(plan: Plan) -> list[Any]:
 OPERATIONS = ("load", "load again", "load by id", "version", "version by id", "history")
 
 
-@pytest.mark.parametrize("operation", [*OPERATIONS, "history after", "put_writes", "append"])
+@pytest.mark.parametrize(
+    "operation", [*OPERATIONS, "history after", "put_writes", "append", "appends"]
+)
 def test_a_statement_of_one_line_reads_one_partition(plans, operation):
     assert {it.is_generic for it in plans[operation]} == {True, False}
     for plan in plans[operation]:
@@ -101,7 +106,7 @@ async def count_plans(url: str) -> Any:
         head = await backend.fetch("t")
         await backend.commit(onto(head, id=f"v{number}") if head else new("t"))
     query = """SELECT generic_plans, custom_plans FROM pg_prepared_statements
-      WHERE statement LIKE '%WITH moved AS%RETURNING sequence%'"""
+      WHERE statement LIKE '%WITH moved AS%RETURNING line, sequence%'"""
     found = await pool.fetchrow(query)
     await backend.close()
     await pool.close()

@@ -153,6 +153,11 @@ class Explaining(asyncpg.Connection):
         await self.explain(query, values)
         return await super().fetch(query, *values, **options)
 
+    async def fetchmany(self, query, args, **options):
+        for values in args:
+            await self.explain(query, values)
+        return await super().fetchmany(query, args, **options)
+
     async def prepare(self, query, **options):
         return Prepared(await super().prepare(query, **options), partial(self.explain, query))
 
@@ -530,7 +535,7 @@ def test_every_operation_was_looked_at(performed):
 def test_a_save_finds_its_rows_by_their_keys(performed, operation):
     keys = {
         f"locus_{of}_{key}" for of in ("threads", "lines", "checkpoints") for key in ("pk", "id")
-    } | {"locus_segments_pk", "locus_settings_pk"}
+    } | {"locus_segments_pk", "locus_settings_pk", "locus_turns_pk"}
     for plan in performed[operation]:
         assert plan.query.strip().startswith("WITH"), "nothing is left to a transaction"
         assert plan.indexes <= keys, plan
