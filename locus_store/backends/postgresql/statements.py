@@ -301,7 +301,7 @@ class FastStatements:
         dialect: PostgreSQL's.
         has_partitions: The tables are divided. The planner leaves out all partitions but that of a
             line that is a parameter, so ``find_line`` is asked first, and reads have one more.
-        has_audit: Saves are recorded; they have the parameters of ``RecordedSave`` behind theirs.
+        has_audit: Saves are recorded; their parameters end with ``RecordedSave``.
         has_row_security: Each statement names its tenant to the server.
     """
 
