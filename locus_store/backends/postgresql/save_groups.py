@@ -30,7 +30,7 @@ from locus_store.backends.postgresql.save_parameters import (
 )
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
-from locus_store.sql.audit import Call, get_call
+from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
@@ -101,7 +101,7 @@ class _Item:
 
     done: asyncio.Future[Written]
     operation: observe.Operation | None
-    call: Call | None
+    call: RecordedCall | None
     """The call, if it is recorded."""
 
     deadline: _Deadline
@@ -180,7 +180,7 @@ class Saves:
         indexed, users = database.has_index, database.user_id_type
         row = make_row(save, database.store, indexed=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        limit, call = _Deadline(self._timeout_seconds), get_call(database)
+        limit, call = _Deadline(self._timeout_seconds), get_call(database.audit)
         item = _Item(save, row, done, observe.get_current(), call, limit)
         queued = self._queued.get(item.line)
         if queued is not None:
