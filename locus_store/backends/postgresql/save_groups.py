@@ -362,9 +362,9 @@ class Saves:
         lone: dict[_Item, Appended] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
         if self._database.has_partitions or len(items) == 1:
-            made = ((it, self._make_lone_fields(it)) for it in items)
+            made = ((item, self._make_lone_fields(item)) for item in items)
             lone = {item: fields for item, fields in made if fields is not None}
-        appended = [(*it, *item.make_recorded()) for item, it in lone.items()]
+        appended = [(*fields, *item.make_recorded()) for item, fields in lone.items()]
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._patience():
@@ -373,12 +373,12 @@ class Saves:
                     found = await connection.fetchmany(fast.append, appended, timeout=left)
                     sequences = {row["line"]: row["sequence"] for row in found}
                     won = {
-                        item.line: (it.line, sequences[it.line])
-                        for item, it in lone.items()
-                        if it.line in sequences
+                        item.line: (fields.line, sequences[fields.line])
+                        for item, fields in lone.items()
+                        if fields.line in sequences
                     }
-                others = (it for it in items if it.line not in won)
-                rows = [(*it.row, *it.make_recorded()) for it in others if it.row]
+                others = (item for item in items if item.line not in won)
+                rows = [(*item.row, *item.make_recorded()) for item in others if item.row]
                 if rows:
                     group = fast.group[self._database.has_index, self._database.user_id_type]
                     columns = zip(*rows, strict=True)
