@@ -38,7 +38,8 @@ class Tenants(Database):
         self.root = open_checkpointer(f"{self.url}?pool_size=2", state_type=dict)
         self.checkpointer = self.root.for_tenant("acme")
         self.numbers = count()
-        self.found: dict[str, list[float]] = {}
+        self.found = {}
+        self._processes = []
 
     async def fill(self) -> None:
         """Store threads of ten tenants, and a long one."""
@@ -74,14 +75,16 @@ async def run(databases: list[Tenants], rounds: int) -> list[Any]:
     await measure(databases, 40)
     for of in databases:
         of.found.clear()
+        await of.find_processes()
     await measure(databases, rounds)
     rows = []
     for name in databases[0].found:
-        plain, other = (
-            (quantiles(of.found[name], n=10)[0], median(of.found[name])) for of in databases
-        )
-        ratio = f"{other[0] / plain[0]:.2f} ({other[1] / plain[1]:.2f})"
-        rows.append([name, f"{plain[0]:,.0f} ({plain[1]:,.0f})", ratio])
+        (plain, cpu), (other, others_cpu) = (zip(*of.found[name], strict=True) for of in databases)
+        tenths = [quantiles(it, n=10)[0] for it in (plain, other)]
+        ratios = [tenths[1] / tenths[0], median(other) / median(plain)]
+        used = median(others_cpu) / median(cpu)
+        ratio = f"{ratios[0]:.2f} ({ratios[1]:.2f})"
+        rows.append([name, f"{tenths[0]:,.0f} ({median(plain):,.0f})", ratio, f"{used:.2f}"])
     for of in databases:
         await of.root.close()
     return rows
@@ -110,7 +113,7 @@ PostgreSQL 18 server, fsync on, each with {THREADS:,} threads of {VERSIONS} vers
 tenants, without statistics; states of 1 KB. They take turns, call by call. Tenth percentiles, \
 which other work on the machine disturbs least, and medians, of {options.rounds:,} calls.
 
-{machine.table(("call", "without, µs", "with row security"), rows)}
+{machine.table(("call", "without, µs", "with row security", "CPU of client and server"), rows)}
 """
     report.publish("row-security", page, write=options.write)
 

@@ -64,8 +64,8 @@ def remove_role(role: RoleName, *, as_sql: AsSql = False, at: TableOptions) -> N
     _change("remove-role", at, done, role, as_sql=as_sql)
 
 
-@add_command(row_security)
-def status(*, at: TableOptions, as_json: AsJson = False) -> None:
+@add_command(row_security, "status")
+def show_status(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Print whether row security is enabled, what tables lack of it, and the roles of tenants.
 
     --json: {enabled, problems, roles}. Problems end with the exit code of 'verify'.
