@@ -356,10 +356,9 @@ class SqlAudit:
         """Return the tenants that have entries or seals."""
 
         def read(repository: Repository) -> list[str]:
-            found = (
-                sa.select(table.c.tenant)
-                for table in (repository.tables.audit, repository.tables.seals)
-            )
+            repository.see_all_tenants()
+            tables = repository.tables
+            found = (sa.select(it.c.tenant) for it in (tables.audit, tables.seals))
             return sorted(repository.connection.execute(sa.union(*found)).scalars())
 
         return await self._query(read, self._runner)

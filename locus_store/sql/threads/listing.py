@@ -322,10 +322,8 @@ class SqlSizes(MeasuresVersions, ListsStatuses):
         check_names(thread_id, namespace)
         return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
 
-    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
-        for it in wanted.thread_ids or ():
-            check_text("thread_id", it)
-        return await self._query(lambda it: find_statuses(it, wanted))
+    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
+        return await self._query(lambda it: find_statuses(it, criteria))
 
 
 def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
@@ -343,32 +341,32 @@ def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> 
     return {at: size or 0 for at, size in sizes.items()}
 
 
-def find_statuses(it: Reads, wanted: StatusesWanted) -> list[ThreadStatus]:
+def find_statuses(reads: Reads, criteria: StatusesWanted) -> list[ThreadStatus]:
     """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
-    place = _parse_place(wanted.after) if wanted.after else None
-    if wanted.thread_ids is None:
-        return _find_statuses(it, wanted, sa.true(), place)
-    name = it.tables.threads.c.thread_id
-    parts = [name.in_(some) for some in split_batches(wanted.thread_ids)]
-    found = [status for part in parts for status in _find_statuses(it, wanted, part, place)]
+    place = _parse_place(criteria.after) if criteria.after else None
+    if criteria.thread_ids is None:
+        return _find_statuses(reads, criteria, sa.true(), place)
+    name = reads.tables.threads.c.thread_id
+    parts = [name.in_(some) for some in split_batches(criteria.thread_ids)]
+    found = [status for part in parts for status in _find_statuses(reads, criteria, part, place)]
     found.sort(key=lambda it: it.active_at or FOREVER, reverse=len(parts) > 1)
-    return found[: wanted.limit]
+    return found[: criteria.limit]
 
 
 def _find_statuses(
-    it: Reads, wanted: StatusesWanted, is_named: sa.ColumnElement[bool], place: Any
+    reads: Reads, criteria: StatusesWanted, condition: sa.ColumnElement[bool], place: Any
 ) -> list[ThreadStatus]:
     found: list[ThreadStatus] = []
-    size, conditions = wanted.limit, [is_named, *_make_conditions(it, wanted)]
-    while len(found) < wanted.limit:
-        page = select_page(it, size, *conditions, place=place)
-        rows = it.connection.execute(_select_statuses(it, page)).all()
+    size, conditions = criteria.limit, [condition, *_make_conditions(reads, criteria)]
+    while len(found) < criteria.limit:
+        page = select_page(reads, size, *conditions, place=place)
+        rows = reads.connection.execute(_select_statuses(reads, page)).all()
         statuses = map(_make_status, rows)
-        found += [status for status in statuses if wanted.takes(status)]
+        found += [status for status in statuses if criteria.takes(status)]
         if len(rows) < size:
             break
         size, place = size * GROWTH, rows[-1]
-    return found[: wanted.limit]
+    return found[: criteria.limit]
 
 
 def _parse_place(text: str) -> _Place:
@@ -377,45 +375,47 @@ def _parse_place(text: str) -> _Place:
     return _Place(cut_to_minute(exact), exact, int(thread) if is_key else 0)
 
 
-def _make_conditions(it: Reads, wanted: StatusesWanted) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the conditions that all wanted threads meet."""
-    threads, c = it.tables.threads.c, it.tables.checkpoints.c
-    if wanted.pattern != "*":
-        is_match = it.make_pattern_condition(threads.thread_id, wanted.pattern)
+def _make_conditions(reads: Reads, criteria: StatusesWanted) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions that all criteria threads meet."""
+    threads, c = reads.tables.threads.c, reads.tables.checkpoints.c
+    if criteria.pattern != "*":
+        is_match = reads.make_pattern_condition(threads.thread_id, criteria.pattern)
         yield sa.true() if is_match is None else is_match
-    if wanted.user_id is not None:
-        yield make_user_condition(it, wanted.user_id) | _may_have(it, "user_id", wanted.user_id)
-    if wanted.metadata is not None:
-        yield _may_have(it, *wanted.metadata)
-    if wanted.kind is not None:
-        is_graph = sa.or_(*(it.may_have(c.metadata, "source", name) for name in GRAPH_SOURCES))
+    if criteria.user_id is not None:
+        yield make_user_condition(reads, criteria.user_id) | _may_have(
+            reads, "user_id", criteria.user_id
+        )
+    if criteria.metadata is not None:
+        yield _may_have(reads, *criteria.metadata)
+    if criteria.kind is not None:
+        is_graph = sa.or_(*(reads.may_have(c.metadata, "source", name) for name in GRAPH_SOURCES))
         is_user = threads.user_id.is_not(None)
         yield {
-            "graph": _has_head(it, is_graph),
-            "agent": _has_head(it, sa.or_(c.metadata.is_(None), ~is_graph)),
-            "session": ~_has_head(it) & is_user,
-            "log": ~_has_head(it) & ~is_user,
-        }[wanted.kind]
-    if wanted.badge is not None:
-        badges = _make_badges(it)
-        is_so = badges[wanted.badge]
-        yield _has_head(it, is_so) if wanted.badge in {"interrupted", "conflict"} else is_so
-    if wanted.since is not None:
-        yield threads.active_at >= cut_to_minute(wanted.since)
-    if wanted.until is not None:
-        yield threads.active_at <= wanted.until
+            "graph": _has_head(reads, is_graph),
+            "agent": _has_head(reads, sa.or_(c.metadata.is_(None), ~is_graph)),
+            "session": ~_has_head(reads) & is_user,
+            "log": ~_has_head(reads) & ~is_user,
+        }[criteria.kind]
+    if criteria.badge is not None:
+        badges = _make_badges(reads)
+        is_so = badges[criteria.badge]
+        yield _has_head(reads, is_so) if criteria.badge in {"interrupted", "conflict"} else is_so
+    if criteria.since is not None:
+        yield threads.active_at >= cut_to_minute(criteria.since)
+    if criteria.until is not None:
+        yield threads.active_at <= criteria.until
 
 
-def _may_have(it: Reads, key: str, value: Any) -> sa.ColumnElement[bool]:
+def _may_have(reads: Reads, key: str, value: Any) -> sa.ColumnElement[bool]:
     """Return a condition that threads meet whose head, or which themselves, have a value."""
-    threads, c = it.tables.threads.c, it.tables.checkpoints.c
-    of_head = sa.or_(*(it.may_have(column, key, value) for column in (c.metadata, c.labels)))
-    return sa.or_(it.may_have(threads.metadata, key, value), _has_head(it, of_head))
+    threads, c = reads.tables.threads.c, reads.tables.checkpoints.c
+    of_head = sa.or_(*(reads.may_have(column, key, value) for column in (c.metadata, c.labels)))
+    return sa.or_(reads.may_have(threads.metadata, key, value), _has_head(reads, of_head))
 
 
-def _has_head(it: Reads, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+def _has_head(reads: Reads, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """Return whether a thread has a head in its root namespace that meets the conditions."""
-    t = it.tables
+    t = reads.tables
     is_head = (t.checkpoints.c.line == t.lines.c.line) & (
         t.checkpoints.c.sequence == t.lines.c.head
     )
@@ -427,18 +427,22 @@ def _has_head(it: Reads, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElemen
     )
 
 
-def _make_badges(it: Reads) -> dict[str, sa.ColumnElement[bool]]:
+def _make_badges(reads: Reads) -> dict[str, sa.ColumnElement[bool]]:
     """Return the conditions of the badges of a thread, its root line and head."""
-    t = it.tables
+    t = reads.tables
     threads, lines, c, held, w = t.threads, t.lines, t.checkpoints.c, t.turns.c, t.writes.c
     side, child = t.checkpoints.alias("side"), t.checkpoints.alias("child")
-    is_visible = (side.c.line == lines.c.line) & (side.c.sequence >= lines.c.floor)
+    is_beside = sa.and_(
+        side.c.line == lines.c.line,
+        side.c.sequence >= lines.c.floor,
+        side.c.sequence != lines.c.head,
+    )
     has_child = sa.exists().where(
         child.c.line == side.c.line,
         child.c.sequence > side.c.sequence,
         child.c.parent == side.c.sequence,
     )
-    is_side = it.may_have(side.c.labels, SIDE_BRANCH, IS_SIDE_BRANCH)
+    is_side = reads.may_have(side.c.labels, SIDE_BRANCH, IS_SIDE_BRANCH)
     waits = sa.exists().where(
         w.line == c.line, w.checkpoint_id == c.checkpoint_id, w.channel == INTERRUPT
     )
@@ -448,17 +452,17 @@ def _make_badges(it: Reads) -> dict[str, sa.ColumnElement[bool]]:
         "turn": sa.exists().where(is_its, held.expires_at > now()).correlate(threads),
         "expires": threads.c.expires_at < datetime.now(UTC) + SOON,
         "conflict": sa.exists()
-        .where(is_visible, is_side, ~has_child.correlate(side))
+        .where(is_beside, is_side, ~has_child.correlate(side))
         .correlate(lines),
     }
 
 
-def _select_statuses(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
+def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     """Return a query for the threads of a page, in order, with what a list shows of them."""
-    t = it.tables
+    t = reads.tables
     lines, c = t.lines, t.checkpoints.c
     page = threads.cte("page").prefix_with("MATERIALIZED", dialect="postgresql")
-    its = lines.c.tenant == it.scope.tenant
+    its = lines.c.tenant == reads.scope.tenant
     is_visible = sa.or_(c.sequence >= lines.c.floor, c.sequence == lines.c.head)
     counts = (
         sa.select(
@@ -480,7 +484,9 @@ def _select_statuses(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     messages = sa.select(sa.func.sum(t.logs.c.message_count)).where(
         t.logs.c.thread == page.c.thread
     )
-    badges = (sa.case((is_so, 1), else_=0).label(name) for name, is_so in _make_badges(it).items())
+    badges = (
+        sa.case((is_so, 1), else_=0).label(name) for name, is_so in _make_badges(reads).items()
+    )
     record = sa.case((sa.func.length(c.payload) <= RECORD_BYTES, c.payload)).label("record")
     is_root = its & (lines.c.thread_id == page.c.thread_id) & (lines.c.namespace == ROOT)
     facts = t.threads.c.metadata.label("facts"), t.threads.c.user_id, t.threads.c.expires_at
