@@ -42,6 +42,9 @@ POLICIES: Final = ("tenant", "administrator", "role")
 _KEYS: Final = {"threads": "thread", "lines": "line", "store": "item", "audit": "entry"}
 """The numbers that the server gives; a role of one tenant may not choose them."""
 
+_RECORDS: Final = ("audit", "seals")
+"""Tables to which such a role may only add."""
+
 _GROWING: Final = ("audit", "seals")
 """Tables whose rows a role of one tenant may not change."""
 
@@ -60,7 +63,7 @@ class Words(NamedTuple):
     owner: str
     """The role that owns the tables, quoted."""
 
-    def table(self, name: str) -> str:
+    def write_table(self, name: str) -> str:
         """Return the name of a table or view of ours, qualified and quoted."""
         table = sa.table(f"{self.ours.prefix}{name}", schema=self.ours.schema)
         return self.dialect.identifier_preparer.format_table(table)
@@ -72,9 +75,11 @@ class Words(NamedTuple):
     @property
     def oids(self) -> str:
         """The tables with rows of tenants, by their numbers."""
-        return ", ".join(write_oid(self.table(it)) for it in TABLES)
+        return ", ".join(write_oid(self.write_table(it)) for it in TABLES)
 
-    def policy(self, table: str, name: str, rule: str, *, to: str = "", kind: str = "") -> str:
+    def write_policy(
+        self, table: str, name: str, rule: str, *, to: str = "", kind: str = ""
+    ) -> str:
         """Return the statement that creates a policy for reads and writes."""
         roles = f" TO {to}" if to else ""
         return f"CREATE POLICY {self.quote(name)} ON {table}{kind}{roles} USING ({rule})"
@@ -82,25 +87,25 @@ class Words(NamedTuple):
 
 def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]:
     """Yield the statements that put a table under row security, whatever it has now."""
-    table = words.table(name)
+    table = words.write_table(name)
     for action in ("ENABLE", "FORCE"):
         yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
-    for it in POLICIES:
-        yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
+    for policy in POLICIES:
+        yield f"DROP POLICY IF EXISTS {words.quote(policy)} ON {table}"
     # IS TRUE: without statistics, an index on the tenant looked better than one on the key. `OR`
     # the function: it also sees the parent's row that the same statement has just inserted.
     rule = f"(tenant = {_SET_TENANT}) IS TRUE"
     if name in _PARENTS:
         parent, key = _PARENTS[name]
-        found = f"(SELECT true FROM {words.table(parent)} p WHERE p.{key} = {table}.{key})"
-        rule = f"{found} OR {words.table(f'owns_{key}')}({key})"
-    yield words.policy(table, "tenant", rule)
+        found = f"(SELECT true FROM {words.write_table(parent)} p WHERE p.{key} = {table}.{key})"
+        rule = f"{found} OR {words.write_table(f'owns_{key}')}({key})"
+    yield words.write_policy(table, "tenant", rule)
     every = f"(SELECT current_setting('{ALL_TENANTS}', true)) = 'on'"
-    yield words.policy(table, "administrator", every, to=words.owner)
+    yield words.write_policy(table, "administrator", every, to=words.owner)
     if has_wall and name in OWNED:
-        mine = _TENANT_OF_ROLE.format(roles=words.table("roles"), me=_ME)
+        mine = _TENANT_OF_ROLE.format(roles=words.write_table("roles"), me=_ME)
         group, kind = words.quote("tenants"), " AS RESTRICTIVE"
-        yield words.policy(table, "role", f"(tenant = {mine}) IS TRUE", to=group, kind=kind)
+        yield words.write_policy(table, "role", f"(tenant = {mine}) IS TRUE", to=group, kind=kind)
     if has_wall:
         yield from _render_grants(words, name)
 
@@ -108,10 +113,10 @@ def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]
 def render_functions(words: Words) -> Iterator[str]:
     """Yield the functions that say whether a row of a parent is visible by now."""
     for parent, key in dict.fromkeys(_PARENTS.values()):
+        name, table = words.write_table(f"owns_{key}"), words.write_table(parent)
         yield (
-            f"CREATE OR REPLACE FUNCTION {words.table(f'owns_{key}')}(bigint) RETURNS boolean "
-            f"LANGUAGE sql VOLATILE BEGIN ATOMIC "
-            f"SELECT EXISTS (SELECT FROM {words.table(parent)} p WHERE p.{key} = $1); END"
+            f"CREATE OR REPLACE FUNCTION {name}(bigint) RETURNS boolean LANGUAGE sql VOLATILE "
+            f"BEGIN ATOMIC SELECT EXISTS (SELECT FROM {table} p WHERE p.{key} = $1); END"
         )
 
 
@@ -125,12 +130,12 @@ def _render_grants(words: Words, name: str) -> Iterator[str]:
     changes = f"INSERT{columns}"
     if name not in _GROWING:
         changes += f", UPDATE{columns}, DELETE"
-    yield f"GRANT SELECT, {changes} ON {words.table(name)} TO {group}"
+    yield f"GRANT SELECT, {changes} ON {words.write_table(name)} TO {group}"
 
 
 def render_wall(words: Words) -> Iterator[str]:
     """Yield the statements that prepare for roles of one tenant; a second run changes nothing."""
-    group, roles, owner = words.quote("tenants"), words.table("roles"), words.owner
+    group, roles, owner = words.quote("tenants"), words.write_table("roles"), words.owner
     yield _block(f"CREATE ROLE {group} NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL")
     yield (
         f"CREATE TABLE IF NOT EXISTS {roles} "
@@ -139,12 +144,12 @@ def render_wall(words: Words) -> Iterator[str]:
     yield f"ALTER TABLE {roles} OWNER TO {owner}"
     yield f"ALTER TABLE {roles} ENABLE ROW LEVEL SECURITY"
     yield f"DROP POLICY IF EXISTS {words.quote('role')} ON {roles}"
-    yield words.policy(roles, "role", f"role = {_ME}", to=group, kind=" FOR SELECT")
+    yield words.write_policy(roles, "role", f"role = {_ME}", to=group, kind=" FOR SELECT")
     yield _block(
         "EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s', (SELECT relnamespace::regnamespace "
         f"FROM pg_class WHERE oid = {write_oid(roles)}), {write_literal(group)})"
     )
-    common = ", ".join(map(words.table, ("settings", "version", "heads", "roles")))
+    common = ", ".join(map(words.write_table, ("settings", "version", "heads", "roles")))
     yield f"GRANT SELECT ON {common} TO {group}"
 
 
@@ -155,18 +160,18 @@ def render_all(words: Words, names: Sequence[str], *, has_wall: bool) -> Iterato
     yield from render_functions(words)
     for name in names:
         yield from render_policies(words, name, has_wall=has_wall)
-    yield f"ALTER VIEW {words.table('heads')} SET (security_invoker = true)"
+    yield f"ALTER VIEW {words.write_table('heads')} SET (security_invoker = true)"
 
 
 def render_if_made(words: Words, name: str, statements: Iterable[str]) -> str:
     """Return the statement that executes others if a table exists."""
-    exists = f"{write_oid(words.table(name))} IS NOT NULL"
+    exists = f"{write_oid(words.write_table(name))} IS NOT NULL"
     return _block(f"IF {exists} THEN {'; '.join(statements)}; END IF")
 
 
 def render_enabled(words: Words) -> str:
     """Return the statement that lets processes know of row security."""
-    settings, name = words.table("settings"), ROW_SECURITY_SETTING
+    settings, name = words.write_table("settings"), ROW_SECURITY_SETTING
     return (
         f"INSERT INTO {settings} (name, value) VALUES ('{name}', 'on') "
         "ON CONFLICT (name) DO NOTHING"
@@ -175,24 +180,24 @@ def render_enabled(words: Words) -> str:
 
 def render_open(words: Words, name: str) -> Iterator[str]:
     """Yield the statements that remove the policies of a table."""
-    table = words.table(name)
-    for it in POLICIES:
-        yield f"DROP POLICY IF EXISTS {words.quote(it)} ON {table}"
+    table = words.write_table(name)
+    for policy in POLICIES:
+        yield f"DROP POLICY IF EXISTS {words.quote(policy)} ON {table}"
     for action in ("NO FORCE", "DISABLE"):
         yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
 
 
 def render_disabled(words: Words) -> Iterator[str]:
     """Yield the statements that remove row security, and what prepared for roles of one tenant."""
-    yield f"DELETE FROM {words.table('settings')} WHERE name = '{ROW_SECURITY_SETTING}'"
-    yield f"ALTER VIEW {words.table('heads')} RESET (security_invoker)"
+    yield f"DELETE FROM {words.write_table('settings')} WHERE name = '{ROW_SECURITY_SETTING}'"
+    yield f"ALTER VIEW {words.write_table('heads')} RESET (security_invoker)"
     for name in TABLES:
         opened = render_open(words, name)
         yield from [render_if_made(words, name, opened)] if name in ON_REQUEST else opened
     for _, key in dict.fromkeys(_PARENTS.values()):
-        yield f"DROP FUNCTION IF EXISTS {words.table(f'owns_{key}')}(bigint)"
-    group, roles = words.quote("tenants"), words.table("roles")
-    tables = ", ".join(map(words.table, (*FIXED, "settings", "version", "heads")))
+        yield f"DROP FUNCTION IF EXISTS {words.write_table(f'owns_{key}')}(bigint)"
+    group, roles = words.quote("tenants"), words.write_table("roles")
+    tables = ", ".join(map(words.write_table, (*FIXED, "settings", "version", "heads")))
     removed = f"REVOKE ALL ON {tables}, {roles} FROM {group}", f"DROP TABLE {roles}"
     yield render_if_made(words, "roles", removed)
 
@@ -200,7 +205,7 @@ def render_disabled(words: Words) -> Iterator[str]:
 def render_role(words: Words, tenant: str, role: str) -> Iterator[str]:
     """Yield the statements that bind a role to a tenant."""
     quoted, key = words.dialect.identifier_preparer.quote(role), write_literal(encode_key(tenant))
-    yield f"INSERT INTO {words.table('roles')} VALUES ({write_literal(role)}, {key})"
+    yield f"INSERT INTO {words.write_table('roles')} VALUES ({write_literal(role)}, {key})"
     yield f"GRANT {words.quote('tenants')} TO {quoted}"
     # So that the role's own SQL has it. Only some roles may set it; it decides nothing.
     yield _render_default(quoted, f"SET {TENANT} = %L", f", {key}")
@@ -210,7 +215,7 @@ def render_removed_role(words: Words, role: str) -> Iterator[str]:
     """Yield the statements that take its rights from a role."""
     quoted = words.dialect.identifier_preparer.quote(role)
     yield f"REVOKE {words.quote('tenants')} FROM {quoted}"
-    yield f"DELETE FROM {words.table('roles')} WHERE role = {write_literal(role)}"
+    yield f"DELETE FROM {words.write_table('roles')} WHERE role = {write_literal(role)}"
     yield _render_default(quoted, f"RESET {TENANT}")
 
 

@@ -54,7 +54,7 @@ class RowSecurity(NamedTuple):
 
     is_enabled: bool
     problems: tuple[str, ...]
-    """What the tables lack of it: run ``locus-store db row-security enable`` again."""
+    """Parts of it that tables lack: run ``locus-store db row-security enable`` again."""
 
     roles: dict[str, str]
     """The tenant of each role that is bound to one."""
@@ -134,10 +134,9 @@ def render_sql(
     if action in {"enable", "add-role"}:
         has_wall = action == "add-role"
         made = [render_enabled(words), *render_all(words, FIXED, has_wall=has_wall)]
-        made += [
-            render_if_made(words, it, render_policies(words, it, has_wall=has_wall))
-            for it in ON_REQUEST
-        ]
+        for name in ON_REQUEST:
+            policies = render_policies(words, name, has_wall=has_wall)
+            made.append(render_if_made(words, name, policies))
         if has_wall:
             made += render_role(words, *values)
     elif action == "disable":
@@ -179,10 +178,12 @@ def secure(connection: Connection, ours: Tables, *names: str) -> None:
     if not is_secured(connection, ours):
         return
     words = _make_words(connection, ours)
-    has_wall = _has(connection, words.table("roles"))
+    has_wall = _has(connection, words.write_table("roles"))
     for name in names:
         if name == "heads":
-            _run(connection, [f"ALTER VIEW {words.table(name)} SET (security_invoker = true)"])
+            _run(
+                connection, [f"ALTER VIEW {words.write_table(name)} SET (security_invoker = true)"]
+            )
         else:
             _run(connection, render_policies(words, name, has_wall=has_wall))
 
@@ -223,7 +224,7 @@ def _make_words(connection: Connection, ours: Tables) -> Words:
     words = Words(connection.dialect, home, "")
     owner = connection.exec_driver_sql(
         "SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class "
-        f"WHERE oid = {write_oid(words.table('threads'))}"
+        f"WHERE oid = {write_oid(words.write_table('threads'))}"
     ).scalar_one()
     return words._replace(owner=owner)
 
@@ -238,14 +239,14 @@ def _has(connection: Connection, table: str) -> bool:
 
 
 def _list_tables(connection: Connection, words: Words) -> list[str]:
-    return [it for it in TABLES if _has(connection, words.table(it))]
+    return [it for it in TABLES if _has(connection, words.write_table(it))]
 
 
 def _enable(connection: Connection, words: Words) -> bool:
     before = _read(connection, words)
     if before.is_enabled and not before.problems:
         return False
-    has_wall = _has(connection, words.table("roles"))
+    has_wall = _has(connection, words.write_table("roles"))
     names = _list_tables(connection, words)
     _run(connection, [render_enabled(words), *render_all(words, names, has_wall=has_wall)])
     _run(connection, _render_partitions(connection, words.oids, "ENABLE", "FORCE"))
@@ -287,21 +288,23 @@ def _find_tables(connection: Connection, words: Words) -> Sequence[Any]:
 
 def _read(connection: Connection, words: Words) -> RowSecurity:
     is_enabled, roles = is_secured(connection, words.ours), {}
-    has_wall = _has(connection, words.table("roles"))
+    has_wall = _has(connection, words.write_table("roles"))
     if has_wall:
-        query = f"SELECT role, tenant FROM {words.table('roles')} ORDER BY 1"
+        query = f"SELECT role, tenant FROM {words.write_table('roles')} ORDER BY 1"
         found = connection.exec_driver_sql(query)
         roles = {role: decode_key(tenant) for role, tenant in found}
     problems = []
     owned = {f"{words.ours.prefix}{it}" for it in OWNED}
-    for it in _find_tables(connection, words) if is_enabled else ():
-        wanted = set() if it.relispartition else {"tenant", "administrator"}
-        if has_wall and it.relname in owned:
+    for table in _find_tables(connection, words) if is_enabled else ():
+        wanted = set() if table.relispartition else {"tenant", "administrator"}
+        if has_wall and table.relname in owned:
             wanted.add("role")
-        lacking = sorted(wanted - {x.removeprefix(words.ours.prefix) for x in it.policies})
-        if not it.is_forced:
+        lacking = sorted(wanted - {x.removeprefix(words.ours.prefix) for x in table.policies})
+        if not table.is_forced:
             lacking.insert(0, "row security")
-        problems += [f"{it.name} lacks {'the policy ' * (x != 'row security')}{x}" for x in lacking]
+        problems += [
+            f"{table.name} lacks {'the policy ' * (x != 'row security')}{x}" for x in lacking
+        ]
     return RowSecurity(is_enabled, tuple(problems), roles)
 
 
@@ -322,7 +325,7 @@ def _add_role(connection: Connection, words: Words, *, tenant: str, role: str) -
     bound = _read(connection, words).roles
     group = derive_name(f"{words.ours.prefix}tenants")
     query = sa.text(
-        _ROLE.format(threads=write_oid(words.table("threads")))
+        _ROLE.format(threads=write_oid(words.write_table("threads")))
         .replace("$1", ":role")
         .replace("$2", ":g")
     )

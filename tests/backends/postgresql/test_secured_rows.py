@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from lazily import TESTS_RUN
 
-from locus_store import PostgreSQLMessageLog, PostgreSQLStore, postgresql_checkpointer
+from locus_store import NewMessage, PostgreSQLMessageLog, PostgreSQLStore, postgresql_checkpointer
 
 if TESTS_RUN:
     import asyncpg
@@ -30,7 +30,7 @@ async def test_the_server_keeps_tenants_apart(migrated_database: str) -> None:
                 state = {"of": [tenant] * number}
                 await of_tenant.save(state, "t")
             await PostgreSQLStore(backend=of_tenant.backend).put(("x",), "k", tenant)
-            await PostgreSQLMessageLog(backend=of_tenant.backend).append("t", [tenant])
+            await PostgreSQLMessageLog(backend=of_tenant.backend).append("t", [NewMessage(tenant)])
         assert [await root.for_tenant(it).load("t") for it in ("acme", "globex")] == [
             {"of": ["acme"]},
             {"of": ["globex"]},

@@ -10,6 +10,7 @@ from lazily import TESTS_RUN
 
 from locus_store import (
     BackendError,
+    ConflictError,
     InvalidArgumentError,
     NewMessage,
     NotFoundError,
@@ -23,6 +24,7 @@ from locus_store.backends.postgresql import row_security
 from locus_store.backends.postgresql.partitions import partition
 from locus_store.sql import migrate
 from locus_store.sql.schema import user_ids, vectors
+from locus_store.sql.schema.tables import METADATA
 from locus_store.types import PendingWrite
 
 if TESTS_RUN:
@@ -37,12 +39,14 @@ TENANTS = {"acme": 1, "globex": 2}
 ORPHAN = 3
 """The number of rows without a parent, which only an administrator sees."""
 
-OWNED = ("lines", "threads", "store", "turns")
+OWNED = ("lines", "threads", "store", "turns", "audit", "seals")
 KEYS = {
     **dict.fromkeys(("checkpoints", "segments", "writes", "search", "lines"), "line"),
     **dict.fromkeys(("logs", "messages", "threads"), "thread"),
     **dict.fromkeys(("embeddings", "store"), "item"),
     "turns": "turn",
+    "audit": "entry",
+    "seals": "number",
 }
 """The column of each table whose value is the number of the tenant."""
 
@@ -54,6 +58,9 @@ INSERT INTO locus_lines (line, tenant, thread_id, namespace, head, open_chain, l
 INSERT INTO locus_turns VALUES ('{tenant}', 't', {n}, now(), 1, '[]');
 INSERT INTO locus_store (item, tenant, namespace, key, created_at, updated_at)
   VALUES ({n}, '{tenant}', 'x', 'k', now(), now());
+INSERT INTO locus_audit (entry, tenant, recorded_at, who, method, result)
+  VALUES ({n}, '{tenant}', now(), 'w', 'commit', 'done');
+INSERT INTO locus_seals VALUES ('{tenant}', {n}, now(), 1, 1, 1, '', '');
 SELECT setval(pg_get_serial_sequence('locus_threads', 'thread'), 100),
   setval(pg_get_serial_sequence('locus_lines', 'line'), 100),
   setval(pg_get_serial_sequence('locus_store', 'item'), 100);
@@ -195,7 +202,7 @@ async def test_every_policy_is_needed_as_it_is(secured: Place) -> None:
     policies = await connection.fetch(
         "SELECT tablename, policyname FROM pg_policies WHERE tablename <> 'locus_roles'"
     )
-    assert len(policies) == 2 * len(KEYS) + 4
+    assert len(policies) == 2 * len(KEYS) + len(OWNED)
     unnoticed = []
     for table, policy in policies:
         for change in ("DROP POLICY {1} ON {0}", "ALTER POLICY {1} ON {0} USING (true)"):
@@ -238,6 +245,12 @@ async def test_a_table_without_its_row_security_is_found_and_restored(
     assert await find_leaks(secured) == []
 
 
+def test_every_table_with_rows_of_tenants_has_policies() -> None:
+    names = {it.removeprefix("locus_") for it in METADATA.tables}
+    assert names | {"search", "embeddings"} == {*row_security.TABLES, "settings"}
+    assert KEYS.keys() == {*row_security.TABLES}
+
+
 async def test_a_statement_without_a_tenant_fails(secured: Place) -> None:
     app = await secured.connect("locus_app")
     for table in KEYS:
@@ -266,6 +279,8 @@ REFUSED = (
     "UPDATE locus_writes SET line = 2",
     "INSERT INTO locus_embeddings VALUES (2, 1, '[1,2,3]')",
     "TRUNCATE locus_threads",
+    "DELETE FROM locus_audit",
+    "UPDATE locus_seals SET root = ''",
     "COPY locus_threads FROM STDIN",
     "INSERT INTO locus_settings VALUES ('x', 'y')",
     "UPDATE locus_roles SET tenant = 'globex'",
@@ -453,6 +468,24 @@ async def test_the_library_works_for_a_role_of_one_tenant(place: Place) -> None:
             await other.for_tenant("globex").save({"n": 1}, "t")
 
 
+async def test_calls_are_recorded_and_sealed(place: Place) -> None:
+    await asyncio.to_thread(row_security.enable, place.admin)
+    url = place.url("locus_app")
+    await use(url, "globex", audit="worker")
+    async with postgresql_checkpointer(url, state_type=dict, audit="worker") as root:
+        acme = root.for_tenant("acme")
+        await acme.save({"n": 1}, "t", checkpoint_id="v1")
+        mine, other = await acme.load("t"), await acme.load("t")
+        mine["n"], other["n"] = 2, 3
+        await acme.save(mine, "t", checkpoint_id="v2")
+        with pytest.raises(ConflictError):
+            await acme.save(other, "t", checkpoint_id="v3")
+        found = await acme.backend.list_entries(after=0, upto=10**6, limit=10)
+        assert [it.result for it in found] == ["done", "done", "ConflictError"]
+        assert await acme.backend.seal_entries() == 3
+        assert await acme.backend.list_audited() == ["acme"]
+
+
 async def test_tenants_share_connections_of_pgbouncer(place: Place, pgbouncer: Any) -> None:
     await asyncio.to_thread(row_security.enable, place.admin)
     url = pgbouncer.url(place.name, user="locus_app")
@@ -536,7 +569,6 @@ async def test_migrations_look_past_row_security(secured: Place) -> None:
     from alembic.migration import MigrationContext
 
     from locus_store.sql.schema.migrations import run_on
-    from locus_store.sql.schema.tables import METADATA
 
     def compare(connection: Any, _: Any) -> list[Any]:
         options = {"include_object": migrate.include_object, "include_name": migrate.include_name}
@@ -544,7 +576,6 @@ async def test_migrations_look_past_row_security(secured: Place) -> None:
             compare_metadata(MigrationContext.configure(connection, opts=options), sa.MetaData())
         )
 
-    assert METADATA.tables
     assert (
         await asyncio.to_thread(run_on, secured.admin, compare, prefix="locus_", schema=None) == []
     )
