@@ -188,7 +188,7 @@ def get_last_active_at(reads: Reads, thread_id: str) -> datetime:
     return at
 
 
-class Place(NamedTuple):
+class ListPlace(NamedTuple):
     """A place among the rows of ``select_page``."""
 
     active_at: datetime
@@ -196,9 +196,9 @@ class Place(NamedTuple):
     thread: int
 
 
-def make_place(at: datetime, *, with_ties: bool) -> Place:
+def make_place(at: datetime, *, with_ties: bool) -> ListPlace:
     """Return the place of a time, before or behind the threads that were last active then."""
-    return Place(cut_to_minute(at), at, 2**62 if with_ties else 0)
+    return ListPlace(cut_to_minute(at), at, 2**62 if with_ties else 0)
 
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from locus_store.sql.columns.types import now
-from locus_store.sql.threads.listing import GROWTH, Place, make_order, select_page
+from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
 from locus_store.sql.threads.statements import make_same_thread_condition
@@ -96,10 +96,10 @@ def _find_statuses(
     return found[: criteria.limit]
 
 
-def _parse_place(text: str) -> Place:
+def _parse_place(text: str) -> ListPlace:
     exact, thread = parse_place(text)
     is_key = thread.isascii() and thread.isdecimal() and len(thread) <= len(str(2**62)) - 1
-    return Place(cut_to_minute(exact), exact, int(thread) if is_key else 0)
+    return ListPlace(cut_to_minute(exact), exact, int(thread) if is_key else 0)
 
 
 def _make_conditions(reads: Reads, criteria: StatusesWanted) -> Iterator[sa.ColumnElement[bool]]:
