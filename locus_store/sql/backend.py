@@ -320,6 +320,14 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
         check_key(key)
         return await self._query(lambda it: archives.find_tagged(it, key, value), self._runner)
 
+    async def rewrite_thread(
+        self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    ) -> bool:
+        check_text("thread_id", thread_id)
+        return await self._write(
+            lambda it: archives.rewrite_thread(it, thread_id, change), thread_id=thread_id
+        )
+
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)
         return await self._write(lambda it: it.prune(thread_id), thread_id=thread_id)
