@@ -17,9 +17,10 @@ from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
-from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo, SqlTurns
+from locus_store.sql.threads.listing import SqlThreadInfo, SqlTurns
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.segments import Joining
+from locus_store.sql.threads.statuses import SqlSizes
 from locus_store.sql.threads.thread_rows import has_thread
 from locus_store.types import (
     Active,
