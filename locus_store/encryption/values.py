@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -74,6 +74,20 @@ class SealedChange(Change):
         return self._whole
 
 
+@dataclass(slots=True, kw_only=True)
+class SealedSave(Save):
+    """A save of which the storage learns no content."""
+
+    given: Save
+    """The save before it was sealed."""
+
+    sealing: Sealing
+
+    def with_id(self, checkpoint_id: str) -> Save:
+        """Seal the save again: what is sealed names the id."""
+        return self.sealing.seal_save(replace(self.given, checkpoint_id=checkpoint_id))
+
+
 @dataclass(frozen=True, slots=True)
 class Sealing:
     """Seals and opens what one tenant stores.
@@ -115,10 +129,10 @@ class Sealing:
         return self._seal_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
 
     def _seal_fields(
-        self, fields: Mapping[str, Any], place: Place, secret: frozenset[str] | set[str]
+        self, given: Mapping[str, Any], place: Place, secret: frozenset[str] | set[str]
     ) -> dict[str, Any]:
-        shown = {name: it for name, it in fields.items() if name not in secret}
-        hidden = {name: it for name, it in fields.items() if name in secret}
+        shown = {name: it for name, it in given.items() if name not in secret}
+        hidden = {name: it for name, it in given.items() if name in secret}
         if not hidden:
             return shown
         named = (*place, encode(shown).decode())
@@ -139,18 +153,18 @@ class Sealing:
         return self._open_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
 
     def _open_fields(
-        self, fields: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
+        self, found: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
     ) -> dict[str, Any]:
-        shown = {name: it for name, it in fields.items() if name != SEALED}
-        if self.required and (found := shown.keys() & secret):
+        shown = {name: it for name, it in found.items() if name != SEALED}
+        if self.required and (clear := shown.keys() & secret):
             raise EncryptionError(
-                f"the metadata {min(found)!r} of {place[1]!r} is stored in clear, and encryption "
+                f"the metadata {min(clear)!r} of {place[1]!r} is stored in clear, and encryption "
                 "is required here"
             )
-        if SEALED not in fields:
+        if SEALED not in found:
             return shown
         try:
-            sealed = base64.b64decode(fields[SEALED], validate=True)
+            sealed = base64.b64decode(found[SEALED], validate=True)
         except (TypeError, ValueError) as exc:
             raise IntegrityError("sealed metadata is not base64") from exc
         named = (*place, encode(shown).decode())
@@ -163,17 +177,13 @@ class Sealing:
         key, place = self.keys.current, (save.thread_id, save.namespace, save.checkpoint_id)
         metadata, labels = dict(save.metadata), dict(save.labels)
         digest = key.bind(save.change.tree.digest, *place, metadata, labels)
-
-        def again(other: Save) -> Save:
-            return self.seal_save(replace(save, checkpoint_id=other.checkpoint_id))
-
-        return replace(
-            save,
-            change=SealedChange(save.change, key, digest),
-            metadata=self.seal_metadata(metadata, "metadata", *place),
-            labels=self.seal_labels(labels, *place),
-            seal=again,
-        )
+        given = {it.name: getattr(save, it.name) for it in fields(Save)}
+        sealed = {
+            "change": SealedChange(save.change, key, digest),
+            "metadata": self.seal_metadata(metadata, "metadata", *place),
+            "labels": self.seal_labels(labels, *place),
+        }
+        return SealedSave(**given | sealed, given=save, sealing=self)
 
     def open_version(self, version: Version) -> Version:
         """Return a version with its metadata and labels."""

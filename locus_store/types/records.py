@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -179,13 +179,9 @@ class Save:
     """Registers the owner of the thread in the same transaction. The thread of another user raises
     ``NotOwnerError``."""
 
-    seal: Callable[[Save], Save] | None = None
-    """Encrypts a save again whose id is another one; ``None``: it is not encrypted."""
-
     def with_id(self, checkpoint_id: str) -> Save:
         """Return the same save of a version with another id."""
-        made = replace(self, checkpoint_id=checkpoint_id)
-        return made if self.seal is None else self.seal(made)
+        return replace(self, checkpoint_id=checkpoint_id)
 
 
 Outcome = Literal["head", "side", "same"]
