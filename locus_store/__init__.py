@@ -9,6 +9,7 @@ from locus_store.errors import (
     BackendError,
     ConflictError,
     ConnectionFailedError,
+    EncryptionError,
     IntegrityError,
     InvalidArgumentError,
     LocusStoreError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from locus_store.backends import *  # noqa: F403
     from locus_store.backends.postgresql.options import limit_staleness
     from locus_store.checkpointer import BaseCheckpointer
+    from locus_store.encryption import Encryption, KeyRing, LocalKeyRing
     from locus_store.messages import BaseMessageLog
     from locus_store.open import (
         Storage,
@@ -59,9 +61,13 @@ __all__ = [
     "CheckpointerCapabilities",
     "ConflictError",
     "ConnectionFailedError",
+    "Encryption",
+    "EncryptionError",
     "HeldTurn",
     "IntegrityError",
     "InvalidArgumentError",
+    "KeyRing",
+    "LocalKeyRing",
     "LocusStoreError",
     "LogInfo",
     "LogSnapshot",
@@ -104,6 +110,7 @@ _LAZY = {
     **dict.fromkeys(("Storage", "open_checkpointer", "open_message_log", "open_saver"), "open"),
     **dict.fromkeys(("open_sharded", "open_storage", "open_store"), "open"),
     "CheckpointSaver": "saver",
+    **dict.fromkeys(("Encryption", "KeyRing", "LocalKeyRing"), "encryption"),
     "BaseStore": "store",
     "HeldTurn": "turns",
     **dict.fromkeys(("CheckpointerCapabilities", "Tenant"), "types"),

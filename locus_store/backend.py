@@ -61,6 +61,7 @@ from locus_store.versions import (
     decode_state,
     erasing,
     generate_checkpoint_id,
+    has_digest,
     keep_state,
     reading,
     require_same,
@@ -232,6 +233,13 @@ class StorageBackend(ForTenants, Closing, ABC):
         Raises:
             ConnectionFailedError, SchemaError: As the first call.
         """
+
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
+        """Return whether a state of this digest is that of a version.
+
+        A backend that encrypts stores keyed digests of states.
+        """
+        return has_digest(version, digest)
 
     def limit_cache(self, max_bytes: int) -> None:
         """Remember so much of threads at most, from the next call on; see ``KNOWN_BYTES``."""
@@ -419,7 +427,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             if stored.version.mark == known.mark:
                 return keep_state(stored, kept)
             basis, size = (kept, known.tree), size + kept.state_bytes
-        work = partial(decode_state, stored, self.max_state_bytes, basis)
+        work = partial(decode_state, stored, self.max_state_bytes, basis, self.is_digest_of)
         try:
             state, tree = await run_off_loop(work, size)
         except IntegrityError:
@@ -772,6 +780,21 @@ class StoresThreads(StoresWrites):
             (sequence, chain, payload), ascending, of no version above ``last``; of whole chains
             from their beginning, hidden versions among them.
         """
+
+    async def rewrite_thread(
+        self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    ) -> bool:
+        """Replace what is stored of a live thread, in its place and in one transaction.
+
+        Args:
+            thread_id: The thread.
+            change: Returns it with other payloads, digests, text and metadata; all ids, numbers
+                and times are those that it was given.
+
+        Returns:
+            ``False``: there is no such thread.
+        """
+        raise UnsupportedError(f"{type(self).__name__} does not rewrite threads: {thread_id!r}")
 
     @abstractmethod
     async def prune(self, thread_id: str) -> int:

@@ -12,6 +12,7 @@ LocusStoreError
 ├── BackendError            the backend failed; the driver's error is __cause__
 ├── OutcomeUnknownError     a call of an effect may have been made; a person decides (effect)
 ├── IntegrityError          stored data is damaged
+│   └── EncryptionError     a key is missing, or data is in clear where that is refused
 ├── InvalidArgumentError    an id, option or URL is not valid (ValueError)
 └── MissingExtraError       a driver is not installed; names the pip command (ImportError)
 
@@ -100,6 +101,10 @@ class OutcomeUnknownError(LocusStoreError):
 
 class IntegrityError(LocusStoreError):
     """Stored data is damaged and does not give the state that was saved; restore a backup."""
+
+
+class EncryptionError(IntegrityError):
+    """A key is missing, or stored data is in clear, or another tenant's, where that is refused."""
 
 
 class InvalidArgumentError(LocusStoreError, ValueError):

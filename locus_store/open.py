@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from typing_extensions import Unpack
 
@@ -20,6 +21,7 @@ from locus_store.messages import BaseMessageLog
 from locus_store.saver import CheckpointSaver
 from locus_store.types.arguments import did_you_mean, is_path, make_not_a_url_error
 from locus_store.types.options import (
+    URL_EXTRAS,
     CheckpointOptions,
     read_options,
     read_query,
@@ -105,10 +107,6 @@ HANDED_IN = {
 """Folder to the options whose objects have a place of their own, beside which a URL has none."""
 
 
-_IN_MEMORY: WeakKeyDictionary[StorageBackend, BaseStore] = WeakKeyDictionary()
-"""The store of each backend in memory, which all storages over it share."""
-
-
 class Storage(Closing):
     """A storage: a backend, and each contract over its connections.
 
@@ -168,8 +166,9 @@ class Storage(Closing):
             raise UnsupportedError(f"there is no store beside a {type(self.backend).__name__}")
         options = {"dimension": dimension, "metric": metric, "embed": embed}
         if kind.__name__ == TECHNOLOGIES["memory"].store:
-            return _store_in_memory(self.backend, kind, options)
-        made: BaseStore = kind(backend=self.backend, **options)
+            find = import_module("locus_store.backends.memory.store").find_store
+            return cast("BaseStore", find(self.backend, partial(self._make, kind, options)))
+        made: BaseStore = self._make(kind, {"backend": self.backend, **options})
         self._made.add(made)
         return made
 
@@ -180,16 +179,20 @@ class Storage(Closing):
             UnsupportedError: The storage keeps no message logs.
         """
         made: BaseMessageLog
+        options = {"backend": self.backend, "ttl_seconds": ttl_seconds}
         if isinstance(self.backend, DocumentBackend):
-            made = DocumentMessageLog(self.backend, owns=False, ttl_seconds=ttl_seconds)
+            made = self._make(DocumentMessageLog, {**options, "owns": False})
         elif isinstance(self.backend, HasShards):
             made = _make_sharded_log(self.backend, ttl_seconds, owns=False)
         elif kind := self._class_of("messages"):
-            made = kind(backend=self.backend, ttl_seconds=ttl_seconds)
+            made = self._make(kind, options)
         else:
             raise UnsupportedError(f"{type(self.backend).__name__} keeps no message logs")
         self._made.add(made)
         return made
+
+    def _make(self, kind: Any, options: Mapping[str, Any]) -> Any:
+        return _make(kind, {**options, "encryption": getattr(self.backend, "encryption", None)})
 
     def _class_of(self, part: Part) -> Any:
         """Return the class of the backend's technology, or of one that it extends."""
@@ -215,16 +218,6 @@ def _make_sharded_log(backend: Any, ttl_seconds: float | None, *, owns: bool) ->
     logs = [Storage(it).messages(ttl_seconds=ttl_seconds) for it in backend.shards]
     made: BaseMessageLog = kind(backend, logs, owns=owns)
     return made
-
-
-def _store_in_memory(backend: StorageBackend, kind: Any, options: Mapping[str, Any]) -> BaseStore:
-    found = _IN_MEMORY.setdefault(backend, kind(**options))
-    if options["dimension"] not in {None, found.dimension}:
-        raise InvalidArgumentError(
-            f"dimension={options['dimension']}: this storage has a store in memory already, of"
-            f" dimension {found.dimension}"
-        )
-    return found
 
 
 def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
@@ -259,7 +252,14 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
     of_checkpoints, others = split_options(CheckpointOptions, _read(str(url), folder, options))
     module = import_module(f"locus_store.backends.{folder}.backend")
     kind = getattr(module, TECHNOLOGIES[folder].backend)
-    return Storage(kind(**others), **of_checkpoints)
+    return Storage(_make(kind, others), **of_checkpoints)
+
+
+def _make(kind: Any, options: Mapping[str, Any]) -> Any:
+    """Return an object of a class, which encrypts if ``encryption`` is among its options."""
+    if options.get("encryption") is not None:
+        return import_module("locus_store.encryption").create(kind, **options)
+    return kind(**{name: it for name, it in options.items() if name != "encryption"})
 
 
 def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) -> Storage:
@@ -275,6 +275,8 @@ def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) ->
     """
     check_urls(urls)
     of_checkpoints, others = split_options(CheckpointOptions, options)
+    if "encryption" in others or any("encryption=" in it for it in urls):
+        raise UnsupportedError("a set of shards has no encryption yet: encrypt databases, one each")
     for name in {it for names in HANDED_IN.values() for it in names} & others.keys():
         raise InvalidArgumentError(f"{name}= leads to one database; give the URL of each shard")
     each = [open_storage(url, **others) for url in urls]
@@ -372,11 +374,10 @@ def _alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     if url.startswith(SHARDED):
         return _alone_sharded(url, part, options)
     folder = _folder_of(url)
-    found = _read(url, folder, options)
-    of_checkpoints, given = split_options(CheckpointOptions, found)
+    of_checkpoints, given = split_options(CheckpointOptions, _read(url, folder, options))
     if part == "messages":
         given["ttl_seconds"] = of_checkpoints.get("ttl_seconds")
-    return _class_in(folder, part)(**given)
+    return _make(_class_in(folder, part), given)
 
 
 def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> BaseMessageLog:
@@ -409,7 +410,7 @@ def list_options(url: str) -> frozenset[str]:
     if str(url).startswith(SHARDED):
         return frozenset.intersection(*map(list_options, split_urls(str(url))))
     known = _options_in(_folder_of(str(url))).URL_OPTIONS
-    return frozenset(read_options(known).keys() | read_options(CheckpointOptions).keys())
+    return frozenset().union(*map(read_options, (known, *URL_EXTRAS)))
 
 
 # --- URLs
@@ -429,7 +430,7 @@ def _read(url: str, folder: str, options: Mapping[str, Any]) -> dict[str, Any]:
             break
     else:
         place, query = technology.place(url)
-    return {**place, **read_query((technology.URL_OPTIONS, CheckpointOptions), query), **options}
+    return {**place, **read_query((technology.URL_OPTIONS, *URL_EXTRAS), query), **options}
 
 
 def _place_beside(

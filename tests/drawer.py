@@ -16,6 +16,9 @@ class Drawer(Documents):
         self.path = path
         self.run("CREATE TABLE IF NOT EXISTS documents (key PRIMARY KEY, tag, content)")
 
+    def __repr__(self):
+        return f"Drawer({str(self.path)!r})"
+
     def run(self, statement, *values):
         with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             return connection.execute(statement, values).fetchall()

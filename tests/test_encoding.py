@@ -330,7 +330,7 @@ def test_every_flipped_bit_of_a_frame_is_noticed(body: bytes) -> None:
 
 
 def varint(number: int) -> bytes:
-    return encoding._varint(number)
+    return encoding.make_varint(number)
 
 
 def with_checksum(frame: bytes) -> bytes:

@@ -13,6 +13,7 @@ from locus_store.backends.options import CheckpointerOptions
 from locus_store.open import TECHNOLOGIES, list_options
 from locus_store.types.options import (
     IN_PYTHON,
+    URL_EXTRAS,
     CheckpointOptions,
     fill_defaults,
     read_options,
@@ -44,9 +45,8 @@ def test_every_default_is_a_value_that_is_taken_and_every_option_has_a_meaning(f
 
 def test_the_options_that_type_checkers_know_of_a_url_are_those_of_all_technologies() -> None:
     taken = {name for folder in TECHNOLOGIES for name in read_options(options(folder))}
-    assert (
-        taken | read_options(CheckpointOptions).keys() == CheckpointerOptions.__annotations__.keys()
-    )
+    taken |= {name for kind in URL_EXTRAS for name in read_options(kind)}
+    assert taken == CheckpointerOptions.__annotations__.keys()
 
 
 @pytest.mark.parametrize(

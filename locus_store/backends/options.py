@@ -75,6 +75,7 @@ class BackendOptions(TypedDict, total=False):
     token: str | None
     timeout: float
     max_state_bytes: int
+    encryption: Any
 
 
 class CheckpointerOptions(BackendOptions, total=False):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from locus_store import __version__
-from locus_store.cli import row_security, running  # noqa: F401  (they register their commands)
+from locus_store.cli import keys, row_security, running  # noqa: F401  (they register commands)
 from locus_store.cli.audit import audit
 from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db, oci, shards

@@ -46,8 +46,8 @@ class AuditedOptions(UrlOptions):
         async def asked() -> list[T]:
             async with open_backend(self.url) as backend:
                 audited = _require_audit(backend)
-                named = [self.tenant] if self.tenant else await audited.list_audited()
-                done = await work(audited, named)
+                tenants = [self.tenant] if self.tenant else await audited.list_audited()
+                done = await work(audited, tenants)
                 if not done:
                     raise NotFoundError("no call is recorded; open the storage with audit='a name'")
                 return done
@@ -85,31 +85,33 @@ def verify(
         log = files.FileLog(file, public_key)
         found = [run(_verify(log, log.about["tenant"], log.about["store"], anchors))]
     else:
-        found = at.ask(lambda backend, named: _verify_all(backend, named, anchors))
+        found = at.ask(lambda backend, tenants: _verify_all(backend, tenants, anchors))
     if at.as_json:
         put_json(found)
     else:
-        for it in found:
-            _print(it)
+        for check in found:
+            _print(check)
     if any(it["problem"] for it in found):
         raise typer.Exit(PROBLEMS)
 
 
-def _print(found: dict[str, Any]) -> None:
-    about = f"tenant {found['tenant']!r}: "
-    if found["problem"]:
-        note(about + found["problem"])
+def _print(check: dict[str, Any]) -> None:
+    about = f"tenant {check['tenant']!r}: "
+    if check["problem"]:
+        note(about + check["problem"])
         return
-    calls, seals = format_count(found["entries"], "call"), format_count(found["seals"], "seal")
-    print_line(f"{about}{calls} in {seals}, {found['unsealed']:,} not sealed yet")
+    calls, seals = format_count(check["entries"], "call"), format_count(check["seals"], "seal")
+    print_line(f"{about}{calls} in {seals}, {check['unsealed']:,} not sealed yet")
 
 
-async def _verify_all(backend: Any, named: list[str], anchors: str | None) -> list[dict[str, Any]]:
-    store, tenants = backend.store_id, dict.fromkeys(named)
+async def _verify_all(
+    backend: Any, tenants: list[str], anchors: str | None
+) -> list[dict[str, Any]]:
+    store, names = backend.store_id, dict.fromkeys(tenants)
     if anchors is not None:
         files = importlib.import_module("locus_store.transfer.audit")
-        tenants |= {it.tenant: None for it in await files.read_anchors(anchors, store)}
-    found = [await _verify(backend.for_tenant(it), it, store, anchors) for it in tenants]
+        names |= {it.tenant: None for it in await files.read_anchors(anchors, store)}
+    found = [await _verify(backend.for_tenant(it), it, store, anchors) for it in names]
     return [it for it in found if it["problem"] or it["entries"] or it["unsealed"]]
 
 
@@ -172,9 +174,9 @@ def anchor(
         raise InvalidArgumentError("pass a file, a URL or --command")
     files = importlib.import_module("locus_store.transfer.audit")
 
-    async def anchored(backend: Any, named: list[str]) -> list[Any]:
+    async def anchored(backend: Any, tenants: list[str]) -> list[Any]:
         made = []
-        for tenant in named:
+        for tenant in tenants:
             log = backend.for_tenant(tenant)
             await log.seal_entries()
             if (seal := await log.read_last_seal()) is None:

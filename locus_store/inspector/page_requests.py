@@ -105,11 +105,11 @@ class Query:
             return None
         try:
             found = datetime.fromisoformat(text)
-        except ValueError as exc:
+            return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        except (ValueError, OverflowError) as exc:
             raise InvalidArgumentError(
                 f"{name}={text[:40]!r} is not a time; write it as 2026-01-31T12:00"
             ) from exc
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 _DECODERS: Final[dict[str, Callable[[str], str]]] = {

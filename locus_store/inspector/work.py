@@ -171,7 +171,7 @@ class States:
             if stored is None:
                 return None
             state, size = await asyncio.to_thread(
-                decode_state_alone, stored, backend.max_state_bytes
+                decode_state_alone, stored, backend.max_state_bytes, backend.is_digest_of
             )
             seen = Seen(stored.version, state, size)
         self._kept.put((backend.tenant, seen.version.mark), seen, seen.size)

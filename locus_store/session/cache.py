@@ -73,6 +73,9 @@ class StateCache(ABC):
     needs_no_loop: bool = False
     """See ``ForTenants``."""
 
+    leaves_process: bool = True
+    """Entries are kept outside of this process. Refused for an encrypted storage."""
+
     @abstractmethod
     async def get(self, key: str) -> CachedState | None:
         """Return an entry and renew its time to live; ``None`` if there is none."""
@@ -105,6 +108,7 @@ class LocalCache(StateCache):
 
     moves_between_threads = True
     needs_no_loop = True
+    leaves_process = False
 
     def __init__(
         self,

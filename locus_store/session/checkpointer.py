@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import check_keep_last
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, make_sync_wrapper
@@ -116,6 +116,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         self._owners = Owners(lambda: self.backend, self._reads.verify_seconds, self.user_id_type)
         if isinstance(backend, StorageBackend):
             _ = self.log, self._owners.threads  # refused if it keeps no messages or users
+            _ = None if callable(cache) else self.cache  # refused if it would hold states in clear
 
     @cached_property
     def backend(self) -> StorageBackend:
@@ -127,7 +128,13 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     def cache(self) -> StateCache | None:
         """The cache of states, if there is one."""
         _, cache = self._given
-        return cache() if callable(cache) else cache
+        found = cache() if callable(cache) else cache
+        if found is not None and found.leaves_process and hasattr(self.backend, "encryption"):
+            raise UnsupportedError(
+                f"a {type(found).__name__} would hold the states of an encrypted storage in clear; "
+                "use a LocalCache, or none"
+            )
+        return found
 
     @cached_property
     def log(self) -> BaseMessageLog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,8 +29,11 @@ from locus_store.types import (
 )
 from locus_store.types.thread_info import require_user_id
 from locus_store.values.filters import has_value, is_found
-from locus_store.versions.archives import compute_last_active_at, make_occupied_error
+from locus_store.versions.archives import compute_last_active_at, cut_to_minute, make_occupied_error
 from locus_store.versions.segments import fill_payloads
+
+_CONTENT = ("payload", "digest", "metadata", "labels")
+"""The columns of a version that ``rewrite_thread`` replaces."""
 
 _LOG = ("namespace", "revision", "last_sequence", "changed_at")
 _RECORD = (
@@ -211,7 +214,9 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
         raise make_occupied_error(thread.thread_id, "written")
     threads = it.tables.threads
     which = threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread.thread_id
+    minute = cut_to_minute(thread.active_at)
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
+    values[threads.c.active_at] = minute
     it.connection.execute(threads.update().where(*which).values(values))
     key = it.connection.execute(sa.select(threads.c.thread).where(*which)).scalar_one()
     message_log.restore(it, key, thread.logs, thread.messages)
@@ -223,6 +228,50 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
         .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread.thread_id)
         .values(updated_at=compute_last_active_at(thread))
     )
+
+
+def rewrite_thread(
+    it: Repository, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+) -> bool:
+    """See ``StoresThreads.rewrite_thread``."""
+    it.lock(thread_id)
+    old = read_thread(it, thread_id)
+    if old is None:
+        return False
+    made = change(old)
+    threads, lines = it.tables.threads, it.tables.lines
+    key = it.connection.execute(sa.select(threads.c.thread).where(*it.is_thread(thread_id)))
+    message_log.rewrite(it, key.scalar_one(), made.messages)
+    of_thread = lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
+    keys = dict(
+        it.connection.execute(sa.select(lines.c.namespace, lines.c.line).where(*of_thread)).all()
+    )
+    for line in made.lines:
+        _rewrite_line(it, keys[line.namespace], line)
+        if (stored := it.find(thread_id, line.namespace)) is not None:
+            versions.settle(it, stored)
+            it.update(stored)
+    return True
+
+
+def _rewrite_line(it: Repository, line: int, made: ArchivedLine) -> None:
+    """Replace the contents of a line's rows; their payloads leave the segments."""
+    t = it.tables
+    it.unindex([line])
+    it.connection.execute(t.segments.delete().where(t.segments.c.line == line))
+    records = [
+        {"line": line, "text": None}
+        | {name: getattr(one, name) for name in ("sequence", *_CONTENT)}
+        for one in made.records
+    ]
+    pending.update_each(it, t.checkpoints, ("line", "sequence"), records)
+    names = ("line", "checkpoint_id", "task_id", "idx")
+    rows = [pending.make_row(line, one.checkpoint_id, one.write) for one in made.writes]
+    writes = [{name: row[name] for name in (*names, "payload")} for row in rows]
+    pending.update_each(it, t.writes, names, writes)
+    it.seen_records.clear()
+    if it.has_index:
+        it.index_line(line)
 
 
 def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> None:

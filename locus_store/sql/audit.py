@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from locus_store.runtime.background import Background
     from locus_store.runtime.gathering import PerLoop
-    from locus_store.sql.connections.backend import Translation
-    from locus_store.sql.connections.database import Database
     from locus_store.sql.threads.repository import Repository
     from locus_store.sql.threads.statements import Scope
 
@@ -89,7 +87,7 @@ def make_audit(options: Mapping[str, Any]) -> Audit | None:
 
 
 @dataclass(slots=True)
-class Call:
+class RecordedCall:
     """A call of a method, as far as its row says."""
 
     audit: Audit
@@ -106,7 +104,7 @@ class Call:
             return
         is_side = isinstance(result, Written) and result.outcome == "side"
         detail = {**self.detail, **_describe_result(result)}
-        made = Call(self.audit, self.who, self.method, thread_id or self.thread_id, detail)
+        made = RecordedCall(self.audit, self.who, self.method, thread_id or self.thread_id, detail)
         made.write(connection, scope, "side" if is_side else DONE)
 
     def make_values(self) -> dict[str, Any]:
@@ -142,13 +140,13 @@ def _dump(detail: Mapping[str, Any]) -> str | None:
 _encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
-_call: ContextVar[Call | None] = ContextVar("locus_store_audited_call", default=None)
+_call: ContextVar[RecordedCall | None] = ContextVar("locus_store_audited_call", default=None)
 
 
-def get_call(database: Database) -> Call | None:
-    """Return the call that is under way on a database, if it is recorded."""
+def get_call(audit: Audit | None) -> RecordedCall | None:
+    """Return the call that is under way on a storage, if it is recorded."""
     call = _call.get()
-    return call if call is not None and call.audit is database.audit else None
+    return call if call is not None and call.audit is audit else None
 
 
 # --- which methods, and what is said of them
@@ -202,7 +200,7 @@ def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[.
     @wraps(method)
     async def run_method(self: Any, *args: Any, **kwargs: Any) -> Any:
         backend = getattr(self, "backend", self)
-        outer = get_call(backend.shared.database)
+        outer = get_call(backend.shared.database.audit)
         if outer is not None and reads:
             return await method(self, *args, **kwargs)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -224,17 +222,17 @@ def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[.
     return run_method
 
 
-def _describe(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+def _describe(arguments: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Return the thread and the ids among a method's arguments; never a value."""
-    if (save := given.get("save")) is not None:
+    if (save := arguments.get("save")) is not None:
         detail = {"checkpoint_id": save.checkpoint_id}
         return save.thread_id, detail | ({"namespace": save.namespace} if save.namespace else {})
-    subject = next((given[it] for it in _SUBJECTS if it in given), None)
-    found = {it: given.get(it) or getattr(subject, it, None) for it in _IDS}
-    detail = {name: it for name, it in found.items() if it}
-    if changes := given.get("changes"):
+    subject = next((arguments[it] for it in _SUBJECTS if it in arguments), None)
+    found = {name: arguments.get(name) or getattr(subject, name, None) for name in _IDS}
+    detail = {name: value for name, value in found.items() if value}
+    if changes := arguments.get("changes"):
         detail["items"] = [[*it.namespace, it.key] for it in changes if isinstance(it, Change)]
-    if names := given.get("names"):
+    if names := arguments.get("names"):
         detail["items"] = [[*namespace, key] for namespace, key in names]
     if puts := getattr(subject, "puts", None):
         detail["messages"] = len(puts)
@@ -242,7 +240,7 @@ def _describe(given: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
         detail["also"] = [[it.thread_id, it.namespace] for it in also]
     if cut := getattr(subject, "cut", None):
         detail["cut"] = cut.kind
-    thread_id = given.get("thread_id") or given.get("dest_thread_id")
+    thread_id = arguments.get("thread_id") or arguments.get("dest_thread_id")
     return thread_id or getattr(subject, "thread_id", None), detail
 
 
@@ -277,19 +275,19 @@ class SqlAudit:
     """The part of a backend that records calls by themselves, and seals entries."""
 
     _background: PerLoop[Background]
-    _database: Database
+    _database: Any
     _runner: Any
-    _translating: Callable[[], Translation]
+    _translating: Callable[[], Any]
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
 
-    def make_call(self, method: str, thread_id: str | None, detail: dict[str, Any]) -> Call:
+    def make_call(self, method: str, thread_id: str | None, detail: dict[str, Any]) -> RecordedCall:
         """Return a call by the one who acts now."""
         audit = self._database.audit
         assert audit is not None  # noqa: S101  (calls are recorded)
-        return Call(audit, get_actor() or audit.who, method, thread_id, detail)
+        return RecordedCall(audit, get_actor() or audit.who, method, thread_id, detail)
 
-    async def record_alone(self, call: Call, result: str) -> None:
+    async def record_alone(self, call: RecordedCall, result: str) -> None:
         """Write the row of a call in a transaction of its own."""
         database = self._database
 
@@ -300,7 +298,7 @@ class SqlAudit:
         with self._translating():
             await self._runner.write(write)
 
-    async def record_refusal(self, call: Call, result: str) -> None:
+    async def record_refusal(self, call: RecordedCall, result: str) -> None:
         """Write the row of a call that was refused; a failure is logged."""
         try:
             check_text("thread_id", call.thread_id or "-")
@@ -357,81 +355,93 @@ class SqlAudit:
     async def list_audited(self) -> list[str]:
         """Return the tenants that have entries or seals."""
 
-        def read(it: Repository) -> list[str]:
-            it.see_all_tenants()
-            found = (sa.select(table.c.tenant) for table in (it.tables.audit, it.tables.seals))
-            return sorted(it.connection.execute(sa.union(*found)).scalars())
+        def read(repository: Repository) -> list[str]:
+            repository.see_all_tenants()
+            tables = repository.tables
+            found = (sa.select(it.c.tenant) for it in (tables.audit, tables.seals))
+            return sorted(repository.connection.execute(sa.union(*found)).scalars())
 
         return await self._query(read, self._runner)
 
 
-def _list_seals(it: Repository, after: int, limit: int) -> list[Seal]:
-    seals = it.tables.seals
-    query = sa.select(seals).where(seals.c.tenant == it.scope.tenant, seals.c.number > after)
-    rows = it.connection.execute(query.order_by(seals.c.number).limit(limit))
+def _list_seals(repository: Repository, after: int, limit: int) -> list[Seal]:
+    seals = repository.tables.seals
+    query = sa.select(seals).where(
+        seals.c.tenant == repository.scope.tenant, seals.c.number > after
+    )
+    rows = repository.connection.execute(query.order_by(seals.c.number).limit(limit))
     return [Seal(**row._mapping) for row in rows]  # noqa: SLF001  (of the interface)
 
 
-def _read_last_seal(it: Repository) -> Seal | None:
-    seals = it.tables.seals
-    query = sa.select(seals).where(seals.c.tenant == it.scope.tenant)
-    row = it.connection.execute(query.order_by(seals.c.number.desc()).limit(1)).first()
+def _read_last_seal(repository: Repository) -> Seal | None:
+    seals = repository.tables.seals
+    query = sa.select(seals).where(seals.c.tenant == repository.scope.tenant)
+    row = repository.connection.execute(query.order_by(seals.c.number.desc()).limit(1)).first()
     return None if row is None else Seal(**row._mapping)  # noqa: SLF001  (of the interface)
 
 
-def _list_entries(it: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
-    c = it.tables.audit.c
+def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
+    c = repository.tables.audit.c
     query = sa.select(*(c[name] for name in AuditEntry._fields)).where(
-        c.tenant == it.scope.tenant, c.entry > after, c.entry <= upto
+        c.tenant == repository.scope.tenant, c.entry > after, c.entry <= upto
     )
-    return [AuditEntry(*row) for row in it.connection.execute(query.order_by(c.entry).limit(limit))]
+    return [
+        AuditEntry(*row)
+        for row in repository.connection.execute(query.order_by(c.entry).limit(limit))
+    ]
 
 
-def find_unsealed(it: Repository) -> tuple[Seal | None, int, list[AuditEntry]] | None:
+def find_unsealed(repository: Repository) -> tuple[Seal | None, int, list[AuditEntry]] | None:
     """Return the last seal, the oldest transaction, and entries that no seal has; or ``None``."""
-    oldest = it.read_oldest_transaction()
-    window = _read_window(it)
+    oldest = repository.read_oldest_transaction()
+    window = _read_window(repository)
     found: list[AuditEntry] = []
     after = window.floor
-    while len(found) < MOST_SEALED and (page := _list_entries(it, after, LAST, MOST_SEALED)):
+    while len(found) < MOST_SEALED and (
+        page := _list_entries(repository, after, LAST, MOST_SEALED)
+    ):
         found += [one for one in page if not window.has(one.entry)]
         after = page[-1].entry
     return (window.last, oldest, found[:MOST_SEALED]) if found else None
 
 
-def _read_window(it: Repository) -> Window:
+def _read_window(repository: Repository) -> Window:
     """Return the last seals, as far as the next one depends on them."""
-    c, window, last = it.tables.seals.c, Window(), _read_last_seal(it)
+    c, window, last = repository.tables.seals.c, Window(), _read_last_seal(repository)
     if last is not None:
         ended = sa.select(sa.func.max(c.number)).where(
-            c.tenant == it.scope.tenant, c.newest <= last.oldest
+            c.tenant == repository.scope.tenant, c.newest <= last.oldest
         )
-        first = it.connection.execute(ended).scalar() or 1
+        first = repository.connection.execute(ended).scalar() or 1
         while window.last is None or window.last.number < last.number:
-            for seal in _list_seals(it, window.last.number if window.last else first - 1, 1):
+            for seal in _list_seals(
+                repository, window.last.number if window.last else first - 1, 1
+            ):
                 window.add(seal)
     return window
 
 
 def put_seal(
-    it: Repository, *, before: Seal | None, oldest: int, highest: int, leaves: bytes
+    repository: Repository, *, before: Seal | None, oldest: int, highest: int, leaves: bytes
 ) -> bool:
     """Put a seal behind another one; ``False``: another process has done so."""
-    c = it.tables.seals.c
-    last = sa.select(sa.func.max(c.number)).where(c.tenant == it.scope.tenant)
+    c = repository.tables.seals.c
+    last = sa.select(sa.func.max(c.number)).where(c.tenant == repository.scope.tenant)
     number = before.number if before else 0
-    if (it.connection.execute(last).scalar() or 0) != number:
+    if (repository.connection.execute(last).scalar() or 0) != number:
         return False
     seal = Seal(
-        tenant=it.scope.tenant,
+        tenant=repository.scope.tenant,
         number=number + 1,
-        sealed_at=it.connection.execute(sa.select(now())).scalar_one(),
+        sealed_at=repository.connection.execute(sa.select(now())).scalar_one(),
         highest=highest,
         oldest=oldest,
-        newest=it.read_own_transaction(),
+        newest=repository.read_own_transaction(),
         leaves=leaves,
     )
     values = {name: getattr(seal, name) for name in c.keys()}  # noqa: SIM118  (no dict)
     root = seal.compute_root(before)
-    it.connection.execute(it.tables.seals.insert().values(**values | {"root": root}))
+    repository.connection.execute(
+        repository.tables.seals.insert().values(**values | {"root": root})
+    )
     return True

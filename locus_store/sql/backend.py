@@ -17,9 +17,10 @@ from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
-from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo, SqlTurns
+from locus_store.sql.threads.listing import SqlThreadInfo, SqlTurns
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.segments import Joining
+from locus_store.sql.threads.statuses import SqlSizes
 from locus_store.sql.threads.thread_rows import has_thread
 from locus_store.types import (
     Active,
@@ -318,6 +319,14 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         check_key(key)
         return await self._query(lambda it: archives.find_tagged(it, key, value), self._runner)
+
+    async def rewrite_thread(
+        self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    ) -> bool:
+        check_text("thread_id", thread_id)
+        return await self._write(
+            lambda it: archives.rewrite_thread(it, thread_id, change), thread_id=thread_id
+        )
 
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)

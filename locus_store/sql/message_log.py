@@ -301,6 +301,14 @@ def restore(
     pending.insert(it, it.tables.messages, [_archived_row(thread, entry) for entry in messages])
 
 
+def rewrite(it: Repository, thread: int, messages: Sequence[ArchivedMessage]) -> None:
+    """Replace the contents of a thread's messages, which keep their numbers."""
+    keys = ("thread", "namespace", "sequence")
+    rows = [_archived_row(thread, entry) for entry in messages]
+    changed = [{name: row[name] for name in (*keys, *CHANGED)} for row in rows]
+    pending.update_each(it, it.tables.messages, keys, changed)
+
+
 def _archived_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
     row = {name: getattr(entry, name) for name in MESSAGE[:-1]}
     text = None if entry.text is None else escape_text(entry.text)

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from locus_store.errors import ConflictError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql.audit import OF_STORE, READS_OF_STORE, Call, get_call, record_calls
+from locus_store.sql.audit import OF_STORE, READS_OF_STORE, RecordedCall, get_call, record_calls
 from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, run_joined
 from locus_store.sql.item_columns import StoreContext
 from locus_store.sql.items import Items, Outcome
@@ -189,12 +189,12 @@ class SqlStore(BaseStore):
         return await self._change(lambda it: body(self._items(it, context)))
 
     async def _write(self, body: Callable[[Items], T]) -> T:
-        call = get_call(self._shared.database)
+        call = get_call(self._shared.database.audit)
 
-        def write(it: Items) -> T:
-            result = body(it)
+        def write(items: Items) -> T:
+            result = body(items)
             if call is not None:
-                call.record(it.connection, it.context.scope, result)
+                call.record(items.connection, items.context.scope, result)
             return result
 
         with self._shared.translating():
@@ -278,7 +278,7 @@ class SqlStore(BaseStore):
         return outcome
 
     def _note_call(self, changes: Sequence[Change]) -> Sequence[Change]:
-        call = get_call(self._shared.database)
+        call = get_call(self._shared.database.audit)
         return changes if call is None else _Changes(changes, call)
 
     def read(self, names: Sequence[Name]) -> Awaitable[list[StoreItem | None]]:
@@ -331,17 +331,17 @@ class ServerStore(SqlStore):
 class _Changes(list[Change]):
     """Changes of a call that is recorded."""
 
-    def __init__(self, changes: Sequence[Change], call: Call) -> None:
+    def __init__(self, changes: Sequence[Change], call: RecordedCall) -> None:
         super().__init__(changes)
         self.call = call
 
 
-def _apply(it: Items, batches: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+def _apply(items: Items, batches: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
     """Apply batches of changes, and record the calls that are recorded."""
-    outcomes = it.apply(batches, waits=waits)
+    outcomes = items.apply(batches, waits=waits)
     for batch, outcome in zip(batches, outcomes, strict=True):
         if isinstance(batch, _Changes) and isinstance(outcome, list):
-            batch.call.record(it.connection, it.context.scope, outcome)
+            batch.call.record(items.connection, items.context.scope, outcome)
     return outcomes
 
 

@@ -21,6 +21,7 @@ from locus_store.errors import IntegrityError
 from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
 from locus_store.types import PendingWrite, Version
+from locus_store.types.thread_info import DescribesThreads
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
 from locus_store.versions.sizes import (
     INTERRUPT,
@@ -237,14 +238,14 @@ async def _read_writes(
 
 
 def _list_writers(
-    versions: Sequence[Version], found: Mapping[str, Sequence[PendingWrite]]
+    versions: Sequence[Version], writes: Mapping[str, Sequence[PendingWrite]]
 ) -> dict[str, list[Writer]]:
     """Return the writers of versions, without those that a rewind saved again below themselves."""
     steps = {it.checkpoint_id: it.metadata.get("step") for it in versions}
     return {
         it.checkpoint_id: [
             _writer(write)
-            for write in found.get(it.parent_id, ())
+            for write in writes.get(it.parent_id, ())
             if write.idx >= 0 and not is_bookkeeping(write.channel)
         ]
         for it in versions
@@ -274,7 +275,7 @@ LOOKED_AT: Final = 2_000
 
 
 async def list_statuses(
-    backend: StorageBackend, log: BaseMessageLog | None, wanted: StatusesWanted
+    backend: StorageBackend, log: BaseMessageLog | None, criteria: StatusesWanted
 ) -> list[ThreadStatus]:
     """Return the threads that meet the conditions, the most recently active first.
 
@@ -284,42 +285,43 @@ async def list_statuses(
     Args:
         backend: The storage.
         log: The message log beside it, if there is one.
-        wanted: The conditions.
+        criteria: The conditions.
 
     Raises:
-        InvalidArgumentError, NotFoundError: There is no place ``wanted.after``.
+        InvalidArgumentError, NotFoundError: There is no place ``criteria.after``.
     """
     if isinstance(backend, ListsStatuses):
-        return await backend.find_statuses(wanted)
+        return await backend.find_statuses(criteria)
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def read(thread_id: str, active_at: datetime | None = None) -> ThreadStatus:
         async with gate:
             return await _read_status(backend, log, thread_id, active_at)
 
-    if wanted.thread_ids is not None:
-        named = await asyncio.gather(*map(read, wanted.thread_ids))
-        return [it for it in named if wanted.takes(it)][: wanted.limit]
+    if criteria.thread_ids is not None:
+        named = await asyncio.gather(*map(read, criteria.thread_ids))
+        return [it for it in named if criteria.takes(it)][: criteria.limit]
     found: list[ThreadStatus] = []
-    lists, after = needs(backend, ListsThreads), wanted.after
+    lists, after = needs(backend, ListsThreads), criteria.after
     for _ in range(0, LOOKED_AT, PAGE):
-        page = await lists.recent(PAGE, wanted.pattern, after=after)
+        page = await lists.recent(PAGE, criteria.pattern, after=after)
         read_page = await asyncio.gather(*(read(it.thread_id, it.active_at) for it in page))
-        found += [it for it in read_page if wanted.takes(it)]
-        if len(page) < PAGE or len(found) >= wanted.limit:
+        found += [it for it in read_page if criteria.takes(it)]
+        if len(page) < PAGE or len(found) >= criteria.limit:
             break
         after = page[-1].thread_id
-    return found[: wanted.limit]
+    return found[: criteria.limit]
 
 
 async def _read_status(
     backend: StorageBackend, log: BaseMessageLog | None, thread_id: str, active_at: datetime | None
 ) -> ThreadStatus:
+    facts = await backend.facts_of(thread_id) if isinstance(backend, DescribesThreads) else None
     logs = await log.logs(thread_id) if log is not None else []
     versions = await backend.history(thread_id, limit=PAGE)
     head = await backend.version(thread_id) if versions else None
     turns = await backend.list_turns(thread_id) if isinstance(backend, TakesTurns) else []
-    parents = {it.parent_id for it in versions}
+    parents = {head and head.checkpoint_id, *(it.parent_id for it in versions)}
     sides = (it for it in versions if it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH)
     badges = {
         "interrupted": head is not None and await _is_interrupted(backend, head),
@@ -333,6 +335,8 @@ async def _read_status(
         badges=[it for it, is_so in badges.items() if is_so],
         metadata=None if head is None else head.metadata,
         labels={} if head is None else head.labels,
+        facts=facts.metadata if facts else {},
+        user_id=facts.user_id if facts else None,
         record=None if head is None else await _read_record(backend, head),
         messages=sum(it.count for it in logs) if logs else None,
     )

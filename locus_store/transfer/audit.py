@@ -107,11 +107,11 @@ class FileLog:
 
     def _add(self, document: dict[str, Any]) -> None:
         [(kind, fields)] = document.items()
-        for name, it in fields.items():
+        for name, value in fields.items():
             if name.endswith("_at"):
-                fields[name] = datetime.fromisoformat(it)
+                fields[name] = datetime.fromisoformat(value)
             elif name in {"leaves", "root"}:
-                fields[name] = bytes.fromhex(it)
+                fields[name] = bytes.fromhex(value)
         if kind == "seal":
             self._seals.append(Seal(**fields))
         else:
@@ -181,9 +181,9 @@ async def write_anchors(anchors: list[Anchor], target: str | None, command: str 
         raise BackendError(f"the anchors were not written: {exc}") from exc
     if target is not None and "://" in target:
         async with open_store(target) as store:
-            for it in anchors:
-                key = f"{it.tenant}/{it.number:0{_DIGITS}}"
-                await store.put((ANCHORS, it.store), key, it._asdict())
+            for anchor in anchors:
+                key = f"{anchor.tenant}/{anchor.number:0{_DIGITS}}"
+                await store.put((ANCHORS, anchor.store), key, anchor._asdict())
 
 
 def _run(command: str, lines: str) -> None:
@@ -208,7 +208,7 @@ async def read_anchors(target: str, store_id: str) -> list[Anchor]:
         try:
             found = [Anchor(**json.loads(it)) for it in _read(Path(target)).splitlines()]
         except (ValueError, TypeError) as exc:
-            raise IntegrityError(f"{target} has a line that is no anchor") from exc
+            raise IntegrityError(f"{target} has a line that is not an anchor") from exc
     found = [it for it in found if it.store == store_id]
     if not found:
         raise NotFoundError(

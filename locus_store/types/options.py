@@ -105,6 +105,23 @@ class CheckpointOptions(SavingOptions, total=False):
     ]
 
 
+class EncryptionOptions(TypedDict, total=False):
+    """Of the functions that open a URL."""
+
+    encryption: Annotated[
+        Any,
+        annotate_option(
+            None,
+            "an `Encryption`, or the name of its file or `env:NAME`: see"
+            " [encryption](encryption.md)",
+        ),
+    ]
+
+
+URL_EXTRAS: Final = (CheckpointOptions, EncryptionOptions)
+"""The options of every URL, beside those of its technology."""
+
+
 @cache
 def read_options(kind: type) -> Mapping[str, Option]:
     """Return the options of a class by their names, in its order."""
@@ -207,7 +224,7 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
 def split_url(url: str, ours: type) -> tuple[str, str]:
     """Return a URL without the options of a class and of checkpoints, and those options."""
     place, _, query = url.partition("?")
-    fields = {**read_options(ours), **read_options(CheckpointOptions)}
+    fields = {name: it for kind in (ours, *URL_EXTRAS) for name, it in read_options(kind).items()}
     known = {name for name, it in fields.items() if IN_PYTHON not in it.metadata}
     pairs = query.split("&") if query else []
     own = [it for it in pairs if it.partition("=")[0] in known]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -178,6 +178,14 @@ class Save:
     claim: PutThread | None = None
     """Registers the owner of the thread in the same transaction. The thread of another user raises
     ``NotOwnerError``."""
+
+    seal: Callable[[Save], Save] | None = None
+    """Encrypts a save again whose id is another one; ``None``: it is not encrypted."""
+
+    def with_id(self, checkpoint_id: str) -> Save:
+        """Return the same save of a version with another id."""
+        made = replace(self, checkpoint_id=checkpoint_id)
+        return made if self.seal is None else self.seal(made)
 
 
 Outcome = Literal["head", "side", "same"]

@@ -317,7 +317,7 @@ def pack_frame(body: bytes, *, dense: bool = False) -> bytes:
 def make_frame(stored: bytes, plain_bytes: int = -1) -> bytes:
     """Return a frame of a body as it is, or of one of that length as it was compressed."""
     codec, size = (_AS_IS, len(stored)) if plain_bytes < 0 else (_ZSTD, plain_bytes)
-    head = bytes((FRAME_VERSION, codec)) + _varint(len(stored)) + _varint(size)
+    head = bytes((FRAME_VERSION, codec)) + make_varint(len(stored)) + make_varint(size)
     return head + stored + crc32(stored, crc32(head)).to_bytes(_CHECKSUM_BYTES, "little")
 
 
@@ -396,7 +396,7 @@ def unpack_verified(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
 def _plain_head(size: int) -> bytes:
     """Return the head of an uncompressed frame that has ``size`` bytes."""
     for width in range(1, 6):  # bytes of a length: up to 32 GB
-        body = _varint(max(0, size - 2 - 2 * width - _CHECKSUM_BYTES))
+        body = make_varint(max(0, size - 2 - 2 * width - _CHECKSUM_BYTES))
         if len(body) == width:
             return bytes((FRAME_VERSION, _AS_IS)) + body + body
     return bytes((FRAME_VERSION + 1,))  # no frame has this size
@@ -414,8 +414,8 @@ def _frame_at(
     payload: bytes, view: memoryview, start: int, max_bytes: int
 ) -> tuple[bool, memoryview, int, int]:
     """Return what ``_frames`` yields for the frame at a position, and the frame's end."""
-    stored_bytes, at = _read_varint(payload, start + 2)
-    plain_bytes, at = _read_varint(payload, at)
+    stored_bytes, at = read_varint(payload, start + 2)
+    plain_bytes, at = read_varint(payload, at)
     begin, at = at, at + stored_bytes
     head = payload[start : start + 2]
     if head not in _IS_COMPRESSED:
@@ -433,6 +433,13 @@ def _frame_at(
     if not is_compressed and stored_bytes != plain_bytes:
         raise IntegrityError("a stored frame's length differs from its header")
     return is_compressed, stored, plain_bytes, at
+
+
+def find_frame_end(payload: bytes, start: int) -> int:
+    """Return the end of the frame at a position; see ``pack_frame``."""
+    stored_bytes, at = read_varint(payload, start + 2)
+    _, at = read_varint(payload, at)
+    return at + stored_bytes + _CHECKSUM_BYTES
 
 
 def _require_room(plain_bytes: int, max_bytes: int) -> None:
@@ -458,7 +465,8 @@ def _body(is_compressed: bool, stored: memoryview, plain_bytes: int) -> bytes:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
 
 
-def _varint(number: int) -> bytes:
+def make_varint(number: int) -> bytes:
+    """Return an unsigned varint; see ``pack_frame``."""
     if number < _MORE:
         return bytes((number,))
     if number < _MORE << 7:
@@ -471,7 +479,8 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(payload: bytes, at: int) -> tuple[int, int]:
+def read_varint(payload: bytes, at: int) -> tuple[int, int]:
+    """Return the number of a varint, and its end."""
     number = shift = 0
     try:
         while (byte := payload[at]) >= _MORE and shift < _LAST_VARINT_SHIFT:

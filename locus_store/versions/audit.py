@@ -206,8 +206,8 @@ async def verify(log: AuditLog, anchors: dict[int, str]) -> Verified:
             f" off behind seal {seals}"
         )
     unsealed = 0
-    async for it in read_entries(log, window.floor):
-        unsealed += not window.has(it.entry)
+    async for entry in read_entries(log, window.floor):
+        unsealed += not window.has(entry.entry)
     return Verified(entries, seals, unsealed, window.last.root.hex() if window.last else "")
 
 
@@ -219,19 +219,19 @@ async def _verify_entries(seal: Seal, window: Window, log: AuditLog) -> int:
     """
     leaves = seal.read_leaves()
     missing = dict(leaves)
-    async for it in read_entries(log, window.floor, seal.highest):
-        leaf = missing.pop(it.entry, None)
-        if missing and next(iter(missing)) < it.entry:
+    async for entry in read_entries(log, window.floor, seal.highest):
+        leaf = missing.pop(entry.entry, None)
+        if missing and next(iter(missing)) < entry.entry:
             break  # it was deleted
-        if leaf is not None and it.compute_hash() != leaf:
+        if leaf is not None and entry.compute_hash() != leaf:
             raise IntegrityError(
-                f"entry {it.entry} of seal {seal.number} was changed: {it.who!r} is said to have"
-                f" called {it.method!r}"
+                f"entry {entry.entry} of seal {seal.number} was changed: {entry.who!r} is said to"
+                f" have called {entry.method!r}"
             )
-        is_late = it.transaction_id and seal.oldest <= it.transaction_id < seal.newest
-        if leaf is None and not is_late and not window.has(it.entry):
+        is_late = entry.transaction_id and seal.oldest <= entry.transaction_id < seal.newest
+        if leaf is None and not is_late and not window.has(entry.entry):
             raise IntegrityError(
-                f"entry {it.entry} was inserted after seal {seal.number}, which does not have it"
+                f"entry {entry.entry} was inserted after seal {seal.number}, which does not have it"
             )
     if missing:
         raise IntegrityError(f"entry {min(missing)} of seal {seal.number} was deleted")

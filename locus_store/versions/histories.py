@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from locus_store import versions
 from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
 from locus_store.values.encoding import UNLIMITED, decode, encode, pack_frame, unpack_frames
 from locus_store.values.frames import encode_operations, read_restorable_operations
+from locus_store.values.sealing import is_sealed
 from locus_store.versions import Line, Record
 
 KEY_BITS: Final = 52
@@ -204,11 +206,15 @@ class Row:
 def _payload_of(body: bytes) -> bytes:
     if body.startswith(b"[["):
         return pack_frame(body)
+    if body.startswith(b'"'):
+        return base64.b64decode(body[1:-1], validate=True)
     return encode_operations(cast("list[Any]", decode(body)))
 
 
 def _body_of(payload: bytes) -> bytes:
-    """Return the operations of a payload as one JSON list on one line."""
+    """Return the operations of a payload as one JSON list on one line; sealed, as a string."""
+    if is_sealed(payload):
+        return b'"%b"' % base64.b64encode(payload)
     bodies = list(unpack_frames(payload, UNLIMITED))
     if len(bodies) == 1 and bodies[0].startswith(b"[[") and b"\n" not in bodies[0]:
         return bodies[0]  # nearly always of JSON: already one list

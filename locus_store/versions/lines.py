@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.types import ArchivedRecord, ArchivedWrite, Mark, MustExist, PendingWrite, Save
-from locus_store.values import frames
+from locus_store.values import frames, sealing
 
 CHAIN_FACTOR = 4
 """A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""
@@ -320,6 +320,30 @@ def expand_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) 
         write.payload, max_bytes, find_channel(state, write.channel), packed=True
     )
     return replace(write, payload=frames.encode_value(value, max_bytes, packed=True), basis=None)
+
+
+def expand_sealed_write(
+    where: tuple[str, str, str], write: PendingWrite, state: Mapping[str, Any], max_bytes: int
+) -> PendingWrite:
+    """Return ``expand_write`` of a pending write as it is stored, which may be sealed.
+
+    ``where``: its thread, namespace and checkpoint.
+    """
+    if write.basis is None or not sealing.is_sealed(write.payload):
+        return expand_write(write, state, max_bytes)
+    key = sealing.find_key(write.payload)
+    opened = sealing.open_sealed(write.payload, make_write_place(*where, write))
+    whole = expand_write(replace(write, payload=opened), state, max_bytes)
+    sealed = sealing.seal(key, whole.payload, make_write_place(*where, whole))
+    return replace(whole, payload=sealed)
+
+
+def make_write_place(
+    thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
+) -> sealing.Place:
+    """Return the place of a sealed pending write: all that is stored beside its payload."""
+    names = write.task_id, write.idx, write.channel, write.type, write.task_path, write.basis
+    return ("write", thread_id, namespace, checkpoint_id, *names)
 
 
 def find_channel(state: Mapping[str, Any], channel: str) -> Any:

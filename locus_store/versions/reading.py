@@ -17,6 +17,7 @@ from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.filters import has_value
 from locus_store.values.msgpack import convert_to_json
+from locus_store.values.sealing import open_records
 from locus_store.versions.lines import Line, Lines, Record, Records, find_head, is_visible
 
 
@@ -57,10 +58,20 @@ def keep_state(
     return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
 
 
+Matches: TypeAlias = Callable[[Version, bytes], bool]
+"""Compares the digest of a state with a version's; see ``StorageBackend.is_digest_of``."""
+
+
+def has_digest(version: Version, digest: bytes) -> bool:
+    """Return whether a digest is that of the version, as it is stored in clear."""
+    return version.mark.digest == digest
+
+
 def decode_state(
     stored: Stored,
     max_bytes: int,
     basis: tuple[frames.PackedState, frames.DigestTree] | None = None,
+    matches: Matches = has_digest,
 ) -> tuple[dict[str, Any], frames.DigestTree]:
     """Return the state that stored bytes give, checked against its digest, and its digest tree.
 
@@ -68,6 +79,7 @@ def decode_state(
         stored: The version.
         max_bytes: The largest state, as compact JSON.
         basis: The state of ``stored.basis`` and its digest tree.
+        matches: See ``StorageBackend.is_digest_of``.
 
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved, or one that is
@@ -81,11 +93,13 @@ def decode_state(
         else:
             state, edits = frames.fold_onto(basis[0], stored.payloads, max_bytes)
             tree = frames.build_digest_tree(state, basis[1], edits)
-        _require_same(version, tree)
+        _require_same(version, tree, matches)
         return state, tree
 
 
-def decode_state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
+def decode_state_alone(
+    stored: Stored, max_bytes: int, matches: Matches = has_digest
+) -> tuple[dict[str, Any], int]:
     """Return the state of stored bytes as JSON, checked against its digest, and its size.
 
     Nothing of it is kept for a later save, which takes a third of the memory of ``decode_state``.
@@ -95,7 +109,7 @@ def decode_state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], 
     """
     with name_version_in_errors(stored.version):
         state = frames.fold(stored.payloads, max_bytes)
-        tree = _require_digest(stored.version, state)
+        tree = _require_digest(stored.version, state, matches)
         return convert_to_json(state) if tree.has_msgpack else state, tree.state_bytes
 
 
@@ -121,15 +135,15 @@ def _where(version: Version) -> str:
     return f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
 
 
-def _require_digest(version: Version, state: dict[str, Any]) -> frames.DigestTree:
+def _require_digest(version: Version, state: dict[str, Any], matches: Matches) -> frames.DigestTree:
     """Return a state's digest tree without lists, checked against the version's digest."""
     tree = frames.build_digest_tree(state, keeps=False)
-    _require_same(version, tree)
+    _require_same(version, tree, matches)
     return tree
 
 
-def _require_same(version: Version, tree: frames.DigestTree) -> None:
-    if tree.digest != version.mark.digest:
+def _require_same(version: Version, tree: frames.DigestTree, matches: Matches) -> None:
+    if not matches(version, tree.digest):
         raise IntegrityError("the stored bytes do not give the state that was saved")
 
 
@@ -139,6 +153,7 @@ def replay(
     max_bytes: int,
     *,
     packed: bool = False,
+    matches: Matches = has_digest,
 ) -> Iterator[tuple[Version, frames.Folder]]:
     """Yield the states of versions of one line, in one pass.
 
@@ -147,6 +162,7 @@ def replay(
         wanted: The versions, in any order.
         max_bytes: The largest state that is folded.
         packed: MessagePack stays bytes, and becomes no JSON.
+        matches: See ``StorageBackend.is_digest_of``.
 
     Yields:
         Each, ascending, with the folder of its state. The folder continues with the next one of
@@ -170,7 +186,7 @@ def replay(
             if sequence == newest[chain]:
                 del folders[chain]
                 if version is not None:
-                    _require_digest(version, folder.build_exact())
+                    _require_digest(version, folder.build_exact(), matches)
         except IntegrityError as exc:
             where = _where(version) if version else f"version {sequence}"
             raise _at(where, exc) from exc
@@ -237,7 +253,8 @@ def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> 
 def read_state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
     """Return the state of a version."""
     rows = lines.payloads(line, record.chain, upto=record.sequence)
-    return frames.fold((it for _, it in rows), lines.max_state_bytes)
+    opened = open_records(it for _, it in rows)
+    return frames.fold((it.payload for it in opened), lines.max_state_bytes)
 
 
 T = TypeVar("T")
@@ -249,6 +266,9 @@ class _Chains(Protocol):
     @property
     def max_state_bytes(self) -> int:
         """The largest state that is read."""
+
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
+        """Return whether a state of this digest is that of a version."""
 
     async def records(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
@@ -301,7 +321,8 @@ async def read_states_from(
             wanted[version.mark.line].append(version)
 
     def made() -> list[T]:
-        read = partial(replay, max_bytes=backend.max_state_bytes, packed=packed)
+        max_bytes, matches = backend.max_state_bytes, backend.is_digest_of
+        read = partial(replay, max_bytes=max_bytes, packed=packed, matches=matches)
         states = {
             version.mark: make(version, folder)
             for line, some in wanted.items()

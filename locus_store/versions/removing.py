@@ -7,6 +7,7 @@ from itertools import groupby
 
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.values import frames
+from locus_store.values.sealing import open_records, reseal
 from locus_store.versions.lines import REBUILT, RECORD_OVERHEAD, Line, Lines, Record, is_visible
 
 
@@ -144,15 +145,16 @@ def _compute_payloads_of_chain(
     is_gone = [sequence in gone for sequence, _ in rows]
     behind = [at for at, it in enumerate(is_gone) if at and is_gone[at - 1] and not it]
     folder, before = frames.Folder(max_bytes), None
-    for place, (sequence, payload) in enumerate(rows[: max(behind, default=-1) + 1]):
+    until = rows[: max(behind, default=-1) + 1]
+    for place, record in enumerate(open_records(payload for _, payload in until)):
         if is_gone[place] and place and not is_gone[place - 1]:
             before = frames.build_digest_tree(folder.get_state())
-        folder.apply(payload)
+        folder.apply(record.payload)
         if place in behind:
-            yield (
-                sequence,
-                _choose_payload(frames.compare_states(folder.get_state(), before, packed=True)),
-            )
+            change = frames.compare_states(folder.get_state(), before, packed=True)
+            basis = None if before is None else before.digest
+            payload = reseal(record, _choose_payload(change), basis, change.tree.digest)
+            yield until[place][0], payload
 
 
 def _make_unreadable_error(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:

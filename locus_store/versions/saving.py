@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
@@ -20,7 +20,7 @@ from locus_store.versions.lines import (
     Line,
     Lines,
     Record,
-    expand_write,
+    expand_sealed_write,
     find_head,
     is_visible,
     make_mark,
@@ -60,13 +60,13 @@ def save(lines: Lines, request: Save) -> Written:
         require_thread(lines, request.thread_id, request.checkpoint_id)
     place = _choose_placement(lines, line, request)
     if same and not place.moves_head:  # a side branch replaces no version
-        request, same = replace(request, checkpoint_id=generate_checkpoint_id()), None
+        request, same = request.with_id(generate_checkpoint_id()), None
     if line is None:
         line = lines.create(request)
     else:
         lines.touch(request)
     if same:
-        place = _remove_replaced(lines, line, same, place)
+        place = _remove_replaced(lines, line, same, place, request)
     return _write(lines, line, request, place, continues=_continues(lines, line, request, place))
 
 
@@ -263,7 +263,9 @@ def _find_existing(lines: Lines, line: Line | None, mark: Mark | None) -> Record
     return lines.record(line, mark.sequence)
 
 
-def _remove_replaced(lines: Lines, line: Line, same: Record, place: Placement) -> Placement:
+def _remove_replaced(
+    lines: Lines, line: Line, same: Record, place: Placement, request: Save
+) -> Placement:
     """Remove the version whose id the caller reuses; return the destination of the new one.
 
     The pending writes stay. They are stored whole, because the basis of their frames is removed.
@@ -272,7 +274,8 @@ def _remove_replaced(lines: Lines, line: Line, same: Record, place: Placement) -
     writes = select_current(lines.writes(line, same.checkpoint_id), same.sequence)
     if any(it.basis is not None for it in writes):
         state = read_state_at(lines, line, same)
-        writes = [expand_write(it, state, lines.max_state_bytes) for it in writes]
+        where = request.thread_id, request.namespace, same.checkpoint_id
+        writes = [expand_sealed_write(where, it, state, lines.max_state_bytes) for it in writes]
     forget(lines, line, [same.sequence], keep_line=True)
     lines.put_writes(line, same.checkpoint_id, writes)
     if place.parent == same.sequence:

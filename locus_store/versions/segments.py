@@ -1,8 +1,10 @@
 """Segments: payloads of a chain's records joined into one, which takes half of their bytes.
 
 A segment replaces the payloads of its records. It also has what they change together, which a load
-reads in their place. Records that have payloads of their own are behind all segments of their
-chain: a change of a record puts back those of its segment and of the later ones.
+reads in their place. Where records are sealed, both are sealed again: the records in one piece,
+which compresses as records in clear do. Records that have payloads of their own
+are behind all segments of their chain: a change of a record puts back those of its segment and of
+the later ones.
 """
 
 from __future__ import annotations
@@ -23,6 +25,18 @@ from locus_store.values.encoding import (
     measure_payload,
     pack_frame,
     unpack_record,
+)
+from locus_store.values.sealing import (
+    RECORD,
+    DataKey,
+    Place,
+    RecordOpener,
+    find_key,
+    is_sealed,
+    open_records,
+    open_sealed,
+    reseal,
+    seal,
 )
 from locus_store.versions.lines import make_write_sort_key
 
@@ -61,8 +75,16 @@ class RecordSegment(NamedTuple):
         Raises:
             IntegrityError: The segment is damaged.
         """
-        body, names, ends = self._opened()
-        return {at: body[ends[nth] : ends[nth + 1]] for nth, at in enumerate(names) if nth}
+        body, begin, names, lengths = self._opened()
+        records, key = body[begin + lengths[0] :], None
+        if is_sealed(body[begin : begin + 1]):
+            key = find_key(records)
+            records = join_frames(open_sealed(records, self._sealed_place), MOST_BYTES)
+        if sum(lengths[1:]) != len(records):
+            raise self._make_error("is damaged")
+        ends = list(accumulate(lengths[1:], initial=0))
+        found = {at: records[ends[nth] : ends[nth + 1]] for nth, at in enumerate(names[1:])}
+        return found if key is None else {at: seal(key, it, RECORD) for at, it in found.items()}
 
     def split_payloads(self, after: int, upto: int) -> list[tuple[int, bytes]]:
         """Return the payloads from one version to another, as (sequence, payload), ascending.
@@ -72,27 +94,35 @@ class RecordSegment(NamedTuple):
         """
         if after >= self.first or upto < self.last:
             return [it for it in self.split_records().items() if after < it[0] <= upto]
-        body, _, ends = self._opened()
-        return [(self.last, body[ends[0] : ends[1]])]
+        body, begin, _, lengths = self._opened()
+        return [(self.last, body[begin : begin + lengths[0]])]
 
-    def _opened(self) -> tuple[bytes, tuple[int, ...], list[int]]:
-        """Return the payloads, joined, the names of their entries, and where each begins and ends.
+    @property
+    def _sealed_place(self) -> Place:
+        return ("segment", self.chain, self.first, self.last)
+
+    def _make_error(self, what: str) -> IntegrityError:
+        return IntegrityError(f"segment {self.first} to {self.last} of a thread's versions {what}")
+
+    def _opened(self) -> tuple[bytes, int, tuple[int, ...], tuple[int, ...]]:
+        """Return the body, where its payloads begin, and the names and lengths of its entries.
 
         A load of a long thread has no object for each record.
         """
-        where = f"segment {self.first} to {self.last} of a thread's versions"
         if measure_payload(self.payload, MOST_BYTES) > MOST_BYTES:
-            raise IntegrityError(f"{where} is larger than any that is written")
+            raise self._make_error("is larger than any that is written")
         body = join_frames(self.payload, MOST_BYTES)
         count = int.from_bytes(body[:4], "little")
         begin = 4 + count * _ENTRY.size
         if not 1 < count <= len(body) // _ENTRY.size or begin > len(body):
-            raise IntegrityError(f"{where} is damaged")
+            raise self._make_error("is damaged")
         entries = struct.unpack_from("<" + "QI" * count, body, 4)
-        names, ends = entries[::2], list(accumulate(entries[1::2], initial=begin))
-        if ends[-1] != len(body) or (names[0], names[1], names[-1]) != self[:3]:
-            raise IntegrityError(f"{where} is damaged")
-        return body, names, ends
+        names, lengths = entries[::2], entries[1::2]
+        size = len(body) - begin
+        is_whole = lengths[0] < size if is_sealed(body[begin:]) else sum(lengths) == size
+        if not is_whole or (names[0], names[1], names[-1]) != self[:3]:
+            raise self._make_error("is damaged")
+        return body, begin, names, lengths
 
 
 def is_time(sequence: int) -> bool:
@@ -114,28 +144,35 @@ def join_records(
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved.
     """
-    folder = frames.Folder(max_bytes)
+    folder, opener = frames.Folder(max_bytes), RecordOpener()
     for payload in before:
-        folder.apply(payload)
+        folder.apply(opener.open(payload).payload)
     basis = frames.build_digest_tree(folder.get_state()) if before else None
     parts: list[tuple[int, bytes]] = []
     room = RECORD_BYTES
-    for sequence, _, payload in records:
-        plain = _plain(payload, max_bytes)
+    for sequence, digest, payload in records:
+        opened = opener.open(payload)
+        plain = opened.link + _plain(opened.payload, max_bytes)
         room -= len(plain)
         if room < 0:
             break
-        folder.apply(plain)
+        folder.apply(opened.payload)
         parts.append((sequence, plain))
+        last, expected = opened, opened.digest or digest
     if not parts:
         return None
     change = frames.compare_states(folder.get_state(), basis, packed=True)
     together = change.to_payload() if change.frames is None else change.frames
-    parts.insert(0, (chain, _plain(together, UNLIMITED)))
-    if len(parts[0][1]) > RECORD_BYTES:
+    plain = _plain(together, UNLIMITED)
+    if len(plain) > RECORD_BYTES:
         return None
-    made = RecordSegment(chain, parts[1][0], parts[-1][0], _packed(parts))
-    _prove(made, before, records[len(parts) - 2].digest, max_bytes)
+    of_basis = None if basis is None else basis.digest
+    if last.key is None:  # compressed with the records
+        together = plain
+    together = reseal(last, together, of_basis, change.tree.digest)
+    names = chain, parts[0][0], parts[-1][0]
+    made = RecordSegment(*names, _packed([(chain, together), *parts], last.key, names))
+    _prove(made, before, expected, max_bytes)
     return made
 
 
@@ -144,10 +181,15 @@ def _plain(payload: bytes, max_bytes: int) -> bytes:
     return b"".join(map(make_frame, unpack_record(payload, max_bytes)))
 
 
-def _packed(parts: Iterable[tuple[int, bytes]]) -> bytes:
-    found = list(parts)
-    head = b"".join(_ENTRY.pack(sequence, len(payload)) for sequence, payload in found)
-    body = b"".join((len(found).to_bytes(4, "little"), head, *(payload for _, payload in found)))
+def _packed(
+    parts: Sequence[tuple[int, bytes]], key: DataKey | None, names: tuple[int, int, int]
+) -> bytes:
+    """Return the payload of a segment; with a key, its records are compressed and then sealed."""
+    head = b"".join(_ENTRY.pack(sequence, len(payload)) for sequence, payload in parts)
+    together, records = parts[0][1], b"".join(payload for _, payload in parts[1:])
+    if key is not None:
+        records = seal(key, pack_frame(records, dense=True), ("segment", *names))
+    body = b"".join((len(parts).to_bytes(4, "little"), head, together, records))
     return pack_frame(body, dense=True)
 
 
@@ -158,7 +200,8 @@ def _prove(made: RecordSegment, before: Sequence[bytes], digest: bytes, max_byte
         IntegrityError: It does not give the state that was saved.
     """
     for way in ([it for _, it in made.split_payloads(0, made.last)], made.split_records().values()):
-        state = frames.fold([*before, *way], max_bytes)
+        opened = open_records([*before, *way])
+        state = frames.fold((it.payload for it in opened), max_bytes)
         if frames.build_digest_tree(state, keeps=False).digest != digest:
             raise IntegrityError("the stored bytes do not give the state that was saved")
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.arguments import compile_thread_pattern
-from locus_store.values.filters import has_value, is_found
+from locus_store.types.arguments import check_text, compile_thread_pattern
+from locus_store.values.filters import check_key, has_value, is_found
 
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel of a task that waits for an answer."""
@@ -33,7 +33,7 @@ KINDS: Final = {
     "session": "sessions",
     "log": "message logs",
 }
-"""What saves a thread."""
+"""The kinds of threads, by the program that saves them."""
 
 BADGES: Final = {
     "interrupted": "interrupted: waits for an answer",
@@ -41,7 +41,7 @@ BADGES: Final = {
     "expires": "expires within a day",
     "conflict": "conflict: an open side branch",
 }
-"""What a thread may need attention for. A conflict is open while its side branch is a leaf."""
+"""Reasons to look at a thread. A conflict is open while its side branch is a leaf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class ThreadStatus:
     thread_id: str
     active_at: datetime | None = None
     place: str | None = None
-    """Where the next page begins, for ``StatusesWanted.after``."""
+    """The beginning of the next page, for ``StatusesWanted.after``."""
 
     badges: Collection[str] = ()
     """Of ``BADGES``."""
@@ -99,7 +99,11 @@ class ThreadStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusesWanted:
-    """The conditions of a list, all of which a thread must meet."""
+    """The conditions of a list, all of which a thread must meet.
+
+    Raises:
+        InvalidArgumentError: An id, a pattern or a key is not valid.
+    """
 
     limit: int
     after: str | None = None
@@ -121,6 +125,15 @@ class StatusesWanted:
     """The last activity, inclusive, as ``until``."""
 
     until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        compile_thread_pattern(self.pattern)
+        for thread_id in self.thread_ids or ():
+            check_text("thread_id", thread_id)
+        if self.user_id is not None:
+            check_text("user_id", self.user_id)
+        if self.metadata is not None:
+            check_key(self.metadata[0])
 
     def takes(self, status: ThreadStatus) -> bool:
         """Return whether a thread meets the conditions; ``limit`` and ``after`` are none."""
@@ -155,25 +168,25 @@ def parse_place(place: str) -> tuple[datetime, str]:
     """Return the time and the name in ``StatusesWanted.after``.
 
     Raises:
-        InvalidArgumentError: It is no place.
+        InvalidArgumentError: It is not one.
     """
     text, _, name = place.partition("/")
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         at = datetime.fromisoformat(text)
         if at.tzinfo is not None:
-            return at, name
-    raise InvalidArgumentError(f"after={place[:80]!r} is no place in a list of threads")
+            return at.astimezone(UTC), name
+    raise InvalidArgumentError(f"after={place[:80]!r} does not name a place in a list of threads")
 
 
 class ListsStatuses(ABC):
     """A backend that lists threads by several conditions in one pass over what it stores."""
 
     @abstractmethod
-    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
+    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """Return the threads that meet the conditions, the most recently active first.
 
         Raises:
-            InvalidArgumentError: ``after`` is no place of this storage.
+            InvalidArgumentError: ``after`` does not name a place.
         """
 
 

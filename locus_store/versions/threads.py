@@ -476,6 +476,28 @@ class ThreadTransaction:
                 row.line_changes = _list_line_changes(self, history.line, row.record.sequence)
 
 
+def rewrite_thread(
+    transaction: ThreadTransaction, change: Callable[[ArchivedThread], ArchivedThread]
+) -> bool:
+    """Replace what a thread holds; see ``StoresThreads.rewrite_thread``."""
+    thread = transaction.thread
+    if thread is None:
+        return False
+    transaction.adds_only, made = False, change(thread.archive())
+    thread.messages = made.messages
+    for line in made.lines:
+        history = thread.histories[line.namespace]
+        for record in line.records:
+            old = history.rows[record.sequence]
+            history.rows[record.sequence] = transaction.make_row(
+                versions.make_record(record), old.created_at, record.payload, old.line_changes
+            )
+        for write in line.writes:
+            history.put_write(write)
+        versions.settle(transaction, history.line)
+    return True
+
+
 def settle(transaction: ThreadTransaction) -> None:
     """Compute the open chains of lines that were restored."""
     for history in transaction.thread.histories.values() if transaction.thread else ():

@@ -110,7 +110,7 @@ def test_missing_anchors_are_an_error(run: Run) -> None:
     Path("empty.jsonl").touch()
     assert "has no anchor of this database" in run("audit", "verify", "--anchors", "empty.jsonl")[2]
     Path("other.jsonl").write_text('{"store": 1}\n')
-    assert "a line that is no anchor" in run("audit", "verify", "--anchors", "other.jsonl")[2]
+    assert "a line that is not an anchor" in run("audit", "verify", "--anchors", "other.jsonl")[2]
     assert "--command" in run("audit", "anchor")[2]
     assert "were not written" in run("audit", "anchor", "--command", "exit 3")[2]
     assert "were not written" in run("audit", "anchor", "missing/roots.jsonl")[2]

@@ -12,6 +12,7 @@ from locus_store.open import Storage
 from locus_store.timeline.changes import describe_record
 from locus_store.timeline.graph import Cursor, find_steps, graph, list_statuses, measure_stored
 from locus_store.timeline.rewind import rewind
+from locus_store.transfer.building import fork
 from locus_store.types import Expected, PendingWrite
 from locus_store.versions.sizes import INTERRUPT, StatusesWanted, ThreadStatus
 
@@ -27,6 +28,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     urls = {
         "memory": lambda: "memory://",
         "file": lambda: f"file://{tmp_path}/files",
+        "sharded": lambda: f"sharded:sqlite:///{tmp_path}/a.db sqlite:///{tmp_path}/b.db",
         "sqlite": lambda: f"sqlite:///{tmp_path}/store.db",
         "postgresql": lambda: request.getfixturevalue("migrated_database"),
         "redis": lambda: request.getfixturevalue("redis_url"),
@@ -126,10 +128,11 @@ async def test_a_thread_has_a_conflict_while_the_side_branch_is_a_leaf(backend: 
     await backend.write_state("fork", {"n": 2})
     await backend.write_state("fork", {"n": 3}, parent_id="a")
     assert (await find(backend, badge="conflict")).keys() == {"t"}
+    assert await fork(backend, "t", "copy", "c")  # its head has the label
+    assert (await find(backend, badge="conflict")).keys() == {"t"}
     await rewind(backend, "t", "c")
-    assert (await backend.version("t")).labels.keys() == (
-        await backend.version("t", "d")
-    ).labels.keys()
+    head, won = await backend.version("t"), await backend.version("t", "b")
+    assert (head.parent_id, head.labels) == ("c", won.labels)
     assert await find(backend, badge="conflict") == {}
 
 
@@ -154,6 +157,33 @@ async def test_threads_have_their_user_their_expiry_and_what_the_newest_save_cha
     assert (found["chat"].user_id, found["chat"].kind) == ("alex", "session")
 
 
+@pytest.mark.parametrize("backend", ["sharded"], indirect=True)
+async def test_a_backend_without_such_lists_is_asked_for_each_thread(backend: Any) -> None:
+    said = [{"role": "user", "content": "Bern"}]
+    first = await backend.write_state("lost", {"messages": said}, checkpoint_id="a")
+    more = {"messages": [*said, {"role": "user", "content": "Zurich then"}]}
+    await backend.write_state("lost", more)
+    expected = Expected(made_from=first.mark, head=first.mark)
+    await backend.write_state("lost", {"n": 1}, expected=expected, on_conflict="branch")
+    await backend.write_state("waits", {}, checkpoint_id="v", metadata={"user_id": "alex"})
+    waits = PendingWrite("task", -3, INTERRUPT, "json", b"1")
+    await backend.put_writes("waits", "v", [waits])
+    log = Storage(backend).messages()
+    await log.append("chat", [NewMessage("Hi.")], user_id="alex")
+    found = await find(backend)
+    assert {name: (it.kind, [*it.badges]) for name, it in found.items()} == {
+        "chat": ("session", []),
+        "waits": ("agent", ["interrupted"]),
+        "lost": ("agent", ["conflict"]),
+    }
+    changes = str(describe_record(found["lost"].record or b"", 10_000))
+    assert re.fullmatch(r"messages (= |\+ 1: )'Zurich then'", changes)
+    assert (await find(backend, user_id="alex")).keys() == {"chat", "waits"}
+    assert (await find(backend, "waits", "chat", badge="interrupted")).keys() == {"waits"}
+    wanted = StatusesWanted(limit=1, after="chat", user_id="alex")
+    assert [it.thread_id for it in await list_statuses(backend, log, wanted)] == ["waits"]
+
+
 async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
     log, now = Storage(backend).messages(), datetime.now(UTC)
     await backend.write_state("a", {}, metadata={"user_id": "alex", "step": 1})
@@ -164,7 +194,9 @@ async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
     conditions: list[tuple[dict[str, Any], str]] = [
         ({"user_id": "alex"}, "dba"),
         ({"user_id": "alex", "kind": "agent"}, "ba"),
-        ({"user_id": "al%"}, ""),
+        ({"user_id": "al%'\"\\:"}, ""),
+        ({"metadata": ("'%\"\\.x", "'\0x")}, ""),
+        ({"pattern": "'%_\"\\:*"}, ""),
         ({"metadata": ("step", 1)}, "ca"),
         ({"metadata": ("step.n", 2), "pattern": "b*"}, "b%"),
         ({"metadata": ("tags", "x")}, "b"),
@@ -179,6 +211,9 @@ async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
     ]
     for wanted, expected in conditions:
         assert "".join(await find(backend, **wanted)) == expected, wanted
+    for wrong in ({"user_id": "a\0b"}, {"pattern": "\0"}, {"metadata": ("", 1)}):
+        with pytest.raises(InvalidArgumentError):
+            await find(backend, **wrong)
 
 
 async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active(
@@ -196,8 +231,8 @@ async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active
     await backend.write_state("t2", {"n": 2}, metadata={"odd": 0})
     rest = await page(first[-1].place, 5)
     assert [it.thread_id for it in first + rest] == ["t8", "t6", "t4", "t0"]
-    for wrong in ("x", "2026-01-31T12:00/t", "/"):
-        with pytest.raises(InvalidArgumentError, match="no place"):
+    for wrong in ("x", "2026-01-31T12:00/t", "/", "0001-01-01T00:00+14:00/t"):
+        with pytest.raises(InvalidArgumentError, match="does not name a place"):
             await page(wrong, 1)
 
 

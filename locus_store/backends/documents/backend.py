@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -53,7 +53,7 @@ from locus_store.versions import turns
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.erasing import Sweep, Swept
 from locus_store.versions.histories import History
-from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
+from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction, rewrite_thread
 
 
 class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, DocumentThreadInfo):
@@ -406,6 +406,13 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
             ]
 
         return await self._threads.look(find)
+
+    async def rewrite_thread(
+        self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    ) -> bool:
+        check_text("thread_id", thread_id)
+        changed = await self._threads.change(thread_id, lambda it: rewrite_thread(it, change))
+        return changed or False
 
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)

@@ -164,19 +164,23 @@ def make_status(thread: Thread) -> ThreadStatus:
 
 
 def _has_conflict(history: History) -> bool:
-    """Return whether a version that lost a conflict is a leaf, of those in memory."""
-    _, read = next(history.iterate_parts())
-    records = [row.record for at, row in read().items() if versions.is_visible(history.line, at)]
-    parents = {it.parent for it in records}
-    sides = (it.sequence for it in records if it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH)
-    return not parents.issuperset(sides)
+    """Return whether a version that lost a conflict is a leaf beside the head.
+
+    Versions in segments are not read.
+    """
+    line, (_, read) = history.line, next(history.iterate_parts())
+    records = [row.record for at, row in read().items() if versions.is_visible(line, at)]
+    leaves = {it.sequence for it in records} - {line.head, *(it.parent for it in records)}
+    return any(
+        it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH for it in records if it.sequence in leaves
+    )
 
 
 def _add(
-    newest: Newest[tuple[Thread, History]], thread: Thread, wanted: VersionsWanted, limit: int
+    newest: Newest[tuple[Thread, History]], thread: Thread, criteria: VersionsWanted, limit: int
 ) -> None:
     """Add the versions of a thread; those of segments only if they may be among the newest."""
-    names = thread.histories if wanted.namespace is None else [wanted.namespace]
+    names = thread.histories if criteria.namespace is None else [criteria.namespace]
     histories = [history for it in names if (history := thread.find_history(it))]
     parts = [(at, history, read) for history in histories for at, read in history.iterate_parts()]
     for at, history, read in sorted(parts, key=lambda it: it[0], reverse=True):
@@ -184,10 +188,10 @@ def _add(
             break
         shown = (
             it
-            for it in _shown(history, read(), wanted.before)
+            for it in _shown(history, read(), criteria.before)
             if newest.takes(it.record.checkpoint_id, it.record.metadata)
         )
-        for row in islice(shown, limit) if is_plain(wanted) else shown:
+        for row in islice(shown, limit) if is_plain(criteria) else shown:
             place = row.created_at, history.line.line, row.record.sequence
             newest.add(place, (thread, history))
 
@@ -236,17 +240,17 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
     _threads: DocumentThreads
     _recent: Callable[[int], Iterator[Thread]]
 
-    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
+    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """See ``ListsStatuses``; each document is read once, and no segment."""
 
         def find() -> list[ThreadStatus]:
             threads = (
-                self._recent(wanted.limit + 1)
-                if wanted.thread_ids is None
-                else (it for it in self._threads.read_all(wanted.thread_ids) if it.exists)
+                self._recent(criteria.limit + 1)
+                if criteria.thread_ids is None
+                else (it for it in self._threads.read_all(criteria.thread_ids) if it.exists)
             )
-            statuses = (make_status(it) for it in skip_to_place(threads, wanted.after))
-            return list(islice((it for it in statuses if wanted.takes(it)), wanted.limit))
+            statuses = (make_status(it) for it in skip_to_place(threads, criteria.after))
+            return list(islice((it for it in statuses if criteria.takes(it)), criteria.limit))
 
         return await self._threads.look(find)
 

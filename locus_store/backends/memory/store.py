@@ -5,15 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakKeyDictionary
 
 from typing_extensions import Unpack
 
+from locus_store.backend import StorageBackend
 from locus_store.backends.documents.item_store import ItemStore
+from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from locus_store.backends.memory.options import InMemoryStoreOptions
 
 T = TypeVar("T")
+
+_STORES: WeakKeyDictionary[StorageBackend, InMemoryStore] = WeakKeyDictionary()
+"""The store of each backend in memory, which all storages over it share."""
 
 
 class InMemoryStore(ItemStore):
@@ -39,3 +45,19 @@ class InMemoryStore(ItemStore):
 
     async def close(self) -> None:
         """Do nothing: no resource is open, and the items stay."""
+
+
+def find_store(backend: StorageBackend, make: Callable[[], InMemoryStore]) -> InMemoryStore:
+    """Return the store of a backend in memory: the first one that was made for it.
+
+    Raises:
+        InvalidArgumentError: ``make`` gives another dimension.
+    """
+    made = make()
+    found = _STORES.setdefault(backend, made)
+    if made.dimension not in {None, found.dimension}:
+        raise InvalidArgumentError(
+            f"dimension={made.dimension}: this storage has a store in memory already, of dimension "
+            f"{found.dimension}"
+        )
+    return found

@@ -211,7 +211,10 @@ class PostgreSQLBackend(ServerBackend):
         text = fast.head_after[with_writes]
         rows = await self._ask(text, key, thread_id, known) if known.store == store else []
         found = fast.make_stored(rows[0], store, thread_id, namespace, known) if rows else None
-        return found or await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
+        if found is not None:
+            return found
+        which: dict[str, Any] = {"namespace": namespace, "with_writes": with_writes}
+        return await PostgreSQLBackend.fetch(self, thread_id, **which)  # sealed, as here
 
     async def version(
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""

@@ -30,7 +30,7 @@ from locus_store.backends.postgresql.save_parameters import (
 )
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
-from locus_store.sql.audit import Call, get_call
+from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
@@ -45,11 +45,6 @@ Line: TypeAlias = tuple[str, str]
 
 GROUP: Final = 128
 """Saves in one statement at most."""
-
-FEW_APPENDS: Final = 16
-"""Plain appends that are executions of the statement of one, in a transaction: fewer take less CPU
-so, and more in the statement of a group. That one opens every partition of a table, so all plain
-appends to divided tables are such executions."""
 
 WORKERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
@@ -106,7 +101,7 @@ class _Item:
 
     done: asyncio.Future[Written]
     operation: observe.Operation | None
-    call: Call | None
+    call: RecordedCall | None
     """The call, if it is recorded."""
 
     deadline: _Deadline
@@ -185,7 +180,7 @@ class Saves:
         indexed, users = database.has_index, database.user_id_type
         row = make_row(save, database.store, indexed=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        limit, call = _Deadline(self._timeout_seconds), get_call(database)
+        limit, call = _Deadline(self._timeout_seconds), get_call(database.audit)
         item = _Item(save, row, done, observe.get_current(), call, limit)
         queued = self._queued.get(item.line)
         if queued is not None:
@@ -364,23 +359,26 @@ class Saves:
     ) -> dict[Line, tuple[int, int]]:
         """Run the statement; return each written save's place, with its line's key and sequence."""
         fast, common = self._database.fast, self._common()
-        most = GROUP if self._database.has_partitions else FEW_APPENDS
-        lone = {it: self._make_lone_fields(it) for it in items}
-        appended = [(*it, *item.make_recorded()) for item, it in lone.items() if it is not None]
+        lone: dict[_Item, Appended] = {}
+        # The statement of a group opens every partition; that of one save touches its line's.
+        if self._database.has_partitions or len(items) == 1:
+            made = ((item, self._make_lone_fields(item)) for item in items)
+            lone = {item: fields for item, fields in made if fields is not None}
+        appended = [(*fields, *item.make_recorded()) for item, fields in lone.items()]
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._patience():
-                if 0 < len(appended) <= most:
+                if appended:
                     left = deadline.compute_seconds_left()
                     found = await connection.fetchmany(fast.append, appended, timeout=left)
                     sequences = {row["line"]: row["sequence"] for row in found}
                     won = {
-                        item.line: (it.line, sequences[it.line])
-                        for item, it in lone.items()
-                        if it is not None and it.line in sequences
+                        item.line: (fields.line, sequences[fields.line])
+                        for item, fields in lone.items()
+                        if fields.line in sequences
                     }
-                others = (it for it in items if it.line not in won)
-                rows = [(*it.row, *it.make_recorded()) for it in others if it.row]
+                others = (item for item in items if item.line not in won)
+                rows = [(*item.row, *item.make_recorded()) for item in others if item.row]
                 if rows:
                     group = fast.group[self._database.has_index, self._database.user_id_type]
                     columns = zip(*rows, strict=True)

@@ -204,7 +204,7 @@ _AUDITED: Final = """,
 audited AS (
   INSERT INTO {audit} (tenant, recorded_at, who, method, thread_id, detail, result)
   SELECT {tenant}, statement_timestamp(), {who}, '{method}', {thread_id}, {detail}, 'done'
-  FROM {done})"""
+  FROM {source})"""
 _TURN: Final = """(SELECT u.turn FROM {turns} u
     WHERE {which} AND u.expires_at > statement_timestamp() FOR SHARE) IS NOT DISTINCT FROM {turn}"""
 _INDEXED: Final = """
@@ -301,7 +301,7 @@ class FastStatements:
         dialect: PostgreSQL's.
         has_partitions: The tables are divided. The planner leaves out all partitions but that of a
             line that is a parameter, so ``find_line`` is asked first, and reads have one more.
-        has_audit: Saves are recorded; they have the parameters of ``RecordedSave`` behind theirs.
+        has_audit: Saves are recorded; their parameters end with ``RecordedSave``.
         has_row_security: Each statement names its tenant to the server.
     """
 
@@ -452,10 +452,10 @@ class FastStatements:
         parts["may_come_first"] = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
         return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l"), **parts)
 
-    def _audited(self, saved: str, **parts: str) -> str:
+    def _audited(self, source: str, **parts: str) -> str:
         """Return the part of a save's statement that records it; empty if it is not recorded."""
         table = self._names["audit"]
-        return render_audited(table, "commit", saved, **parts) if self._recorded else ""
+        return render_audited(table, "commit", source, **parts) if self._recorded else ""
 
     def _saves(self, *, indexed: bool, users: UserIdType) -> str:
         names = *SaveRow._fields, *self._recorded
@@ -478,16 +478,16 @@ class FastStatements:
         )
 
 
-def render_audited(table: str, method: str, done: str, **parts: str) -> str:
+def render_audited(table: str, method: str, source: str, **parts: str) -> str:
     """Return the part of a statement that records what is done, as ``sql.audit`` does.
 
     Args:
         table: The name of the table of entries.
         method: The name of the call.
-        done: What follows FROM: a row for each call that is done.
+        source: SQL behind FROM: a row for each call that is done.
         parts: SQL of ``tenant``, ``who``, ``thread_id`` and ``detail``, and others.
     """
-    return _AUDITED.format(audit=table, method=method, done=done, **parts)
+    return _AUDITED.format(audit=table, method=method, source=source, **parts)
 
 
 def render_turn_condition(turns: str, thread_id: str, turn: str, tenant: str = "$1") -> str:

@@ -19,7 +19,7 @@ from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChange
 from locus_store.backends.postgresql.options import PostgreSQLOptions
 from locus_store.backends.postgresql.statements import render_audited, render_turn_condition
 from locus_store.backends.postgresql.tenants import MARK
-from locus_store.sql.audit import Call, get_call
+from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.pool import PooledRunner
@@ -169,7 +169,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
         database = self._shared.database
         write = runner.write if change.also else runner.write_once
         thread_id = None if change.also else change.thread_id
-        call = get_call(database)
+        call = get_call(database.audit)
         with self._shared.translating():
 
             def append(connection: Connection) -> int:
@@ -183,9 +183,11 @@ class _NotPlainError(Exception):
     """The thread has expired or is not the user's, or the schema is another one."""
 
 
-def _append(connection: Connection, scope: Scope, change: LogChange, call: Call | None) -> int:
+def _append(
+    connection: Connection, scope: Scope, change: LogChange, call: RecordedCall | None
+) -> int:
     tables, quote = scope.tables, connection.dialect.identifier_preparer
-    statement = _statement(tables, quote, is_recorded=call is not None)
+    statement = _statement(tables, quote, has_audit=call is not None)
     revision = 0
     for edit in change.split():
         require_user_id(edit.user_id, tables.user_id_type)
@@ -308,7 +310,7 @@ _USERS: Final = {"string": "text", "int": "integer", "bigint": "bigint"}
 
 
 @lru_cache(maxsize=64)
-def _statement(tables: Tables, quote: IdentifierPreparer, *, is_recorded: bool) -> sa.TextClause:
+def _statement(tables: Tables, quote: IdentifierPreparer, *, has_audit: bool) -> sa.TextClause:
     """Return the statement that appends a batch, and records the call."""
     names = {it: quote.format_table(getattr(tables, it)) for it in _TABLES}
     users = _USERS[tables.user_id_type]
@@ -322,7 +324,7 @@ def _statement(tables: Tables, quote: IdentifierPreparer, *, is_recorded: bool) 
         **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),
     }
     audited = ""
-    if is_recorded:
+    if has_audit:
         parts = {it: f":{it}" for it in ("tenant", "who", "thread_id", "detail")}
         audited = render_audited(names["audit"], "change", "look WHERE does", **parts)
         kinds |= dict.fromkeys(("who", "detail"), PlainText())

@@ -14,7 +14,6 @@ from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.changes import BriefChanges, describe_record
 from locus_store.timeline.graph import list_statuses
-from locus_store.values.filters import check_key
 from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted, ThreadStatus
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ async def show_threads(request: PageRequest) -> Page:
 
     Raises:
         InvalidArgumentError: A filter makes no sense.
-        UnsupportedError: The backend does not search texts.
+        UnsupportedError: The backend has no search.
     """
     backend, query = request.parts.threads, request.query
     given = {name: query.get_text(name).strip() for name in FILTERS}
@@ -87,24 +86,21 @@ async def show_threads(request: PageRequest) -> Page:
     return Page("threads", "Threads", values)
 
 
-def _make_wanted(query: Query, given: dict[str, str]) -> StatusesWanted:
+def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
     """Return the filters of a request but its text."""
     for name, known in (("kind", KINDS), ("badge", BADGES)):
-        if given[name] and given[name] not in known:
+        if fields[name] and fields[name] not in known:
             raise InvalidArgumentError(
-                f"{name}={given[name][:40]!r} must be one of {', '.join(known)}"
+                f"{name}={fields[name][:40]!r} must be one of {', '.join(known)}"
             )
-    metadata = query.get_pair("metadata")
-    if metadata is not None:
-        check_key(metadata[0])
     return StatusesWanted(
         limit=LISTED + 1,
         after=query.get_optional("after"),
-        pattern=given["id"] or "*",
-        user_id=given["user"] or None,
-        metadata=metadata,
-        kind=given["kind"] or None,
-        badge=given["badge"] or None,
+        pattern=fields["id"] or "*",
+        user_id=fields["user"] or None,
+        metadata=query.get_pair("metadata"),
+        kind=fields["kind"] or None,
+        badge=fields["badge"] or None,
         since=query.get_time("since"),
         until=query.get_time("until"),
     )

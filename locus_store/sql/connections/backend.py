@@ -173,7 +173,7 @@ def make_writing(
     database: Database, body: Callable[[Repository], T], thread_id: str | None = None
 ) -> Callable[[Connection], T]:
     """Return a body that writes, and records the call that is under way."""
-    call = get_call(database)
+    call = get_call(database.audit)
 
     def run(connection: Connection) -> T:
         repository = database.make_repository(connection)

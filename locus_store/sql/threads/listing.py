@@ -7,8 +7,8 @@ is looked for in whole minutes: as many as the index says that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -17,11 +17,9 @@ from sqlalchemy.engine import Row
 from locus_store import versions
 from locus_store.backend import TakesTurns
 from locus_store.errors import NotFoundError
-from locus_store.sql.columns.types import now
 from locus_store.sql.threads import turns
-from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads, make_head
-from locus_store.sql.threads.statements import is_live, make_same_thread_condition
+from locus_store.sql.threads.statements import is_live
 from locus_store.sql.threads.thread_rows import (
     find_facts,
     has_activity,
@@ -30,8 +28,8 @@ from locus_store.sql.threads.thread_rows import (
     put_facts,
     select_last_active,
 )
-from locus_store.types import FOREVER, Active, Head
-from locus_store.types.arguments import check_limit, check_names, check_text, compile_thread_pattern
+from locus_store.types import Active, Head
+from locus_store.types.arguments import check_limit, check_text, compile_thread_pattern
 from locus_store.types.thread_info import (
     DescribesThreads,
     PutThread,
@@ -42,19 +40,6 @@ from locus_store.types.thread_info import (
 )
 from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.versions.archives import cut_to_minute
-from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
-from locus_store.versions.sizes import (
-    BADGES,
-    GRAPH_SOURCES,
-    INTERRUPT,
-    RECORD_BYTES,
-    SOON,
-    ListsStatuses,
-    MeasuresVersions,
-    StatusesWanted,
-    ThreadStatus,
-    parse_place,
-)
 from locus_store.versions.turns import describe_tickets, take_step
 
 if TYPE_CHECKING:
@@ -203,7 +188,7 @@ def get_last_active_at(reads: Reads, thread_id: str) -> datetime:
     return at
 
 
-class _Place(NamedTuple):
+class ListPlace(NamedTuple):
     """A place among the rows of ``select_page``."""
 
     active_at: datetime
@@ -211,9 +196,9 @@ class _Place(NamedTuple):
     thread: int
 
 
-def make_place(at: datetime, *, with_ties: bool) -> _Place:
+def make_place(at: datetime, *, with_ties: bool) -> ListPlace:
     """Return the place of a time, before or behind the threads that were last active then."""
-    return _Place(cut_to_minute(at), at, 2**62 if with_ties else 0)
+    return ListPlace(cut_to_minute(at), at, 2**62 if with_ties else 0)
 
 
 T = TypeVar("T")
@@ -308,209 +293,4 @@ def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[An
         sa.select(page, threads.c.created_at, *(threads.c[name] for name in StoredFacts._fields))
         .join_from(page, threads, threads.c.thread == page.c.thread)
         .order_by(*make_order(page.c))
-    )
-
-
-class SqlSizes(MeasuresVersions, ListsStatuses):
-    """Runs the queries below in the transactions of a backend."""
-
-    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
-
-    async def measure_versions(
-        self, thread_id: str, *, namespace: str = "", first: int, last: int
-    ) -> dict[int, int]:
-        check_names(thread_id, namespace)
-        return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
-
-    async def find_statuses(self, wanted: StatusesWanted) -> list[ThreadStatus]:
-        for it in wanted.thread_ids or ():
-            check_text("thread_id", it)
-        return await self._query(lambda it: find_statuses(it, wanted))
-
-
-def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
-    line, c = it.find_line(thread_id, namespace), it.tables.checkpoints.c
-    if line is None:
-        return {}
-    query = sa.select(c.sequence, sa.func.length(c.payload)).where(
-        c.line == line.line, c.sequence.between(first, last)
-    )
-    sizes = {row[0]: row[1] for row in it.connection.execute(query)}
-    if None in sizes.values():
-        for _, one in it.read_all_segments(line.line, within=(first, last)):
-            joined = {at: len(payload) for at, payload in one.split_records().items()}
-            sizes |= {at: joined[at] for at in sizes.keys() & joined.keys()}
-    return {at: size or 0 for at, size in sizes.items()}
-
-
-def find_statuses(it: Reads, wanted: StatusesWanted) -> list[ThreadStatus]:
-    """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
-    place = _parse_place(wanted.after) if wanted.after else None
-    if wanted.thread_ids is None:
-        return _find_statuses(it, wanted, sa.true(), place)
-    name = it.tables.threads.c.thread_id
-    parts = [name.in_(some) for some in split_batches(wanted.thread_ids)]
-    found = [status for part in parts for status in _find_statuses(it, wanted, part, place)]
-    found.sort(key=lambda it: it.active_at or FOREVER, reverse=len(parts) > 1)
-    return found[: wanted.limit]
-
-
-def _find_statuses(
-    it: Reads, wanted: StatusesWanted, is_named: sa.ColumnElement[bool], place: Any
-) -> list[ThreadStatus]:
-    found: list[ThreadStatus] = []
-    size, conditions = wanted.limit, [is_named, *_make_conditions(it, wanted)]
-    while len(found) < wanted.limit:
-        page = select_page(it, size, *conditions, place=place)
-        rows = it.connection.execute(_select_statuses(it, page)).all()
-        statuses = map(_make_status, rows)
-        found += [status for status in statuses if wanted.takes(status)]
-        if len(rows) < size:
-            break
-        size, place = size * GROWTH, rows[-1]
-    return found[: wanted.limit]
-
-
-def _parse_place(text: str) -> _Place:
-    exact, thread = parse_place(text)
-    is_key = thread.isascii() and thread.isdecimal() and len(thread) <= len(str(2**62)) - 1
-    return _Place(cut_to_minute(exact), exact, int(thread) if is_key else 0)
-
-
-def _make_conditions(it: Reads, wanted: StatusesWanted) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield the conditions that all wanted threads meet."""
-    threads, c = it.tables.threads.c, it.tables.checkpoints.c
-    if wanted.pattern != "*":
-        is_match = it.make_pattern_condition(threads.thread_id, wanted.pattern)
-        yield sa.true() if is_match is None else is_match
-    if wanted.user_id is not None:
-        yield make_user_condition(it, wanted.user_id) | _may_have(it, "user_id", wanted.user_id)
-    if wanted.metadata is not None:
-        yield _may_have(it, *wanted.metadata)
-    if wanted.kind is not None:
-        is_graph = sa.or_(*(it.may_have(c.metadata, "source", name) for name in GRAPH_SOURCES))
-        is_user = threads.user_id.is_not(None)
-        yield {
-            "graph": _has_head(it, is_graph),
-            "agent": _has_head(it, sa.or_(c.metadata.is_(None), ~is_graph)),
-            "session": ~_has_head(it) & is_user,
-            "log": ~_has_head(it) & ~is_user,
-        }[wanted.kind]
-    if wanted.badge is not None:
-        badges = _make_badges(it)
-        is_so = badges[wanted.badge]
-        yield _has_head(it, is_so) if wanted.badge in {"interrupted", "conflict"} else is_so
-    if wanted.since is not None:
-        yield threads.active_at >= cut_to_minute(wanted.since)
-    if wanted.until is not None:
-        yield threads.active_at <= wanted.until
-
-
-def _may_have(it: Reads, key: str, value: Any) -> sa.ColumnElement[bool]:
-    """Return a condition that threads meet whose head, or which themselves, have a value."""
-    threads, c = it.tables.threads.c, it.tables.checkpoints.c
-    of_head = sa.or_(*(it.may_have(column, key, value) for column in (c.metadata, c.labels)))
-    return sa.or_(it.may_have(threads.metadata, key, value), _has_head(it, of_head))
-
-
-def _has_head(it: Reads, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Return whether a thread has a head in its root namespace that meets the conditions."""
-    t = it.tables
-    is_head = (t.checkpoints.c.line == t.lines.c.line) & (
-        t.checkpoints.c.sequence == t.lines.c.head
-    )
-    return (
-        sa.exists()
-        .select_from(t.lines.join(t.checkpoints, is_head))
-        .where(make_same_thread_condition(t), t.lines.c.namespace == ROOT, *conditions)
-        .correlate(t.threads)
-    )
-
-
-def _make_badges(it: Reads) -> dict[str, sa.ColumnElement[bool]]:
-    """Return the conditions of the badges of a thread, its root line and head."""
-    t = it.tables
-    threads, lines, c, held, w = t.threads, t.lines, t.checkpoints.c, t.turns.c, t.writes.c
-    side, child = t.checkpoints.alias("side"), t.checkpoints.alias("child")
-    is_visible = (side.c.line == lines.c.line) & (side.c.sequence >= lines.c.floor)
-    has_child = sa.exists().where(
-        child.c.line == side.c.line,
-        child.c.sequence > side.c.sequence,
-        child.c.parent == side.c.sequence,
-    )
-    is_side = it.may_have(side.c.labels, SIDE_BRANCH, IS_SIDE_BRANCH)
-    waits = sa.exists().where(
-        w.line == c.line, w.checkpoint_id == c.checkpoint_id, w.channel == INTERRUPT
-    )
-    is_its = (held.tenant == threads.c.tenant) & (held.thread_id == threads.c.thread_id)
-    return {
-        "interrupted": waits.correlate(t.checkpoints),
-        "turn": sa.exists().where(is_its, held.expires_at > now()).correlate(threads),
-        "expires": threads.c.expires_at < datetime.now(UTC) + SOON,
-        "conflict": sa.exists()
-        .where(is_visible, is_side, ~has_child.correlate(side))
-        .correlate(lines),
-    }
-
-
-def _select_statuses(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
-    """Return a query for the threads of a page, in order, with what a list shows of them."""
-    t = it.tables
-    lines, c = t.lines, t.checkpoints.c
-    page = threads.cte("page").prefix_with("MATERIALIZED", dialect="postgresql")
-    its = lines.c.tenant == it.scope.tenant
-    is_visible = sa.or_(c.sequence >= lines.c.floor, c.sequence == lines.c.head)
-    counts = (
-        sa.select(
-            lines.c.thread_id,
-            sa.func.count().label("versions"),
-            sa.func.sum(sa.func.length(c.payload)).label("own"),
-        )
-        .join(t.checkpoints, c.line == lines.c.line)
-        .where(its, lines.c.thread_id.in_(sa.select(page.c.thread_id)), is_visible)
-        .group_by(lines.c.thread_id)
-        .subquery("counts")
-    )
-    joined = (
-        sa.select(sa.func.sum(sa.func.length(t.segments.c.payload)))
-        .join(lines, lines.c.line == t.segments.c.line)
-        .where(its, lines.c.thread_id == page.c.thread_id)
-        .correlate(page)
-    )
-    messages = sa.select(sa.func.sum(t.logs.c.message_count)).where(
-        t.logs.c.thread == page.c.thread
-    )
-    badges = (sa.case((is_so, 1), else_=0).label(name) for name, is_so in _make_badges(it).items())
-    record = sa.case((sa.func.length(c.payload) <= RECORD_BYTES, c.payload)).label("record")
-    is_root = its & (lines.c.thread_id == page.c.thread_id) & (lines.c.namespace == ROOT)
-    facts = t.threads.c.metadata.label("facts"), t.threads.c.user_id, t.threads.c.expires_at
-    amounts = counts.c.versions, counts.c.own, joined.scalar_subquery().label("joined")
-    return (
-        sa.select(
-            *(*page.c, lines.c.head, c.metadata, c.labels, record, *facts, *amounts, *badges),
-            messages.correlate(page).scalar_subquery().label("messages"),
-        )
-        .join_from(page, t.threads, t.threads.c.thread == page.c.thread)
-        .outerjoin(lines, is_root)
-        .outerjoin(t.checkpoints, (c.line == lines.c.line) & (c.sequence == lines.c.head))
-        .outerjoin(counts, counts.c.thread_id == page.c.thread_id)
-        .order_by(*make_order(page.c))
-    )
-
-
-def _make_status(row: Row[Any]) -> ThreadStatus:
-    return ThreadStatus(
-        thread_id=row.thread_id,
-        active_at=row.exact,
-        place=f"{row.exact.isoformat()}/{row.thread}",
-        badges=[name for name in BADGES if getattr(row, name)],
-        metadata=None if row.head is None else row.metadata or {},
-        labels=row.labels or {},
-        facts=row.facts or {},
-        user_id=row.user_id,
-        expires_at=row.expires_at,
-        record=row.record or None,  # some databases have empty bytes for NULL
-        messages=None if row.messages is None else int(row.messages),
-        versions=row.versions or 0,
-        stored_bytes=int(row.own or 0) + int(row.joined or 0),
     )

@@ -56,6 +56,19 @@ def insert(it: Scoped, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> 
         it.connection.execute(table.insert(), batch)
 
 
+def update_each(
+    it: Scoped, table: sa.Table, keys: Sequence[str], values: Sequence[Mapping[str, Any]]
+) -> None:
+    """Update rows; each of ``values`` has the keys of its row, and its new values."""
+    if not values:
+        return
+    bound = {name: sa.bindparam(f"new_{name}", type_=table.c[name].type) for name in values[0]}
+    is_it = [table.c[name] == bound.pop(name) for name in keys]
+    rows = [{f"new_{name}": value for name, value in row.items()} for row in values]
+    for batch in split_batches(rows):
+        it.connection.execute(table.update().where(*is_it).values(bound), batch)
+
+
 def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
     """Return the pending write in a row.
 

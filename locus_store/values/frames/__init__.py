@@ -68,6 +68,7 @@ __all__ = [
     "fold",
     "fold_each",
     "fold_onto",
+    "make_opaque_tree",
     "pack_state",
     "read_operations",
     "read_restorable_operations",
@@ -153,6 +154,8 @@ class Change:
     without a basis, or if it would be longer than the whole state."""
     packed_state: PackedState = field(repr=False, compare=False)
     """The new state."""
+    basis_digest: bytes | None = None
+    """The digest of the basis."""
 
     def to_payload(self) -> bytes:
         """Return the payload that holds the whole state."""
@@ -187,6 +190,11 @@ def build_digest_tree(
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 
 
+def make_opaque_tree(digest: bytes, state_bytes: int) -> DigestTree:
+    """Return a tree that has a digest and a size, and no state."""
+    return DigestTree(ObjectNode(digest, state_bytes, b"", {}, {}, 0))
+
+
 def pack_state(tree: DigestTree) -> PackedState:
     """Return the packed state of a digest tree that has the elements of its lists."""
     return PackedState(tree._root)  # noqa: SLF001  # a tree is opaque to others
@@ -207,12 +215,13 @@ def compare_states(
         SerializationError: A value cannot be kept exactly; the error names its path.
     """
     plain, root = build_root(state, basis, packed=packed)
-    frames = None
+    frames = basis_digest = None
     if basis is not None:
+        basis_digest = basis.digest
         frame = Frame(is_msgpack=root.has_msgpack)
         diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a tree is opaque to others
         frames = frame.to_payload_shorter_than(plain, root.size)
-    return Change(DigestTree(root), frames, PackedState(root))
+    return Change(DigestTree(root), frames, PackedState(root), basis_digest)
 
 
 FRAMED_BYTES: Final = 1024

@@ -16,6 +16,7 @@ from locus_store.values.msgpack import (
     get_packed,
     pack_sorted,
 )
+from locus_store.values.sealing import is_sealed
 
 
 def read_operations(payload: bytes, max_bytes: int) -> list[list[Json]]:
@@ -118,7 +119,12 @@ def _unmarked(value: Any) -> Any:
 
 
 def extract_text(payload: bytes, max_bytes: int) -> str:
-    """Return all strings that a payload adds, one per line; values only, no keys."""
+    """Return all strings that a payload adds, one per line; values only, no keys.
+
+    None of a sealed one: it is read in another way, or not at all.
+    """
+    if is_sealed(payload):
+        return ""
     return "\n".join(text for op in read_operations(payload, max_bytes) for text in _texts(op))
 
 

@@ -729,7 +729,7 @@ def test_offline_sql_for_oracle_is_not_postgresqls(dialect: str) -> None:
         "ON CONFLICT",
     ):
         assert word not in text
-    assert text.count("TIMESTAMP WITH TIME ZONE") == 12
+    assert text.count("TIMESTAMP WITH TIME ZONE") == 14
     assert text.rstrip().endswith("COMMIT\n\n/")  # the rows after the last DDL
 
 

@@ -48,7 +48,7 @@ WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = lo
 FROM locus_lines JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line AND locus_checkpoints.sequence = locus_lines.head
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.namespace = :namespace_4 AND (EXISTS (SELECT *
 FROM locus_checkpoints side
-WHERE side.line = locus_lines.line AND side.sequence >= locus_lines.floor AND JSON_EXISTS(side.labels, '$."side_branch"[*]?(@.stringOnly() == $v)' PASSING :param_24 AS "v") AND NOT (EXISTS (SELECT *
+WHERE side.line = locus_lines.line AND side.sequence >= locus_lines.floor AND side.sequence != locus_lines.head AND JSON_EXISTS(side.labels, '$."side_branch"[*]?(@.stringOnly() == $v)' PASSING :param_24 AS "v") AND NOT (EXISTS (SELECT *
 FROM locus_checkpoints child
 WHERE child.line = side.line AND child.sequence > side.sequence AND child.parent = side.sequence)))))) AND locus_threads.active_at >= FROM_TZ(CAST(:active_at_1 AS TIMESTAMP), '+00:00') AND locus_threads.active_at <= FROM_TZ(CAST(:active_at_2 AS TIMESTAMP), '+00:00') AND coalesce((SELECT max(locus_lines.updated_at) AS max_3
 FROM locus_lines
@@ -81,7 +81,7 @@ WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = lo
 FROM locus_lines JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line AND locus_checkpoints.sequence = locus_lines.head
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.namespace = :namespace_4 AND (EXISTS (SELECT *
 FROM locus_checkpoints side
-WHERE side.line = locus_lines.line AND side.sequence >= locus_lines.floor AND JSON_EXISTS(side.labels, '$."side_branch"[*]?(@.stringOnly() == $v)' PASSING :param_24 AS "v") AND NOT (EXISTS (SELECT *
+WHERE side.line = locus_lines.line AND side.sequence >= locus_lines.floor AND side.sequence != locus_lines.head AND JSON_EXISTS(side.labels, '$."side_branch"[*]?(@.stringOnly() == $v)' PASSING :param_24 AS "v") AND NOT (EXISTS (SELECT *
 FROM locus_checkpoints child
 WHERE child.line = side.line AND child.sequence > side.sequence AND child.parent = side.sequence)))))) AND locus_threads.active_at >= FROM_TZ(CAST(:active_at_1 AS TIMESTAMP), '+00:00') AND locus_threads.active_at <= FROM_TZ(CAST(:active_at_2 AS TIMESTAMP), '+00:00') AND locus_threads.active_at BETWEEN (SELECT min(minutes.active_at) AS min_1
 FROM minutes) AND (SELECT max(minutes.active_at) AS max_5
@@ -99,7 +99,7 @@ WHERE locus_writes.line = locus_checkpoints.line AND locus_writes.checkpoint_id 
 FROM locus_turns
 WHERE locus_turns.tenant = locus_threads.tenant AND locus_turns.thread_id = locus_threads.thread_id AND locus_turns.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) THEN :param_3 ELSE :param_4 END AS turn, CASE WHEN (locus_threads.expires_at < FROM_TZ(CAST(:expires_at_1 AS TIMESTAMP), '+00:00')) THEN :param_5 ELSE :param_6 END AS expires, CASE WHEN (EXISTS (SELECT *
 FROM locus_checkpoints side
-WHERE side.line = locus_lines.line AND side.sequence >= locus_lines.floor AND JSON_EXISTS(side.labels, '$."side_branch"[*]?(@.stringOnly() == $v)' PASSING :param_7 AS "v") AND NOT (EXISTS (SELECT *
+WHERE side.line = locus_lines.line AND side.sequence >= locus_lines.floor AND side.sequence != locus_lines.head AND JSON_EXISTS(side.labels, '$."side_branch"[*]?(@.stringOnly() == $v)' PASSING :param_7 AS "v") AND NOT (EXISTS (SELECT *
 FROM locus_checkpoints child
 WHERE child.line = side.line AND child.sequence > side.sequence AND child.parent = side.sequence)))) THEN :param_8 ELSE :param_9 END AS conflict, (SELECT sum(locus_logs.message_count) AS sum_2
 FROM locus_logs

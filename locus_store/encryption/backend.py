@@ -1,0 +1,319 @@
+"""A backend that encrypts: what it hands to the storage is sealed, what it returns is opened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.backend import FullBackend, JoinsTransactions, StorageBackend
+from locus_store.encryption.values import Encrypts, Sealing, count_keys
+from locus_store.runtime.loops import run_off_loop
+from locus_store.runtime.observe import skip_too_large
+from locus_store.types import Head, Hit
+from locus_store.types.arguments import check_limit, check_text
+from locus_store.types.facts import Fact
+from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.text import query_words
+from locus_store.versions import erasing
+from locus_store.versions.archives import has_versions
+from locus_store.versions.threads import ThreadTransaction
+
+if TYPE_CHECKING:
+    from locus_store.types import (
+        ArchivedRecord,
+        ArchivedThread,
+        ArchivedWrite,
+        LineContents,
+        PendingWrite,
+        Save,
+        Stored,
+        Version,
+        VersionsWanted,
+        Written,
+    )
+
+_PAGE: Final = 100
+
+
+class EncryptedBackend(Encrypts, FullBackend):
+    """The part of a backend that encrypts; ``encrypt_backend`` puts it before another class.
+
+    The storage keeps sealed records, keyed digests, and metadata whose content is sealed. Rules
+    that rewrite records (deletion, retention, segments) open and seal them in this process.
+    """
+
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
+        """See ``StorageBackend``, also for the following methods."""
+        return self.get_loaded_sealing().is_digest_of(version, digest)
+
+    async def open(self) -> None:
+        await super().open()
+        await self.get_sealing()
+
+    async def facts(self) -> list[Fact]:
+        return [*await super().facts(), Fact("encryption", repr(self.encryption))]
+
+    # --- versions
+
+    async def commit(self, save: Save) -> Written:
+        return await super().commit((await self.get_sealing()).seal_save(save))
+
+    async def fetch(self, thread_id: str, **which: Any) -> Stored | None:
+        stored = await super().fetch(thread_id, **which)
+        return await self._unseal(lambda it: _open_stored(it, stored))
+
+    async def fetch_head(self, thread_id: str, **which: Any) -> Stored | None:
+        stored = await super().fetch_head(thread_id, **which)
+        return await self._unseal(lambda it: _open_stored(it, stored))
+
+    async def history(self, thread_id: str, **which: Any) -> list[Version]:
+        found = await super().history(thread_id, **which)
+        return await self._unseal(lambda it: [it.open_version(one) for one in found])
+
+    async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+        shown = tuple(it for it in wanted.metadata if self._is_clear(it[0]))
+        found = await super().newest(replace(wanted, metadata=shown), limit)
+        return await self._unseal(lambda it: [it.open_version(one) for one in found])
+
+    async def heads(self, limit: int = 100) -> list[Head]:
+        found = await super().heads(limit)
+        return await self._unseal(lambda it: [_open_head(it, head) for head in found])
+
+    async def records(self, thread_id: str, **which: Any) -> list[tuple[int, int, bytes]]:
+        found = await super().records(thread_id, **which)
+        return await self._unseal(lambda it: it.open_records(found))
+
+    async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
+        found = await super().contents(versions)
+        lines = {it.mark.line: (it.thread_id, it.namespace) for it in versions}
+        return await self._unseal(
+            lambda it: [_open_contents(it, one, *lines[one.line]) for one in found]
+        )
+
+    # --- pending writes
+
+    async def store_writes(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: list[PendingWrite],
+        **options: Any,
+    ) -> bool:
+        sealing, place = await self.get_sealing(), (thread_id, namespace, checkpoint_id)
+        sealed = [sealing.seal_write(*place, it) for it in writes]
+        return await super().store_writes(*place, sealed, **options)
+
+    async def writes_of(
+        self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
+    ) -> dict[str, list[PendingWrite]]:
+        found = await super().writes_of(thread_id, checkpoint_ids, namespace=namespace)
+        return await self._unseal(lambda it: _open_writes(it, thread_id, namespace, found))
+
+    async def list_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> list[ArchivedWrite]:
+        found = await super().list_writes(thread_id, namespace, checkpoint_id)
+
+        def open_with(sealing: Sealing) -> list[ArchivedWrite]:
+            opened = partial(sealing.open_write, thread_id, namespace)
+            return [replace(it, write=opened(it.checkpoint_id, it.write)) for it in found]
+
+        return await self._unseal(open_with)
+
+    # --- whole threads
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        found = await super().read_thread(thread_id)
+        return await self._unseal(lambda it: found and it.open_thread(found))
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        await super().restore((await self.get_sealing()).seal_thread(thread))
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        """Copy a thread by way of this process: what is sealed names its thread."""
+        check_text("dest_thread_id", dest_thread_id)
+        found = await self.read_thread(source_thread_id)
+        if found is None or not await self.has_thread(source_thread_id):
+            return False
+        active_at = datetime.now(UTC) if has_versions(found) else found.active_at
+        await self.restore(replace(found, thread_id=dest_thread_id, active_at=active_at))
+        return True
+
+    # --- other keys
+
+    async def count_keys(self) -> Counter[str]:
+        """Return how many stored values are sealed with each data key, and how many are in clear.
+
+        Reads all threads.
+        """
+        found, after = Counter[str](), None
+        while page := await self.scan(after=after):
+            for thread_id in page:
+                found += count_keys(await super().read_thread(thread_id))
+            after = page[-1]
+        return found
+
+    async def reencrypt(self, after: str | None = None) -> AsyncIterator[str]:
+        """Seal the threads behind an id again with the current data key; yield each that was done.
+
+        What is in clear is encrypted. A thread is changed in one transaction, beside writers, and
+        one whose values have the current key is left alone: a run that was ended may be repeated.
+        The digests of a thread that was in clear change, so that a writer who loaded it before
+        gets a ``ConflictError``.
+        """
+        while page := await self.scan(after=after):
+            for thread_id in page:
+                sealing = await self.get_sealing()
+                current = sealing.keys.current.key_id.hex()
+                if count_keys(await super().read_thread(thread_id)).keys() - {current}:
+                    await self.rewrite_thread(thread_id, sealing.reseal_thread)
+                    yield thread_id
+            after = page[-1]
+
+    def _is_clear(self, key: str) -> bool:
+        """Return whether the storage finds values of a key of metadata."""
+        return key.partition(".")[0] in self.encryption.clear
+
+    # --- what the storage cannot find: its content is sealed
+
+    async def _iterate_threads(self) -> AsyncIterator[ArchivedThread]:
+        after: str | None = None
+        while page := await self.scan(after=after):
+            for thread_id in page:
+                if (found := await self.read_thread(thread_id)) is not None:
+                    yield found
+            after = page[-1]
+
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        check_key(key)
+        check_limit(limit)
+        if self._is_clear(key):
+            found = await super().query(key, value, limit)
+            return await self._unseal(lambda it: [_open_head(it, head) for head in found])
+        heads = [
+            (record.created_at, record.sequence, _make_head(thread, record))
+            async for thread in self._iterate_threads()
+            for line in thread.lines
+            if not line.namespace and line.head is not None
+            for record in line.records
+            if record.sequence >= line.floor or record.sequence == line.head
+            if is_found(record.metadata, record.labels, key, value)
+        ]
+        return [head for *_, head in sorted(heads, key=lambda it: it[:2], reverse=True)[:limit]]
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        if self._is_clear(key):
+            return await super().tagged(key, value)
+        return [
+            (thread.thread_id, line.namespace, record.checkpoint_id)
+            async for thread in self._iterate_threads()
+            for line in thread.lines
+            for record in line.records
+            if has_value(record.metadata, key, value)
+        ]
+
+    async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
+        if self._is_clear(key):
+            return await super().find_threads(key, value, user_id=user_id)
+        return await erasing.find_threads(self, key, value, user_id=user_id)
+
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        check_limit(limit)
+        wanted, hits = query_words(query), list[Hit]()
+        async for thread in self._iterate_threads():
+            search = partial(self._search, thread.thread_id, thread, wanted)
+            size = sum(len(it.payload) for line in thread.lines for it in line.records)
+            if (hit := await run_off_loop(search, size)) is not None:
+                hits.append(hit)
+        return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    @skip_too_large
+    def _search(self, thread_id: str, source: ArchivedThread, words: list[str]) -> Hit | None:
+        transaction = ThreadTransaction(thread_id, None, "", self.max_state_bytes)
+        transaction.restore(source)
+        thread = transaction.thread
+        history = thread.find_history("") if thread else None
+        return thread.search(history, words, self.max_state_bytes) if thread and history else None
+
+
+class JoiningEncryptedBackend(EncryptedBackend, JoinsTransactions):
+    """The same, of a SQL database."""
+
+    async def commit_on(self, save: Save, connection: object) -> Written:
+        """See ``JoinsTransactions``, also for the following methods."""
+        return await super().commit_on((await self.get_sealing()).seal_save(save), connection)
+
+    async def version(self, thread_id: str, *which: Any, **more: Any) -> Version | None:
+        found = await super().version(thread_id, *which, **more)
+        return await self._unseal(lambda it: found and it.open_version(found))
+
+    async def _forget_items(self, key: str, value: Any) -> int:
+        """Remove the store's items with ``value`` at ``key`` in their metadata."""
+        if self._is_clear(key):
+            forget: Callable[..., Any] = super()._forget_items  # type: ignore[misc]  # of SqlBackend
+            return int(await forget(key, value))
+        store = import_module("locus_store.open").Storage(self).store()
+        names, offset = [], 0
+        while page := await store.search((), limit=_PAGE, offset=offset):
+            names += [(it.namespace, it.key) for it in page if has_value(it.metadata, key, value)]
+            offset += len(page)
+        return sum([await store.delete(*name) for name in names])
+
+
+@cache
+def derive_class(kind: type[StorageBackend]) -> type[EncryptedBackend]:
+    """Return the class of a backend that encrypts."""
+    base = JoiningEncryptedBackend if issubclass(kind, JoinsTransactions) else EncryptedBackend
+    made: type[EncryptedBackend] = type(
+        kind.__name__, (base, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    )
+    return made
+
+
+def _open_stored(sealing: Sealing, result: Stored | None) -> Stored | None:
+    if result is None:
+        return None
+    version = sealing.open_version(result.version)
+    opener = sealing.make_opener(continues=result.basis is not None)
+    writes = result.writes
+    if writes is not None:
+        place = version.thread_id, version.namespace, version.checkpoint_id
+        writes = [sealing.open_write(*place, it) for it in writes]
+    payloads = [opener.open_joined(it) for it in result.payloads]
+    return replace(result, version=version, payloads=payloads, writes=writes)
+
+
+def _make_head(thread: ArchivedThread, record: ArchivedRecord) -> Head:
+    return Head(
+        thread_id=thread.thread_id,
+        checkpoint_id=record.checkpoint_id,
+        metadata=record.metadata,
+        updated_at=record.created_at,
+    )
+
+
+def _open_head(sealing: Sealing, head: Head) -> Head:
+    place = head.thread_id, "", head.checkpoint_id
+    return replace(head, metadata=sealing.open_metadata(head.metadata, "metadata", *place))
+
+
+def _open_writes(
+    sealing: Sealing, thread_id: str, namespace: str, writes: dict[str, list[PendingWrite]]
+) -> dict[str, list[PendingWrite]]:
+    return {
+        name: [sealing.open_write(thread_id, namespace, name, it) for it in some]
+        for name, some in writes.items()
+    }
+
+
+def _open_contents(
+    sealing: Sealing, contents: LineContents, thread_id: str, namespace: str
+) -> LineContents:
+    writes = _open_writes(sealing, thread_id, namespace, contents.writes)
+    return contents._replace(records=sealing.open_records(contents.records), writes=writes)

@@ -1,0 +1,178 @@
+"""Message logs and stores that encrypt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.encryption.values import Encrypts, Sealing, count_item_key
+from locus_store.errors import ConflictError
+from locus_store.messages import BaseMessageLog
+from locus_store.store import BaseStore
+from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Put, StoreItem, Wanted
+from locus_store.types.messages import LogChange, LogChanged, LogEdit, LogRead, LogWanted
+from locus_store.values.encoding import encode
+from locus_store.values.filters import Filter
+
+if TYPE_CHECKING:
+    from locus_store.types.logs import LogsWanted
+
+_PAGE: Final = 1000
+_EVERYTHING: Final = 2**31 - 1
+
+
+class EncryptedMessageLog(Encrypts, BaseMessageLog):
+    """The part of a message log that encrypts; see ``derive_class``."""
+
+    async def change(self, change: LogChange) -> LogChanged:
+        """See ``BaseMessageLog``, also for the following methods."""
+        sealing = await self.get_sealing()
+
+        def seal(edit: LogEdit) -> Any:
+            puts = [sealing.seal_put(edit.thread_id, edit.namespace, it) for it in edit.puts]
+            return replace(edit, puts=puts)
+
+        sealed = replace(seal(change), also=[seal(it) for it in change.also])
+        revision, removed = await super().change(sealed)
+        if removed is None:
+            return LogChanged(revision)
+        gone = removed
+        opened = await self._unseal(lambda it: it.open_message(change.thread_id, gone))
+        return LogChanged(revision, opened)
+
+    async def look(self, wanted: LogWanted) -> LogRead | None:
+        """Read as the storage does; a search opens all messages behind the cursor."""
+        if wanted.needle is None:
+            found = await super().look(wanted)
+            return None if found is None else await self._unseal(lambda it: _open_read(it, found))
+        whole = replace(wanted, needle=None, limit=None, offset=0, newest=False)
+        every = await self.look(whole)
+        if every is None:
+            return None
+        messages = [it for it in every.messages if wanted.takes(it, self.max_state_bytes)]
+        end = None if wanted.limit is None else wanted.offset + wanted.limit
+        return every._replace(messages=messages[wanted.offset : end])
+
+    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
+        return await BaseMessageLog.look_at_contents(self, wanted)
+
+    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
+        found = await super().find_heads(wanted)
+        return await self._unseal(lambda it: [_open_read(it, one) for one in found])
+
+
+def _open_read(sealing: Sealing, read: LogRead) -> LogRead:
+    thread_id = read.info.thread_id
+    return read._replace(messages=[sealing.open_message(thread_id, it) for it in read.messages])
+
+
+class EncryptedStore(Encrypts, BaseStore):
+    """The part of a store that encrypts; embeddings stay in clear. See ``derive_class``."""
+
+    async def apply(self, changes: Sequence[Change]) -> list[int]:
+        """See ``BaseStore``, also for the following methods."""
+        return await super().apply(await self._seal(changes))
+
+    async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
+        return await super().apply_on(await self._seal(changes), connection)
+
+    async def _seal(self, changes: Sequence[Change]) -> list[Change]:
+        sealing = await self.get_sealing()
+        return [sealing.seal_item(it) if isinstance(it, Put) else it for it in changes]
+
+    async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        found = await super().read(names)
+        return await self._unseal(lambda it: [one and it.open_item(one) for one in found])
+
+    async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+        found = await super().page(namespace, limit, after)
+        return await self._unseal(lambda it: [it.open_item(one) for one in found])
+
+    async def recent(self, wanted: Wanted) -> list[StoreItem]:
+        """Read the items of the prefix, the last updated first, until enough of them match."""
+        found, at, end = list[StoreItem](), 0, wanted.offset + wanted.limit
+        asked = _ask_for_all(wanted)
+        while len(found) < end:
+            page = await super().recent(replace(asked, offset=at))
+            opened = await self._open_all(page)
+            found += [it for it in opened if wanted.takes(it.value, it.metadata)]
+            at += len(page)
+            if len(page) < asked.limit:
+                break
+        return found[wanted.offset : end]
+
+    async def nearest(
+        self, wanted: Wanted, vector: bytes, threshold: float | None
+    ) -> list[StoreItem]:
+        asked = replace(_ask_for_all(wanted), limit=_EVERYTHING)
+        opened = await self._open_all(await super().nearest(asked, vector, threshold))
+        found = [it for it in opened if wanted.takes(it.value, it.metadata)]
+        return found[wanted.offset : wanted.offset + wanted.limit]
+
+    async def _iterate_stored(self) -> AsyncIterator[StoreItem]:
+        """Yield the items as they are stored."""
+        offset = 0
+        while names := await self.namespaces(NamespaceMatch(), _PAGE, offset):
+            offset += len(names)
+            for name in names:
+                after = None
+                while page := await super().page(name, _PAGE, after):
+                    for item in page:
+                        yield item
+                    after = page[-1].key
+
+    async def count_keys(self) -> Counter[str]:
+        """Return how many items are sealed with each data key, and how many are in clear."""
+        return Counter([count_item_key(it) async for it in self._iterate_stored()])
+
+    async def reencrypt(self) -> AsyncIterator[Name]:
+        """Seal items again with the current data key; yield the name of each that was done.
+
+        An item gets a new version, and its time to live restarts. One that is changed meanwhile is
+        sealed by its writer.
+        """
+        async for stored in self._iterate_stored():
+            sealing = await self.get_sealing()
+            if count_item_key(stored) == sealing.keys.current.key_id.hex():
+                continue
+            item, name = replace(sealing, required=False).open_item(stored), stored.namespace
+            embeddings = await self.vectors_of(name, stored.key) if self.dimension else []
+            put = Put(
+                namespace=name,
+                key=stored.key,
+                json=encode(item.value),
+                metadata=item.metadata,
+                ttl_seconds=stored.ttl_seconds,
+                expected_version=stored.version,
+                vectors=tuple(embeddings),
+            )
+            with suppress(ConflictError):
+                await self.apply([put])
+                yield name, stored.key
+
+    async def _open_all(self, items: list[StoreItem]) -> list[StoreItem]:
+        return await self._unseal(lambda it: [it.open_item(one) for one in items])
+
+
+def _ask_for_all(request: Wanted) -> Wanted:
+    """Return criteria of all items of a prefix: the storage knows neither values nor metadata."""
+    return Wanted(
+        prefix=request.prefix,
+        filter=Filter({}),
+        metadata_filter=Filter({}),
+        limit=_PAGE,
+        recursive=request.recursive,
+    )
+
+
+@cache
+def derive_class(kind: type[Any]) -> type[Any]:
+    """Return the class of a message log or a store that encrypts."""
+    base = EncryptedStore if issubclass(kind, BaseStore) else EncryptedMessageLog
+    return type(
+        kind.__name__, (base, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    )

@@ -1,0 +1,400 @@
+"""Key rings, and the data keys of tenants, wrapped by a ring and kept in a store of their own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentError
+from locus_store.types.arguments import did_you_mean
+from locus_store.values.sealing import (
+    KEY_BYTES,
+    KEY_ID_BYTES,
+    DataKey,
+    decrypt,
+    encrypt,
+    load_key,
+    require_cryptography,
+    unload_key,
+)
+
+if TYPE_CHECKING:
+    from locus_store.store import BaseStore
+    from locus_store.types.items import StoreItem
+
+REFRESH_SECONDS: Final = 60.0
+"""A process learns of new and destroyed data keys at least this often."""
+
+_ROOT: Final = "data-keys"
+_RECEIPTS: Final = "destroyed-data-keys"
+_IV_BYTES: Final = 12
+_PAGE: Final = 100
+_MOST_KEYS: Final = 10_000
+_ENVIRONMENT: Final = "env:"
+_FIELDS: Final = ("current", "keys", "data_keys", "clear", "required")
+
+
+class KeyRing(Protocol):
+    """Wraps data keys: a key management service, a file, the environment.
+
+    It is asked when a tenant's keys are first used and when they are refreshed, never for a record.
+    """
+
+    async def wrap(self, key: bytes, context: str) -> bytes:
+        """Return a data key encrypted with the current key of the ring.
+
+        ``context`` names the tenant and the number of the key, and has to be authenticated with it.
+        """
+
+    async def unwrap(self, blob: bytes, context: str) -> bytes:
+        """Return the data key of ``wrap``.
+
+        Raises:
+            EncryptionError: The ring does not have its key, or it was changed.
+        """
+
+
+class LocalKeyRing:
+    """A key ring of keys that this process has.
+
+    A data key is wrapped with AES-256-GCM and a random initialization vector. There are few of
+    them, far below the 2**32 that a key may wrap (NIST SP 800-38D, 8.3).
+
+    Args:
+        keys: Keys of 32 bytes by their names.
+        current: The name of the key that wraps from now on; the others only unwrap.
+
+    Raises:
+        InvalidArgumentError: A key has another length, or there is no current one.
+        MissingExtraError: ``cryptography`` is not installed.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], current: str) -> None:
+        require_cryptography()
+        for name, key in keys.items():
+            if len(key) != KEY_BYTES:
+                raise InvalidArgumentError(
+                    f"key {name!r} has {len(key)} bytes, not {KEY_BYTES}; make one with: "
+                    "openssl rand -base64 32"
+                )
+        if current not in keys:
+            raise InvalidArgumentError(
+                f"current={current!r} is not the name of a key{did_you_mean(current, keys)}"
+            )
+        self._keys = dict(keys)
+        self.current = current
+
+    def __repr__(self) -> str:
+        return f"LocalKeyRing(names={sorted(self._keys)}, current={self.current!r})"
+
+    async def wrap(self, key: bytes, context: str) -> bytes:
+        """See ``KeyRing``, also for the following method."""
+        name, iv = self.current.encode(), os.urandom(_IV_BYTES)
+        sealed = encrypt(self._keys[self.current], iv, key, context.encode())
+        return b"".join((name, b"\0", iv, sealed))
+
+    async def unwrap(self, blob: bytes, context: str) -> bytes:
+        name, _, rest = blob.partition(b"\0")
+        key = self._keys.get(name.decode(errors="replace"))
+        if key is None:
+            raise EncryptionError(
+                f"a data key is wrapped with the key {name.decode(errors='replace')!r}, which the "
+                "key ring does not have; put it back, and retire it only when `locus-store db keys "
+                "status` counts no data key of it"
+            )
+        found = decrypt(key, rest[:_IV_BYTES], rest[_IV_BYTES:], context.encode())
+        if found is None:
+            raise EncryptionError(
+                f"a data key does not open with the key {name.decode()!r} of the ring: the key has "
+                "another value now, or the data key was changed or moved"
+            )
+        return found
+
+
+class TenantKeys(NamedTuple):
+    """The data keys of a tenant."""
+
+    current: DataKey
+    """Seals from now on."""
+
+    key_ids: frozenset[bytes]
+    loaded_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatus:
+    """A data key, as ``Encryption.list_keys`` lists it."""
+
+    tenant: str
+    number: int
+    """Ascending; the last one of a tenant seals."""
+
+    key_id: str
+    wrapped_by: str
+    """The name of the key of a ``LocalKeyRing``; empty for another ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The proof that the data keys of a tenant were destroyed."""
+
+    tenant: str
+    key_ids: list[str]
+    destroyed_at: str
+
+
+class Encryption:
+    """Encrypts what a storage keeps; for ``encryption=`` of ``open_storage`` and the others.
+
+    Args:
+        ring: Wraps the data keys.
+        keys: A store for the wrapped data keys. It should not be in the database that is encrypted:
+            a backup that has the data and the wrapped keys outlives the destruction of a key.
+        clear: Keys of metadata that are stored in clear, so that queries find them: for example
+            ``user_id``. All others are encrypted, and a query of them is refused.
+        required: Refuse what is stored in clear. ``False`` while a storage is converted.
+
+    Raises:
+        MissingExtraError: ``cryptography`` is not installed.
+    """
+
+    def __init__(
+        self,
+        ring: KeyRing,
+        keys: BaseStore,
+        *,
+        clear: Collection[str] = (),
+        required: bool = True,
+    ) -> None:
+        require_cryptography()
+        if isinstance(clear, str):
+            raise InvalidArgumentError(f"clear={clear!r} must be a list of keys of metadata")
+        self.ring = ring
+        self.keys = keys
+        self.clear = frozenset(clear)
+        self.required = required
+        self._known: dict[str, TenantKeys] = {}
+
+    def __repr__(self) -> str:
+        return f"Encryption({self.ring!r}, clear={sorted(self.clear)}, required={self.required})"
+
+    @classmethod
+    def read(cls, source: str) -> Encryption:
+        """Return the encryption that a JSON file, or ``env:NAME`` an environment variable, has.
+
+        Its fields: ``keys`` (names to keys of 32 bytes in base64), ``current`` (a name),
+        ``data_keys`` (the URL of the store of data keys), ``clear`` and ``required``.
+
+        Raises:
+            InvalidArgumentError: It cannot be read, or a field is not valid.
+        """
+        text, where = _read_source(source)
+        try:
+            fields = json.loads(text)
+            unknown = sorted(fields.keys() - set(_FIELDS))
+            decode = partial(base64.b64decode, validate=True)
+            keys = {name: decode(it) for name, it in fields["keys"].items()}
+            current, url = str(fields["current"]), str(fields["data_keys"])
+        except (ValueError, LookupError, AttributeError, TypeError):
+            raise InvalidArgumentError(
+                f"{where} must be a JSON object with keys (names to 32 bytes in base64), current "
+                "(a name) and data_keys (a URL)"
+            ) from None
+        if unknown:
+            hint = did_you_mean(unknown[0], _FIELDS)
+            raise InvalidArgumentError(f"{where}: no field {unknown[0]!r}{hint}")
+        ring = LocalKeyRing(keys, current)
+        store = import_module("locus_store.open").open_store(url)
+        return cls(
+            ring, store, clear=fields.get("clear", ()), required=bool(fields.get("required", True))
+        )
+
+    def get(self, tenant: str) -> TenantKeys | None:
+        """Return a tenant's keys, if they are loaded and fresh."""
+        found = self._known.get(tenant)
+        is_fresh = found is not None and time.monotonic() - found.loaded_at < REFRESH_SECONDS
+        return found if is_fresh else None
+
+    def get_loaded(self, tenant: str) -> TenantKeys:
+        """Return a tenant's keys as they were loaded last.
+
+        Raises:
+            EncryptionError: They were destroyed since.
+        """
+        found = self._known.get(tenant)
+        if found is None:
+            raise EncryptionError(f"the data keys of tenant {tenant!r} were destroyed")
+        return found
+
+    async def load(self, tenant: str) -> TenantKeys:
+        """Read a tenant's keys; create the first one if there is none.
+
+        Raises:
+            EncryptionError: The ring does not unwrap one.
+        """
+        items = await self._list(tenant)
+        if not items:
+            await self._create(tenant, 1, os.urandom(KEY_BYTES))
+            items = await self._list(tenant)
+        keys = [await self._unwrap(tenant, it) for it in items]
+        for key in keys:
+            load_key(key)
+        made = TenantKeys(keys[-1], frozenset(it.key_id for it in keys), time.monotonic())
+        old = self._known.get(tenant)
+        self._known[tenant] = made
+        for key_id in old.key_ids - made.key_ids if old else ():
+            unload_key(key_id)
+        return made
+
+    async def _list(self, tenant: str) -> list[StoreItem]:
+        return await self.keys.list(_name(tenant), limit=_MOST_KEYS)
+
+    async def _create(self, tenant: str, number: int, digest_secret: bytes) -> None:
+        """Store a new data key, unless another process has done so."""
+        secrets = os.urandom(KEY_BYTES) + digest_secret
+        key_id = os.urandom(KEY_ID_BYTES)
+        wrapped = await self.ring.wrap(secrets, _make_context(tenant, number, key_id.hex()))
+        value = {"key_id": key_id.hex(), "wrapped": base64.b64encode(wrapped).decode()}
+        try:
+            await self.keys.put(_name(tenant), f"{number:06d}", value, expected_version=0)
+        except ConflictError:
+            return
+
+    async def _unwrap(self, tenant: str, item: StoreItem) -> DataKey:
+        key_id = item.value["key_id"]
+        wrapped = base64.b64decode(item.value["wrapped"], validate=True)
+        secrets = await self.ring.unwrap(wrapped, _make_context(tenant, int(item.key), key_id))
+        return DataKey(bytes.fromhex(key_id), tenant, secrets[:KEY_BYTES], secrets[KEY_BYTES:])
+
+    # --- administration
+
+    async def list_keys(self) -> list[KeyStatus]:
+        """Return the data keys of all tenants."""
+        return [
+            KeyStatus(tenant, int(it.key), it.value["key_id"], _get_ring_key(it))
+            async for tenant, it in self._iterate()
+        ]
+
+    async def _iterate(self) -> AsyncIterator[tuple[str, StoreItem]]:
+        offset = 0
+        while names := await self.keys.list_namespaces((_ROOT,), limit=_PAGE, offset=offset):
+            offset += len(names)
+            for name in names:
+                tenant = name[-1][1:]
+                for item in await self._list(tenant):
+                    yield tenant, item
+
+    async def rewrap(self) -> int:
+        """Wrap all data keys with the current key of the ring; return how many were others.
+
+        Data is neither read nor written. It may be repeated, and run beside writers.
+        """
+        count, current = 0, getattr(self.ring, "current", None)
+        async for tenant, item in self._iterate():
+            if current is not None and _get_ring_key(item) == current:
+                continue
+            key_id, number = item.value["key_id"], int(item.key)
+            context = _make_context(tenant, number, key_id)
+            secrets = await self.ring.unwrap(base64.b64decode(item.value["wrapped"]), context)
+            wrapped = await self.ring.wrap(secrets, context)
+            value = {"key_id": key_id, "wrapped": base64.b64encode(wrapped).decode()}
+            name = _name(tenant)
+            try:
+                await self.keys.put(name, item.key, value, expected_version=item.version)
+            except ConflictError:  # destroyed, or wrapped by another process, meanwhile
+                continue
+            count += 1
+        return count
+
+    async def add_key(self, tenant: str) -> str:
+        """Create the next data key of a tenant, which seals from now on; return its id.
+
+        Other processes use it within ``REFRESH_SECONDS``. What is stored keeps its key.
+        """
+        keys = await self.load(tenant)
+        number = int((await self._list(tenant))[-1].key) + 1
+        await self._create(tenant, number, keys.current.digest_secret)
+        return (await self.load(tenant)).current.key_id.hex()
+
+    async def retire(self, tenant: str, key_ids: Collection[str]) -> list[str]:
+        """Remove data keys of a tenant that seal nothing; return the ids of those removed.
+
+        None is removed until other processes have learned of the newest key, which stays. The
+        caller has counted the values of all storages that share this store of data keys.
+        """
+        *older, newest = await self._list(tenant)
+        age = (datetime.now(UTC) - newest.created_at).total_seconds()
+        gone = [it for it in older if it.value["key_id"] in key_ids and age > 2 * REFRESH_SECONDS]
+        for item in gone:
+            await self.keys.delete(_name(tenant), item.key)
+        await self.load(tenant)
+        return [it.value["key_id"] for it in gone]
+
+    async def destroy(self, tenant: str) -> Receipt:
+        """Destroy the data keys of a tenant: nothing that they sealed can be read any more.
+
+        That is also true of backups, write-ahead logs and replicas of the data, but not of a backup
+        of the store of data keys. Other processes forget the keys within ``REFRESH_SECONDS``.
+        """
+        items = await self._list(tenant)
+        key_ids = [it.value["key_id"] for it in items]
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        receipt = Receipt(tenant, key_ids, at)
+        for item in items:
+            await self.keys.delete(_name(tenant), item.key)
+        for key_id in key_ids:
+            unload_key(bytes.fromhex(key_id))
+        self._known.pop(tenant, None)
+        value = {"key_ids": key_ids, "destroyed_at": at}
+        await self.keys.put((_RECEIPTS, _name(tenant)[-1]), at, value)
+        return receipt
+
+
+def _name(tenant: str) -> tuple[str, str]:
+    """Return the namespace of a tenant's data keys; a segment is never empty."""
+    return _ROOT, f"={tenant}"
+
+
+def _make_context(tenant: str, number: int, key_id: str) -> str:
+    return json.dumps(["locus-store data key", tenant, number, key_id])
+
+
+def _get_ring_key(item: StoreItem) -> str:
+    name, end, _ = base64.b64decode(item.value["wrapped"]).partition(b"\0")
+    return name.decode(errors="replace") if end else ""
+
+
+def _read_source(source: str) -> tuple[str, str]:
+    if source.startswith(_ENVIRONMENT):
+        name = source.removeprefix(_ENVIRONMENT)
+        if name not in os.environ:
+            raise InvalidArgumentError(f"encryption={source!r}: the environment has no {name}")
+        return os.environ[name], f"the environment variable {name}"
+    try:
+        return Path(source).expanduser().read_text(encoding="utf-8"), f"the file {source}"
+    except (OSError, ValueError) as exc:
+        raise InvalidArgumentError(f"encryption={source!r} cannot be read: {exc}") from None
+
+
+def make_encryption(option: Any) -> Encryption:
+    """Return the encryption of an option: an ``Encryption``, or a text for ``Encryption.read``.
+
+    Raises:
+        InvalidArgumentError: It is neither.
+    """
+    if isinstance(option, Encryption):
+        return option
+    if isinstance(option, str):
+        return Encryption.read(option)
+    raise InvalidArgumentError(
+        f"encryption must be an Encryption, or the name of a file, not {type(option).__name__}"
+    )

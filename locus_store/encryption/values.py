@@ -1,0 +1,417 @@
+"""Values of the contracts, sealed and opened: metadata, pending writes, messages, items."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from locus_store.encryption.keys import Encryption, TenantKeys
+from locus_store.errors import EncryptionError, IntegrityError
+from locus_store.types import (
+    ArchivedLine,
+    ArchivedMessage,
+    ArchivedThread,
+    ArchivedWrite,
+    PendingWrite,
+    Save,
+    Version,
+)
+from locus_store.types.items import Put, StoreItem
+from locus_store.types.messages import PutMessage, compute_checksum
+from locus_store.values import frames
+from locus_store.values.encoding import encode
+from locus_store.values.frames import Change
+from locus_store.values.sealing import (
+    DataKey,
+    Place,
+    RecordOpener,
+    UnknownKeyError,
+    get_key_id,
+    is_sealed,
+    open_sealed,
+    seal,
+    seal_record,
+)
+from locus_store.versions.lines import make_write_place
+
+T = TypeVar("T")
+
+SEALED: Final = "locus_sealed"
+"""The key of metadata, and of an item's value, under which the sealed part is."""
+
+CLEAR: Final = "clear"
+"""Stands for values that are not sealed, in counts of data keys."""
+
+CONTENT_LABELS: Final = frozenset({"agent_id", "tags", "user_id"})
+"""The labels that are parts of states. The others name classes and channels."""
+
+
+class SealedChange(Change):
+    """A change whose payloads are sealed; its tree has only the keyed digest and the size."""
+
+    __slots__ = ("_key", "_whole")
+
+    def __init__(self, change: Change, key: DataKey, digest: bytes) -> None:
+        plain = change.frames
+        payload = None
+        if plain is not None:
+            payload = seal_record(key, plain, change.basis_digest, change.tree.digest)
+        tree = frames.make_opaque_tree(digest, change.tree.state_bytes)
+        super().__init__(tree, payload, change.packed_state, change.tree.digest)
+        self._key = key
+        self._whole: bytes | None = None
+
+    def to_payload(self) -> bytes:
+        """Return the sealed payload that holds the whole state."""
+        if self._whole is None:
+            digest = self.basis_digest or b""
+            self._whole = seal_record(self._key, self.packed_state.to_payload(), None, digest)
+        return self._whole
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """Seals and opens what one tenant stores.
+
+    Args:
+        keys: Of the tenant.
+        clear: See ``Encryption``, as ``required``.
+        required: Refuse what is in clear.
+    """
+
+    keys: TenantKeys
+    clear: frozenset[str]
+    required: bool
+
+    @classmethod
+    def make(cls, encryption: Encryption, keys: TenantKeys) -> Sealing:
+        """Return the sealing of an encryption and the keys of a tenant."""
+        return cls(keys, encryption.clear, encryption.required)
+
+    @property
+    def tenant(self) -> str:
+        """The tenant."""
+        return self.keys.current.tenant
+
+    def _unseal(self, content: bytes, place: Place) -> bytes:
+        return open_sealed(content, place, self.tenant)
+
+    # --- metadata
+
+    def seal_metadata(self, metadata: Mapping[str, Any], *place: str) -> dict[str, Any]:
+        """Return metadata with all but the clear keys sealed; equal metadata gives equal results.
+
+        ``place`` begins with the kind of the metadata.
+        """
+        return self._seal_fields(metadata, place, metadata.keys() - self.clear)
+
+    def seal_labels(self, labels: Mapping[str, Any], *place: str) -> dict[str, Any]:
+        """Return labels with those sealed that are parts of states."""
+        return self._seal_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
+
+    def _seal_fields(
+        self, fields: Mapping[str, Any], place: Place, secret: frozenset[str] | set[str]
+    ) -> dict[str, Any]:
+        shown = {name: it for name, it in fields.items() if name not in secret}
+        hidden = {name: it for name, it in fields.items() if name in secret}
+        if not hidden:
+            return shown
+        named = (*place, encode(shown).decode())
+        sealed = seal(self.keys.current, encode(hidden), named, is_repeatable=True)
+        return {**shown, SEALED: base64.b64encode(sealed).decode()}
+
+    def open_metadata(self, metadata: dict[str, Any], *place: str) -> dict[str, Any]:
+        """Return the metadata of ``seal_metadata``.
+
+        Raises:
+            EncryptionError: It is in clear, and that is refused.
+            IntegrityError: It was changed, or belongs to another place.
+        """
+        return self._open_fields(metadata, place, metadata.keys() - self.clear)
+
+    def open_labels(self, labels: dict[str, Any], *place: str) -> dict[str, Any]:
+        """Return the labels of ``seal_labels``; see ``open_metadata``."""
+        return self._open_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
+
+    def _open_fields(
+        self, fields: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
+    ) -> dict[str, Any]:
+        shown = {name: it for name, it in fields.items() if name != SEALED}
+        if self.required and (found := shown.keys() & secret):
+            raise EncryptionError(
+                f"the metadata {min(found)!r} of {place[1]!r} is stored in clear, and encryption "
+                "is required here"
+            )
+        if SEALED not in fields:
+            return shown
+        try:
+            sealed = base64.b64decode(fields[SEALED], validate=True)
+        except (TypeError, ValueError) as exc:
+            raise IntegrityError("sealed metadata is not base64") from exc
+        named = (*place, encode(shown).decode())
+        return {**shown, **orjson.loads(self._unseal(sealed, named))}
+
+    # --- versions
+
+    def seal_save(self, save: Save) -> Save:
+        """Return a save of which the storage learns no content."""
+        key, place = self.keys.current, (save.thread_id, save.namespace, save.checkpoint_id)
+        metadata, labels = dict(save.metadata), dict(save.labels)
+        digest = key.bind(save.change.tree.digest, *place, metadata, labels)
+
+        def again(other: Save) -> Save:
+            return self.seal_save(replace(save, checkpoint_id=other.checkpoint_id))
+
+        return replace(
+            save,
+            change=SealedChange(save.change, key, digest),
+            metadata=self.seal_metadata(metadata, "metadata", *place),
+            labels=self.seal_labels(labels, *place),
+            seal=again,
+        )
+
+    def open_version(self, version: Version) -> Version:
+        """Return a version with its metadata and labels."""
+        place = version.thread_id, version.namespace, version.checkpoint_id
+        metadata = self.open_metadata(version.metadata, "metadata", *place)
+        return replace(version, metadata=metadata, labels=self.open_labels(version.labels, *place))
+
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
+        """Return whether a state of this digest is that of an opened version."""
+        place = version.thread_id, version.namespace, version.checkpoint_id
+        bound = self.keys.current.bind(digest, *place, version.metadata, version.labels)
+        return version.mark.digest in ({bound} if self.required else {bound, digest})
+
+    def make_opener(self, *, continues: bool = False) -> RecordOpener:
+        """Return the opener of a chain's records; see ``RecordOpener``."""
+        return RecordOpener(self.tenant, requires_seal=self.required, continues=continues)
+
+    def open_records(self, records: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
+        """Return records of whole chains, ascending, as (sequence, chain, frames)."""
+        openers: dict[int, RecordOpener] = {}
+        return [
+            (sequence, chain, openers.setdefault(chain, self.make_opener()).open_joined(payload))
+            for sequence, chain, payload in records
+        ]
+
+    # --- pending writes
+
+    def seal_write(
+        self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
+    ) -> PendingWrite:
+        """Return a pending write with its payload sealed; an equal one has an equal payload."""
+        place = make_write_place(thread_id, namespace, checkpoint_id, write)
+        payload = seal(self.keys.current, write.payload, place, is_repeatable=True)
+        return replace(write, payload=payload)
+
+    def open_write(
+        self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
+    ) -> PendingWrite:
+        """Return a pending write with its payload; see ``open_metadata``."""
+        if not self.required and not is_sealed(write.payload):
+            return write
+        place = make_write_place(thread_id, namespace, checkpoint_id, write)
+        return replace(write, payload=self._unseal(write.payload, place))
+
+    # --- messages
+
+    def seal_put(self, thread_id: str, namespace: str, put: PutMessage) -> PutMessage:
+        """Return a message of which the storage learns its id, role and clear metadata."""
+        shown, payload = self._seal_message(
+            (thread_id, namespace, put.message_id, put.role), put.metadata, put.text, put.payload
+        )
+        digest = compute_checksum(namespace, put.message_id, put.role, shown, None, payload)
+        return replace(put, metadata=shown, text=None, payload=payload, digest=digest)
+
+    def seal_message(self, thread_id: str, message: ArchivedMessage) -> ArchivedMessage:
+        """Return an archived message, sealed as ``seal_put`` seals message."""
+        names = thread_id, message.namespace, message.message_id, message.role
+        shown, payload = self._seal_message(names, message.metadata, message.text, message.payload)
+        return message._replace(metadata=shown, text=None, payload=payload)
+
+    def _seal_message(
+        self,
+        names: tuple[str, ...],
+        metadata: dict[str, Any],
+        text: str | None,
+        payload: bytes | None,
+    ) -> tuple[dict[str, Any], bytes]:
+        shown = {name: it for name, it in metadata.items() if name in self.clear}
+        hidden = {name: it for name, it in metadata.items() if name not in self.clear}
+        beside = encode([hidden, text, payload is not None])
+        content = len(beside).to_bytes(4, "little") + beside + (payload or b"")
+        place = ("message", *names, encode(shown).decode())
+        return shown, seal(self.keys.current, content, place)
+
+    def open_message(self, thread_id: str, message: ArchivedMessage) -> ArchivedMessage:
+        """Return a stored message; see ``open_metadata``."""
+        payload = message.payload or b""
+        if not self.required and not is_sealed(payload):
+            return message
+        names = thread_id, message.namespace, message.message_id, message.role
+        content = self._unseal(payload, ("message", *names, encode(message.metadata).decode()))
+        end = 4 + int.from_bytes(content[:4], "little")
+        hidden, text, has_payload = orjson.loads(content[4:end])
+        metadata = {**message.metadata, **hidden}
+        return message._replace(
+            metadata=metadata, text=text, payload=content[end:] if has_payload else None
+        )
+
+    # --- whole threads
+
+    def seal_thread(self, thread: ArchivedThread) -> ArchivedThread:
+        """Return a thread as it is stored; its digests are those of its states."""
+        return replace(
+            thread,
+            lines=[self._seal_line(thread.thread_id, it) for it in thread.lines],
+            messages=[self.seal_message(thread.thread_id, it) for it in thread.messages],
+        )
+
+    def _seal_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
+        before: dict[int, bytes] = {}
+        records, key = [], self.keys.current
+        for record in line.records:
+            place = thread_id, line.namespace, record.checkpoint_id
+            payload = seal_record(key, record.payload, before.get(record.chain), record.digest)
+            before[record.chain] = record.digest
+            sealed = replace(
+                record,
+                digest=key.bind(record.digest, *place, record.metadata, record.labels),
+                metadata=self.seal_metadata(record.metadata, "metadata", *place),
+                labels=self.seal_labels(record.labels, *place),
+                payload=payload,
+            )
+            records.append(sealed)
+        return replace(line, records=records, writes=self._each(self.seal_write, thread_id, line))
+
+    def open_thread(self, thread: ArchivedThread) -> ArchivedThread:
+        """Return a thread with its contents, and the digests of its states.
+
+        Raises:
+            EncryptionError, IntegrityError: A part of it is not what was saved, or in clear.
+        """
+        return replace(
+            thread,
+            lines=[self._open_line(thread.thread_id, it) for it in thread.lines],
+            messages=[self.open_message(thread.thread_id, it) for it in thread.messages],
+        )
+
+    def reseal_thread(self, thread: ArchivedThread) -> ArchivedThread:
+        """Return a stored thread with all values sealed with the current key."""
+        return self.seal_thread(replace(self, required=False).open_thread(thread))
+
+    def _open_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
+        openers: dict[int, RecordOpener] = {}
+        records = []
+        for record in line.records:
+            place = thread_id, line.namespace, record.checkpoint_id
+            found = openers.setdefault(record.chain, self.make_opener()).open(record.payload)
+            metadata = self.open_metadata(record.metadata, "metadata", *place)
+            labels = self.open_labels(record.labels, *place)
+            digest = record.digest if found.digest is None else found.digest
+            bound = self.keys.current.bind(digest, *place, metadata, labels)
+            if found.digest is not None and bound != record.digest:
+                raise IntegrityError(
+                    f"thread {thread_id!r}, checkpoint {record.checkpoint_id!r}: its record "
+                    "belongs to another version, or its metadata was changed"
+                )
+            opened = replace(
+                record, digest=digest, metadata=metadata, labels=labels, payload=found.payload
+            )
+            records.append(opened)
+        return replace(line, records=records, writes=self._each(self.open_write, thread_id, line))
+
+    def _each(
+        self, change: Callable[..., PendingWrite], thread_id: str, line: ArchivedLine
+    ) -> list[ArchivedWrite]:
+        return [
+            replace(it, write=change(thread_id, line.namespace, it.checkpoint_id, it.write))
+            for it in line.writes
+        ]
+
+    # --- items
+
+    def seal_item(self, put: Put) -> Put:
+        """Return a put of which the storage learns the name and the clear metadata."""
+        place = ("item", *put.namespace, put.key)
+        shown = {name: it for name, it in put.metadata.items() if name in self.clear}
+        hidden = {name: it for name, it in put.metadata.items() if name not in self.clear}
+        named = (*place, encode(shown).decode())
+        sealed = seal(self.keys.current, b"[%b,%b]" % (put.json, encode(hidden)), named)
+        value = {SEALED: base64.b64encode(sealed).decode()}
+        return replace(put, json=encode(value), metadata=shown)
+
+    def open_item(self, item: StoreItem) -> StoreItem:
+        """Return a stored item; see ``open_metadata``."""
+        value = item.value
+        if not isinstance(value, dict) or value.keys() != {SEALED}:
+            if self.required:
+                raise EncryptionError(
+                    f"item {item.key!r} of namespace {item.namespace!r} is stored in clear, and "
+                    "encryption is required here"
+                )
+            return item
+        try:
+            sealed = base64.b64decode(value[SEALED], validate=True)
+        except (TypeError, ValueError) as exc:
+            raise IntegrityError(f"item {item.key!r} is not base64") from exc
+        place = ("item", *item.namespace, item.key, encode(item.metadata).decode())
+        opened, hidden = orjson.loads(self._unseal(sealed, place))
+        return replace(item, value=opened, metadata={**item.metadata, **hidden})
+
+
+def count_keys(thread: ArchivedThread | None) -> Counter[str]:
+    """Return how many values of a stored thread each data key has sealed; ``clear``: none."""
+    if thread is None:
+        return Counter()
+    values = [it.payload or b"" for it in thread.messages]
+    for line in thread.lines:
+        values += [it.payload for it in line.records] + [it.write.payload for it in line.writes]
+        metadata = [fields for it in line.records for fields in (it.metadata, it.labels)]
+        values += [base64.b64decode(it[SEALED]) for it in metadata if SEALED in it]
+    return Counter(get_key_id(it).hex() if is_sealed(it) else CLEAR for it in values)
+
+
+def count_item_key(item: StoreItem) -> str:
+    """Return the id of the data key of a stored item; ``clear``: it is not sealed."""
+    value = item.value
+    is_item = isinstance(value, dict) and value.keys() == {SEALED}
+    return get_key_id(base64.b64decode(value[SEALED])).hex() if is_item else CLEAR
+
+
+class Encrypts:
+    """The part of a backend, a message log or a store that encrypts."""
+
+    needs_no_loop = False
+    moves_between_threads = False
+
+    encryption: Encryption
+
+    @property
+    def _tenant_name(self) -> str:
+        """The tenant; empty where the storage has none."""
+        owner: Any = getattr(self, "backend", self)
+        return getattr(owner, "tenant", None) or ""
+
+    def get_loaded_sealing(self) -> Sealing:
+        """Return the sealing of the tenant, whose keys were loaded before."""
+        return Sealing.make(self.encryption, self.encryption.get_loaded(self._tenant_name))
+
+    async def get_sealing(self) -> Sealing:
+        """Return the sealing of this object's tenant, with its keys loaded."""
+        tenant = self._tenant_name
+        keys = self.encryption.get(tenant) or await self.encryption.load(tenant)
+        return Sealing.make(self.encryption, keys)
+
+    async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:
+        """Return what is opened with the tenant's keys; a key that is new here is loaded."""
+        try:
+            return open_with(await self.get_sealing())
+        except UnknownKeyError:
+            keys = await self.encryption.load(self._tenant_name)
+        return open_with(Sealing.make(self.encryption, keys))

@@ -1,0 +1,249 @@
+"""The list of threads with what a list shows of each, by one statement; and sizes of versions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from locus_store.sql.columns.types import now
+from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
+from locus_store.sql.threads.pending import split_batches
+from locus_store.sql.threads.reads import ROOT, Reads
+from locus_store.sql.threads.statements import make_same_thread_condition
+from locus_store.sql.threads.thread_rows import make_user_condition
+from locus_store.types import FOREVER
+from locus_store.types.arguments import check_names
+from locus_store.versions.archives import cut_to_minute
+from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
+from locus_store.versions.sizes import (
+    BADGES,
+    GRAPH_SOURCES,
+    INTERRUPT,
+    RECORD_BYTES,
+    SOON,
+    ListsStatuses,
+    MeasuresVersions,
+    StatusesWanted,
+    ThreadStatus,
+    parse_place,
+)
+
+if TYPE_CHECKING:
+    from locus_store.sql.threads.repository import Repository
+
+T = TypeVar("T")
+
+
+class SqlSizes(MeasuresVersions, ListsStatuses):
+    """Runs the queries below in the transactions of a backend."""
+
+    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+    async def measure_versions(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> dict[int, int]:
+        check_names(thread_id, namespace)
+        return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
+
+    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
+        return await self._query(lambda it: find_statuses(it, criteria))
+
+
+def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
+    line, c = it.find_line(thread_id, namespace), it.tables.checkpoints.c
+    if line is None:
+        return {}
+    query = sa.select(c.sequence, sa.func.length(c.payload)).where(
+        c.line == line.line, c.sequence.between(first, last)
+    )
+    sizes = {row[0]: row[1] for row in it.connection.execute(query)}
+    if None in sizes.values():
+        for _, one in it.read_all_segments(line.line, within=(first, last)):
+            joined = {at: len(payload) for at, payload in one.split_records().items()}
+            sizes |= {at: joined[at] for at in sizes.keys() & joined.keys()}
+    return {at: size or 0 for at, size in sizes.items()}
+
+
+def find_statuses(reads: Reads, criteria: StatusesWanted) -> list[ThreadStatus]:
+    """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
+    place = _parse_place(criteria.after) if criteria.after else None
+    if criteria.thread_ids is None:
+        return _find_statuses(reads, criteria, sa.true(), place)
+    name = reads.tables.threads.c.thread_id
+    parts = [name.in_(some) for some in split_batches(criteria.thread_ids)]
+    found = [status for part in parts for status in _find_statuses(reads, criteria, part, place)]
+    found.sort(key=lambda it: it.active_at or FOREVER, reverse=len(parts) > 1)
+    return found[: criteria.limit]
+
+
+def _find_statuses(
+    reads: Reads, criteria: StatusesWanted, condition: sa.ColumnElement[bool], place: Any
+) -> list[ThreadStatus]:
+    found: list[ThreadStatus] = []
+    size, conditions = criteria.limit, [condition, *_make_conditions(reads, criteria)]
+    while len(found) < criteria.limit:
+        page = select_page(reads, size, *conditions, place=place)
+        rows = reads.connection.execute(_select_statuses(reads, page)).all()
+        statuses = map(_make_status, rows)
+        found += [status for status in statuses if criteria.takes(status)]
+        if len(rows) < size:
+            break
+        size, place = size * GROWTH, rows[-1]
+    return found[: criteria.limit]
+
+
+def _parse_place(text: str) -> ListPlace:
+    exact, thread = parse_place(text)
+    is_key = thread.isascii() and thread.isdecimal() and len(thread) <= len(str(2**62)) - 1
+    return ListPlace(cut_to_minute(exact), exact, int(thread) if is_key else 0)
+
+
+def _make_conditions(reads: Reads, criteria: StatusesWanted) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions that all criteria threads meet."""
+    threads, c = reads.tables.threads.c, reads.tables.checkpoints.c
+    if criteria.pattern != "*":
+        is_match = reads.make_pattern_condition(threads.thread_id, criteria.pattern)
+        yield sa.true() if is_match is None else is_match
+    if criteria.user_id is not None:
+        yield make_user_condition(reads, criteria.user_id) | _may_have(
+            reads, "user_id", criteria.user_id
+        )
+    if criteria.metadata is not None:
+        yield _may_have(reads, *criteria.metadata)
+    if criteria.kind is not None:
+        is_graph = sa.or_(*(reads.may_have(c.metadata, "source", name) for name in GRAPH_SOURCES))
+        is_user = threads.user_id.is_not(None)
+        yield {
+            "graph": _has_head(reads, is_graph),
+            "agent": _has_head(reads, sa.or_(c.metadata.is_(None), ~is_graph)),
+            "session": ~_has_head(reads) & is_user,
+            "log": ~_has_head(reads) & ~is_user,
+        }[criteria.kind]
+    if criteria.badge is not None:
+        badges = _make_badges(reads)
+        is_so = badges[criteria.badge]
+        yield _has_head(reads, is_so) if criteria.badge in {"interrupted", "conflict"} else is_so
+    if criteria.since is not None:
+        yield threads.active_at >= cut_to_minute(criteria.since)
+    if criteria.until is not None:
+        yield threads.active_at <= criteria.until
+
+
+def _may_have(reads: Reads, key: str, value: Any) -> sa.ColumnElement[bool]:
+    """Return a condition that threads meet whose head, or which themselves, have a value."""
+    threads, c = reads.tables.threads.c, reads.tables.checkpoints.c
+    of_head = sa.or_(*(reads.may_have(column, key, value) for column in (c.metadata, c.labels)))
+    return sa.or_(reads.may_have(threads.metadata, key, value), _has_head(reads, of_head))
+
+
+def _has_head(reads: Reads, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Return whether a thread has a head in its root namespace that meets the conditions."""
+    t = reads.tables
+    is_head = (t.checkpoints.c.line == t.lines.c.line) & (
+        t.checkpoints.c.sequence == t.lines.c.head
+    )
+    return (
+        sa.exists()
+        .select_from(t.lines.join(t.checkpoints, is_head))
+        .where(make_same_thread_condition(t), t.lines.c.namespace == ROOT, *conditions)
+        .correlate(t.threads)
+    )
+
+
+def _make_badges(reads: Reads) -> dict[str, sa.ColumnElement[bool]]:
+    """Return the conditions of the badges of a thread, its root line and head."""
+    t = reads.tables
+    threads, lines, c, held, w = t.threads, t.lines, t.checkpoints.c, t.turns.c, t.writes.c
+    side, child = t.checkpoints.alias("side"), t.checkpoints.alias("child")
+    is_beside = sa.and_(
+        side.c.line == lines.c.line,
+        side.c.sequence >= lines.c.floor,
+        side.c.sequence != lines.c.head,
+    )
+    has_child = sa.exists().where(
+        child.c.line == side.c.line,
+        child.c.sequence > side.c.sequence,
+        child.c.parent == side.c.sequence,
+    )
+    is_side = reads.may_have(side.c.labels, SIDE_BRANCH, IS_SIDE_BRANCH)
+    waits = sa.exists().where(
+        w.line == c.line, w.checkpoint_id == c.checkpoint_id, w.channel == INTERRUPT
+    )
+    is_its = (held.tenant == threads.c.tenant) & (held.thread_id == threads.c.thread_id)
+    return {
+        "interrupted": waits.correlate(t.checkpoints),
+        "turn": sa.exists().where(is_its, held.expires_at > now()).correlate(threads),
+        "expires": threads.c.expires_at < datetime.now(UTC) + SOON,
+        "conflict": sa.exists()
+        .where(is_beside, is_side, ~has_child.correlate(side))
+        .correlate(lines),
+    }
+
+
+def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
+    """Return a query for the threads of a page, in order, with what a list shows of them."""
+    t = reads.tables
+    lines, c = t.lines, t.checkpoints.c
+    page = threads.cte("page").prefix_with("MATERIALIZED", dialect="postgresql")
+    its = lines.c.tenant == reads.scope.tenant
+    is_visible = sa.or_(c.sequence >= lines.c.floor, c.sequence == lines.c.head)
+    counts = (
+        sa.select(
+            lines.c.thread_id,
+            sa.func.count().label("versions"),
+            sa.func.sum(sa.func.length(c.payload)).label("own"),
+        )
+        .join(t.checkpoints, c.line == lines.c.line)
+        .where(its, lines.c.thread_id.in_(sa.select(page.c.thread_id)), is_visible)
+        .group_by(lines.c.thread_id)
+        .subquery("counts")
+    )
+    joined = (
+        sa.select(sa.func.sum(sa.func.length(t.segments.c.payload)))
+        .join(lines, lines.c.line == t.segments.c.line)
+        .where(its, lines.c.thread_id == page.c.thread_id)
+        .correlate(page)
+    )
+    messages = sa.select(sa.func.sum(t.logs.c.message_count)).where(
+        t.logs.c.thread == page.c.thread
+    )
+    badges = (
+        sa.case((is_so, 1), else_=0).label(name) for name, is_so in _make_badges(reads).items()
+    )
+    record = sa.case((sa.func.length(c.payload) <= RECORD_BYTES, c.payload)).label("record")
+    is_root = its & (lines.c.thread_id == page.c.thread_id) & (lines.c.namespace == ROOT)
+    facts = t.threads.c.metadata.label("facts"), t.threads.c.user_id, t.threads.c.expires_at
+    amounts = counts.c.versions, counts.c.own, joined.scalar_subquery().label("joined")
+    return (
+        sa.select(
+            *(*page.c, lines.c.head, c.metadata, c.labels, record, *facts, *amounts, *badges),
+            messages.correlate(page).scalar_subquery().label("messages"),
+        )
+        .join_from(page, t.threads, t.threads.c.thread == page.c.thread)
+        .outerjoin(lines, is_root)
+        .outerjoin(t.checkpoints, (c.line == lines.c.line) & (c.sequence == lines.c.head))
+        .outerjoin(counts, counts.c.thread_id == page.c.thread_id)
+        .order_by(*make_order(page.c))
+    )
+
+
+def _make_status(row: Row[Any]) -> ThreadStatus:
+    return ThreadStatus(
+        thread_id=row.thread_id,
+        active_at=row.exact,
+        place=f"{row.exact.isoformat()}/{row.thread}",
+        badges=[name for name in BADGES if getattr(row, name)],
+        metadata=None if row.head is None else row.metadata or {},
+        labels=row.labels or {},
+        facts=row.facts or {},
+        user_id=row.user_id,
+        expires_at=row.expires_at,
+        record=row.record or None,  # some databases have empty bytes for NULL
+        messages=None if row.messages is None else int(row.messages),
+        versions=row.versions or 0,
+        stored_bytes=int(row.own or 0) + int(row.joined or 0),
+    )

@@ -1,0 +1,177 @@
+"""Data keys: created, wrapped again, counted, retired and destroyed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_stored import contents, fill, read
+
+from locus_store import (
+    Encryption,
+    EncryptionError,
+    InMemoryStore,
+    InvalidArgumentError,
+    LocalKeyRing,
+    open_storage,
+)
+from locus_store.encryption import keys as key_module
+from locus_store.encryption.keys import KeyRing
+
+pytestmark = pytest.mark.anyio
+
+OLD, NEW = os.urandom(32), os.urandom(32)
+
+
+def with_ring(encryption: Encryption, ring: KeyRing, **options: Any) -> Encryption:
+    """Return another process's encryption with the same data keys."""
+    return Encryption(ring, encryption.keys, **options)
+
+
+@pytest.fixture
+def old() -> Encryption:
+    return Encryption(LocalKeyRing({"old": OLD}, "old"), InMemoryStore())
+
+
+async def count(storage: Any) -> dict[str, int]:
+    return dict(await storage.backend.count_keys() + await storage.store().count_keys())
+
+
+async def convert(storage: Any) -> int:
+    done = [it async for it in storage.backend.reencrypt()]
+    return len(done) + len([it async for it in storage.store().reencrypt()])
+
+
+async def test_data_keys_are_wrapped_again_without_their_data(old: Encryption, url: str) -> None:
+    async with open_storage(url, encryption=old) as storage:
+        states = await fill(storage)
+    both = with_ring(old, LocalKeyRing({"old": OLD, "new": NEW}, "new"))
+    assert [it.wrapped_by for it in await both.list_keys()] == ["old"]
+    assert (await both.rewrap(), await both.rewrap()) == (1, 0)
+    assert [it.wrapped_by for it in await both.list_keys()] == ["new"]
+    only = with_ring(old, LocalKeyRing({"new": NEW}, "new"))
+    async with open_storage(url, encryption=only) as storage:
+        await read(storage, states)
+    with pytest.raises(EncryptionError, match="wrapped with the key 'new'"):
+        await with_ring(old, LocalKeyRing({"old": OLD}, "old")).load("default")
+
+
+async def test_a_ring_with_another_value_is_refused(old: Encryption) -> None:
+    await old.load("acme")
+    with pytest.raises(EncryptionError, match="does not open"):
+        await with_ring(old, LocalKeyRing({"old": NEW}, "old")).load("acme")
+
+
+async def test_two_processes_create_one_key(old: Encryption) -> None:
+    other = with_ring(old, old.ring)
+    assert (await old.load("acme")).current == (await other.load("acme")).current
+    assert (await old.load("acme")).current != (await old.load("other")).current
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "file", "memory"])
+async def test_data_is_sealed_again_beside_a_writer(
+    scheme: str, old: Encryption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = {"sqlite": f"sqlite:///{tmp_path}/d.db", "file": f"file://{tmp_path}/d"}
+    async with open_storage(urls.get(scheme, "memory://"), encryption=old) as storage:
+        states = await fill(storage)
+        tenant = storage.backend.tenant or ""
+        [before] = await count(storage)
+        loaded = await storage.backend.read_state("t")
+        after = await old.add_key(tenant)
+        assert await convert(storage) == 2
+        assert (await count(storage)).keys() == {after}
+        assert await convert(storage) == 0
+        await read(storage, states)
+        assert await old.retire(tenant, [before, after]) == []  # others may still use it
+        monkeypatch.setattr(key_module, "REFRESH_SECONDS", 0.0)
+        assert await old.retire(tenant, [before, after]) == [before]
+        await read(storage, states)
+        head = await storage.backend.version("t")
+        assert head.mark == loaded.version.mark  # a writer that loaded it has no conflict
+        await storage.backend.write_state("t", {"n": 1}, parent_id="v2", forks=False)
+        assert await storage.backend.delete("t", "v1")
+        assert await storage.backend.load("t", "v0") == states[0]
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+async def test_a_storage_in_clear_is_converted(
+    scheme: str, old: Encryption, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/d.db" if scheme == "sqlite" else f"file://{tmp_path}/d"
+    async with open_storage(url) as storage:
+        states = await fill(storage)
+        await fill(storage, "u")
+    lenient = with_ring(old, old.ring, required=False)
+    async with open_storage(url, encryption=lenient) as storage:
+        assert "clear" in await count(storage)
+        steps = storage.backend.reencrypt()
+        assert await anext(steps) == "t"
+        await steps.aclose()  # the process is killed
+        await read(storage, states)
+        assert await convert(storage) == 3
+        assert "clear" not in await count(storage)
+    async with open_storage(url, encryption=old) as storage:
+        await read(storage, states)
+        await read(storage, states, "u")
+    if scheme == "file":  # the journal of items keeps replaced values until it is written anew
+        assert b"Zoe" not in contents(tmp_path, "threads/*.json")
+
+
+async def test_a_destroyed_key_makes_copies_of_the_data_unreadable(
+    old: Encryption, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/d.db?tenant=acme"
+    async with open_storage(url, encryption=old) as storage:
+        await fill(storage)
+        await storage.backend.for_tenant("other").save("t", {"n": 1})
+    backup = (tmp_path / "d.db").read_bytes()
+    async with open_storage(url, encryption=old) as storage:
+        await storage.backend.load("t")
+        [status] = [it for it in await old.list_keys() if it.tenant == "acme"]
+        receipt = await old.destroy("acme")
+        assert (receipt.tenant, receipt.key_ids) == ("acme", [status.key_id])
+        with pytest.raises(EncryptionError, match="not known"):
+            await storage.backend.read_thread("t")
+        assert await storage.backend.for_tenant("other").load("t") == {"n": 1}
+    (tmp_path / "d.db").write_bytes(backup)
+    async with open_storage(url, encryption=old) as storage:
+        with pytest.raises(EncryptionError, match="not known"):
+            await storage.backend.load("t")
+
+
+async def test_a_new_key_of_another_process_is_learned(old: Encryption, url: str) -> None:
+    other = with_ring(old, old.ring)
+    async with open_storage(url, encryption=old) as one, open_storage(url, encryption=other) as two:
+        await one.backend.save("t", {"n": 1})
+        assert await two.backend.load("t") == {"n": 1}
+        await other.add_key("default")
+        await two.backend.save("t", {"n": 2})
+        key_module.unload_key((await other.load("default")).current.key_id)  # as in a process
+        assert await one.backend.load("t") == {"n": 2}
+
+
+async def test_an_encryption_is_read_from_a_file_or_the_environment(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {
+        "keys": {"a": base64.b64encode(OLD).decode()},
+        "current": "a",
+        "data_keys": f"sqlite:///{tmp_path}/keys.db",
+        "clear": ["city"],
+    }
+    (tmp_path / "keys.json").write_text(json.dumps(fields))
+    monkeypatch.setenv("KEYS", json.dumps(fields))
+    async with open_storage(f"{url}?encryption={tmp_path}/keys.json") as storage:
+        states = await fill(storage)
+        assert storage.backend.encryption.clear == {"city"}
+    async with open_storage(url, encryption="env:KEYS") as storage:
+        await read(storage, states)
+    for wrong in ({**fields, "curent": "a"}, {**fields, "keys": {"a": "eA=="}}, {}, []):
+        monkeypatch.setenv("KEYS", json.dumps(wrong))
+        with pytest.raises(InvalidArgumentError):
+            open_storage(url, encryption="env:KEYS")

@@ -1,0 +1,139 @@
+"""Storages that encrypt, with data keys in memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from locus_store import (
+    FileBackend,
+    FileMessageLog,
+    FileStore,
+    InMemoryMessageLog,
+    InMemoryStore,
+    MemoryBackend,
+    PostgreSQLBackend,
+    PostgreSQLMessageLog,
+    PostgreSQLStore,
+    RedisBackend,
+    RedisMessageLog,
+    RedisStore,
+    SQLiteBackend,
+    SQLiteMessageLog,
+    SQLiteStore,
+    StorageBackendAdapter,
+    postgresql_checkpointer,
+    sqlite_checkpointer,
+)
+from locus_store.encryption import Encryption, LocalKeyRing, create
+from locus_store.types.options import CheckpointOptions, split_options
+from storages import Storage, file, memory, postgresql, redis, sqlite
+
+ENCRYPTION = Encryption(LocalKeyRing({"a": bytes(32)}, "a"), InMemoryStore())
+
+
+def make(kind: Any, *place: Any, **options: Any) -> Any:
+    """Return an object of a class that encrypts."""
+    return create(kind, *place, encryption=ENCRYPTION, **options)
+
+
+def make_checkpointer(
+    kind: Any, *place: Any, state_type: Any = None, **options: Any
+) -> StorageBackendAdapter[Any]:
+    own, rest = split_options(CheckpointOptions, options)
+    return StorageBackendAdapter(make(kind, *place, **rest), state_type=state_type, **own)
+
+
+FACTORIES = {
+    kind: partial(make, kind)
+    for kind in (
+        *(SQLiteBackend, SQLiteStore, SQLiteMessageLog),
+        *(PostgreSQLBackend, PostgreSQLStore, PostgreSQLMessageLog),
+    )
+} | {
+    sqlite_checkpointer: partial(make_checkpointer, SQLiteBackend),
+    postgresql_checkpointer: partial(make_checkpointer, PostgreSQLBackend),
+}
+"""Factories to those of the same that encrypts."""
+
+
+class OnFile(sqlite.OnFile):
+    def new(self, factory: Any, place: Any, **options: Any) -> Any:
+        return super().new(FACTORIES[factory], place, **options)
+
+    def probe(self) -> FileProbe:
+        return FileProbe(self.path)
+
+
+class FileProbe(sqlite.FileProbe):
+    def holds(self, text: str) -> bool:
+        files = [it.read_bytes() for it in self._path.parent.glob(f"{self._path.name}*")]
+        return any(text.encode() in it for it in files)
+
+
+class OnServer(postgresql.OnServer):
+    def new(self, factory: Any, place: Any, **options: Any) -> Any:
+        return super().new(FACTORIES[factory], place, **options)
+
+    def probe(self) -> ServerProbe:
+        return ServerProbe(self.database)
+
+
+class ServerProbe(postgresql.ServerProbe):
+    def holds(self, text: str) -> bool:
+        tables = ("locus_checkpoints", "locus_segments")
+        return any(
+            text in row["told"]
+            for it in tables
+            for row in self._run(f"SELECT c::text AS told FROM {it} c")
+        )
+
+
+class _Each(Storage):
+    """Of classes, and where they are."""
+
+    kinds: tuple[Any, Any, Any]
+
+    def place(self) -> tuple[Any, ...]:
+        return ()
+
+    def checkpointer(self, **options: Any) -> Any:
+        return make_checkpointer(self.kinds[0], *self.place(), **options)
+
+    def backend(self) -> Any:
+        return make(self.kinds[0], *self.place())
+
+    def store(self, **options: Any) -> Any:
+        return make(self.kinds[1], *self.place(), **{"dimension": 3, **options})
+
+    def log(self, **options: Any) -> Any:
+        return make(self.kinds[2], *self.place(), **options)
+
+
+class Files(_Each, file.Files):
+    kinds = (FileBackend, FileStore, FileMessageLog)
+
+    def place(self) -> tuple[Any, ...]:
+        return (self.directory,)
+
+
+class OnValkey(_Each, redis.OnValkey):
+    kinds = (RedisBackend, RedisStore, RedisMessageLog)
+
+    def place(self) -> tuple[Any, ...]:
+        return (self.url,)
+
+
+class Memory(_Each, memory.Memory):
+    kinds = (MemoryBackend, InMemoryStore, InMemoryMessageLog)
+
+    def checkpointer(self, **options: Any) -> Any:
+        self.first = super().checkpointer(**options)
+        return self.first
+
+    def log(self, **options: Any) -> Any:
+        if "max_state_bytes" in options:
+            return super().log(**options)
+        backend = self.first.backend if self.first else make(MemoryBackend)
+        self.first = super().log(backend=backend, **options)
+        return self.first
