@@ -328,10 +328,11 @@ class PostgreSQLBackend(ServerBackend):
         """
         values = (encode_key(self._database.tenant), *values)
         with self._translating():
+            pool = await self._runner.get_pool()
+            text = self._database.guard(text)  # it may be older than what was just opened
             rows = await self._replicas.fetch(thread_id, text, values) if self._replicas else None
             if rows and (thread_id is None or _is_recent(rows[0], last_head)):
                 return rows
-            pool = await self._runner.get_pool()
 
             async def asked() -> list[Any]:
                 async with pool.lease_driver() as connection:

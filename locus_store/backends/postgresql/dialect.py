@@ -40,7 +40,13 @@ from locus_store.backends.postgresql.failures import (
 from locus_store.backends.postgresql.policies import ROW_SECURITY_SETTING
 from locus_store.backends.postgresql.row_security import secure, see_all_tenants
 from locus_store.backends.postgresql.statements import FastStatements
-from locus_store.backends.postgresql.tenants import is_unset, make_unset_error, name_tenant
+from locus_store.backends.postgresql.tenants import (
+    TENANT,
+    guard,
+    is_unset,
+    make_unset_error,
+    name_tenant,
+)
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -284,6 +290,11 @@ class PostgreSQLDatabase(ServerDatabase):
         self.has_index = SEARCH_SETTING in settings.raw
         self._facts.has_partitions = PARTITIONS_SETTING in settings.raw
         self._facts.has_row_security = ROW_SECURITY_SETTING in settings.raw
+
+    def guard(self, text: str) -> str:
+        """Return a statement that reads, with its tenant if the server has to know it."""
+        is_done = f"'{TENANT}'" in text or not self._facts.has_row_security
+        return text if is_done else guard(text)
 
     def enter_tenant(self, connection: Connection) -> None:
         """Name the tenant of what follows, in the statement itself where each one commits."""

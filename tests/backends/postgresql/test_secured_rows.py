@@ -35,6 +35,8 @@ async def test_the_server_keeps_tenants_apart(migrated_database: str) -> None:
             {"of": ["acme"]},
             {"of": ["globex"]},
         ]
+    async with postgresql_checkpointer(url, state_type=dict, tenant="acme") as fresh:
+        assert await fresh.load("t") == {"of": ["acme"]}  # its first call
     connection = await asyncpg.connect(url)
     async with connection.transaction():
         await connection.execute("SET LOCAL locus.tenant = 'acme'")
