@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from locus_store.types.logs import LogsWanted
 
 _PAGE: Final = 1000
-_EVERYTHING: Final = 2**31 - 1
+_EVERYTHING: Final = 2**30
 
 
 class EncryptedMessageLog(Encrypts, BaseMessageLog):
