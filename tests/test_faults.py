@@ -260,7 +260,7 @@ def loaded_values_are_shared(patch: Patch) -> None:
 
 @caught_by("test_another_versions_bytes_are_told")
 def the_digest_is_not_checked(patch: Patch) -> None:
-    def believed(stored, limit, basis=None):
+    def believed(stored, limit, basis=None, _=None):
         if basis is None:
             state = frames.fold(stored.payloads, limit)
         else:
@@ -293,8 +293,8 @@ def minus_zero_is_zero(patch: Patch) -> None:
             return [unsigned(it) for it in value]
         return 0.0 if isinstance(value, float) and value == 0 else value
 
-    def believed(stored, limit, basis=None):
-        state, shape = checked(stored, limit, basis)
+    def believed(stored, limit, basis=None, matches=None):
+        state, shape = checked(stored, limit, basis, matches)
         return unsigned(state), shape
 
     checked = versions.decode_state

@@ -340,13 +340,13 @@ async def test_a_segment_that_does_not_give_the_saved_state_is_not_written(
     await saved(backend, ["a", "b", "c"])
     pack = segments._packed
 
-    def packed(parts: list[tuple[int, bytes]]) -> bytes:
+    def packed(parts: list[tuple[int, bytes]], *sealing: Any) -> bytes:
         (_, together), (_, first), *rest = parts
         if wrong == "all together":
-            return pack([(0, OTHER), *parts[1:]])
+            return pack([(0, OTHER), *parts[1:]], *sealing)
         if wrong == "a record":
-            return pack([*parts[:-1], (parts[-1][0], OTHER)])
-        return pack([(0, together), (1, rest[0][1]), (2, first), *rest[1:]])
+            return pack([*parts[:-1], (parts[-1][0], OTHER)], *sealing)
+        return pack([(0, together), (1, rest[0][1]), (2, first), *rest[1:]], *sealing)
 
     monkeypatch.setattr(segments, "_packed", packed)
     await backend._join("t", "")

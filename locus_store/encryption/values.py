@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
@@ -37,7 +37,7 @@ from locus_store.values.sealing import (
     seal,
     seal_record,
 )
-from locus_store.versions.lines import make_write_place
+from locus_store.versions.lines import SIDE_BRANCH, make_write_place
 
 T = TypeVar("T")
 
@@ -129,10 +129,10 @@ class Sealing:
         return self._seal_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
 
     def _seal_fields(
-        self, given: Mapping[str, Any], place: Place, secret: frozenset[str] | set[str]
+        self, values: Mapping[str, Any], place: Place, secret: frozenset[str] | set[str]
     ) -> dict[str, Any]:
-        shown = {name: it for name, it in given.items() if name not in secret}
-        hidden = {name: it for name, it in given.items() if name in secret}
+        shown = {name: it for name, it in values.items() if name not in secret}
+        hidden = {name: it for name, it in values.items() if name in secret}
         if not hidden:
             return shown
         named = (*place, encode(shown).decode())
@@ -153,18 +153,18 @@ class Sealing:
         return self._open_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
 
     def _open_fields(
-        self, found: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
+        self, values: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
     ) -> dict[str, Any]:
-        shown = {name: it for name, it in found.items() if name != SEALED}
+        shown = {name: it for name, it in values.items() if name != SEALED}
         if self.required and (clear := shown.keys() & secret):
             raise EncryptionError(
                 f"the metadata {min(clear)!r} of {place[1]!r} is stored in clear, and encryption "
                 "is required here"
             )
-        if SEALED not in found:
+        if SEALED not in values:
             return shown
         try:
-            sealed = base64.b64decode(found[SEALED], validate=True)
+            sealed = base64.b64decode(values[SEALED], validate=True)
         except (TypeError, ValueError) as exc:
             raise IntegrityError("sealed metadata is not base64") from exc
         named = (*place, encode(shown).decode())
@@ -176,7 +176,7 @@ class Sealing:
         """Return a save of which the storage learns no content."""
         key, place = self.keys.current, (save.thread_id, save.namespace, save.checkpoint_id)
         metadata, labels = dict(save.metadata), dict(save.labels)
-        digest = key.bind(save.change.tree.digest, *place, metadata, labels)
+        digest = _bind(key, save.change.tree.digest, place, metadata, labels)
         given = {it.name: getattr(save, it.name) for it in fields(Save)}
         sealed = {
             "change": SealedChange(save.change, key, digest),
@@ -194,7 +194,7 @@ class Sealing:
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of an opened version."""
         place = version.thread_id, version.namespace, version.checkpoint_id
-        bound = self.keys.current.bind(digest, *place, version.metadata, version.labels)
+        bound = _bind(self.keys.current, digest, place, version.metadata, version.labels)
         return version.mark.digest in ({bound} if self.required else {bound, digest})
 
     def make_opener(self, *, continues: bool = False) -> RecordOpener:
@@ -291,7 +291,7 @@ class Sealing:
             before[record.chain] = record.digest
             sealed = replace(
                 record,
-                digest=key.bind(record.digest, *place, record.metadata, record.labels),
+                digest=_bind(key, record.digest, place, record.metadata, record.labels),
                 metadata=self.seal_metadata(record.metadata, "metadata", *place),
                 labels=self.seal_labels(record.labels, *place),
                 payload=payload,
@@ -324,7 +324,7 @@ class Sealing:
             metadata = self.open_metadata(record.metadata, "metadata", *place)
             labels = self.open_labels(record.labels, *place)
             digest = record.digest if found.digest is None else found.digest
-            bound = self.keys.current.bind(digest, *place, metadata, labels)
+            bound = _bind(self.keys.current, digest, place, metadata, labels)
             if found.digest is not None and bound != record.digest:
                 raise IntegrityError(
                     f"thread {thread_id!r}, checkpoint {record.checkpoint_id!r}: its record "
@@ -373,6 +373,18 @@ class Sealing:
         place = ("item", *item.namespace, item.key, encode(item.metadata).decode())
         opened, hidden = orjson.loads(self._unseal(sealed, place))
         return replace(item, value=opened, metadata={**item.metadata, **hidden})
+
+
+def _bind(
+    key: DataKey,
+    digest: bytes,
+    place: Sequence[str],
+    metadata: Mapping[str, Any],
+    labels: Mapping[str, Any],
+) -> bytes:
+    """Return the keyed digest of a version; the storage itself labels side branches."""
+    own = {name: it for name, it in labels.items() if name != SIDE_BRANCH}
+    return key.bind(digest, *place, dict(metadata), own)
 
 
 def count_keys(thread: ArchivedThread | None) -> Counter[str]:

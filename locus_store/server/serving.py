@@ -14,8 +14,6 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import open_storage
@@ -31,6 +29,8 @@ from locus_store.service.application import WORKERS_FOLDER, Parts, PartsOfTenant
 from locus_store.store import BaseStore
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
     from locus_store.server.options import ServeOptions
 
 MAX_PORT: Final = 65_535

@@ -317,6 +317,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
     db += ["user-ids", "history", "partition"]
     secure = ["enable", "disable", "add-role", "remove-role", "status"]
     db += [f"row-security {it}" for it in secure]
+    db += [f"keys {it}" for it in ("status", "rotate", "destroy")]
     others = {
         "audit anchor",
         "audit export",

@@ -125,9 +125,9 @@ async def test_a_state_is_read_once_for_all_that_wait_and_when_a_job_may_run(
         await backend.write_state("t", {"n": name}, checkpoint_id=name)
     real = states_of_pages.decode_state_alone
 
-    def counted(stored: Any, most: int) -> Any:
+    def counted(stored: Any, *rest: Any) -> Any:
         calls.append(stored.version.checkpoint_id)
-        return real(stored, most)
+        return real(stored, *rest)
 
     monkeypatch.setattr(states_of_pages, "decode_state_alone", counted)
     states = States(jobs)

@@ -257,6 +257,29 @@ SELECT quote_nullable(obj_description(c.oid, 'pg_class')) = 'NULL'
 FROM pg_class c WHERE c.relname = '{prefix}parts';
 ALTER TABLE {place}parts RENAME TO {prefix}divided;
 
+--- row security | locus-store db row-security | optional
+CREATE FUNCTION {place}owns(bigint) RETURNS boolean LANGUAGE sql VOLATILE
+  BEGIN ATOMIC SELECT EXISTS (SELECT FROM {place}items p WHERE p.item = $1); END;
+CREATE VIEW {place}shown AS SELECT item FROM {place}items;
+ALTER VIEW {place}shown SET (security_invoker = true);
+ALTER VIEW {place}shown RESET (security_invoker);
+ALTER TABLE {place}items OWNER TO CURRENT_USER;
+ALTER TABLE {place}items ENABLE ROW LEVEL SECURITY;
+ALTER TABLE {place}items FORCE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON {place}items
+  USING ((SELECT coalesce(nullif(current_setting('locus.tenant', true), ''), '-')) = 'a');
+CREATE POLICY role ON {place}items AS RESTRICTIVE TO PUBLIC USING (true);
+GRANT SELECT ON {place}shown TO PUBLIC;
+REVOKE SELECT ON {place}shown FROM PUBLIC;
+SELECT count(*) >= 0 FROM {place}items WHERE (SELECT set_config('locus.tenant', 'a', true)) IS NOT NULL;
+SELECT has_table_privilege(c.oid, 'SELECT') AND pg_has_role(c.relowner, 'MEMBER')
+  AND format('%s', c.relnamespace::regnamespace) IS NOT NULL
+  AND quote_ident(pg_get_userbyid(c.relowner)) IS NOT NULL
+FROM pg_class c WHERE c.relname = '{prefix}items';
+
+--- transaction ids | audit= | optional
+SELECT pg_current_xact_id()::text::bigint >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
+
 --- facts about the server | locus-store doctor | optional
 SELECT pg_total_relation_size(c.oid::regclass) >= 0 AND c.reltuples IS NOT NULL
   AND (SELECT count(*) >= 0 FROM pg_partition_tree(c.oid::regclass))
