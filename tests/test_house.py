@@ -45,7 +45,7 @@ LONG_FILES = {
     "sql/threads/repository.py": 514,
     "store.py": 654,
     "testing/steps.py": 641,
-    "types/records.py": 502,
+    "types/records.py": 506,
     "versions/threads.py": 521,
 }
 MOST_METHODS = 30
