@@ -9,6 +9,8 @@ from services import parts
 
 from locus_store import NewMessage
 from locus_store.open import Storage
+from locus_store.types import PendingWrite
+from locus_store.versions.sizes import INTERRUPT
 
 PAGES = [
     "threads",
@@ -94,6 +96,32 @@ async def test_a_phone_shows_twelve_versions_at_once(chromium: Any, visit: Any) 
         rows = await tab.page.locator("#versions li").all()
         boxes = [await it.bounding_box() for it in rows]
         assert sum(it["y"] + it["height"] <= phone["height"] for it in boxes) >= 12
+
+
+async def test_a_row_of_a_version_cuts_its_time_and_the_old_value_first(
+    chromium: Any, visit: Any
+) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    for at, name in enumerate(("v0", "1f1ea1bc-cc41-67a4-8037-e079bba8f884", "v1")):
+        said = [{"role": "user", "content": f"Answer {it}: rather Zurich"} for it in range(at)]
+        state = {"messages": said, "budget": -258 - 30 * at}
+        about = {"node": "tool_of_prices"}
+        await backend.write_state(
+            "t", state, checkpoint_id=name, parent_id="v0" if at else None, metadata=about
+        )
+    interrupt = PendingWrite("task", -3, INTERRUPT, "json", b"1")
+    await backend.put_writes("t", "1f1ea1bc-cc41-67a4-8037-e079bba8f884", [interrupt])
+    async with chromium.tab(site, viewport={"width": 1_280, "height": 800}) as tab:
+        await tab.goto("version?thread=t")
+        row = tab.page.locator("#versions li").nth(1)
+        assert "side" in await row.inner_text()
+        assert "interrupted" in await row.inner_text()
+        assert (await row.locator(".id").bounding_box())["height"] < 22
+        for part in (row.locator(".id"), row.locator(".badge").last, row.locator("ins").last):
+            assert await part.evaluate("it => it.scrollWidth <= it.clientWidth || !it.clientWidth")
+            box, whole = await part.bounding_box(), await row.bounding_box()
+            assert box["x"] + box["width"] <= whole["x"] + whole["width"]
 
 
 async def test_another_version_is_shown_without_another_page(chromium: Any, visit: Any) -> None:
