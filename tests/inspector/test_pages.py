@@ -328,9 +328,20 @@ async def test_the_timeline_is_filtered_and_goes_to_a_version_and_a_time(site: S
     found = await site.json("timeline", thread="t", at_version="v1")
     assert [it["version"]["checkpoint_id"] for it in found["rows"]] == ["v1", "v0"]
     for time, version in (("2100-01-01T00:00", "v2"), ("2000-01-01", "v0")):
-        answer = await site.get("timeline", thread="t", time=time)
-        assert answer.headers["location"].endswith(f"at_version={version}")
+        found = await site.json("timeline", thread="t", time=time)
+        assert (found["begins_at"], found["time"]) == (version, time)
+        assert found["rows"][0]["version"]["checkpoint_id"] == version
     assert (await site.get("timeline", thread="t", time="noon")).status_code == 422
+
+
+async def test_an_older_version_of_the_timeline_is_compared_with_the_head(site: Site) -> None:
+    page = await site.page("timeline", thread="t", time="2000-01-01")
+    checked = re.findall(r'name="([^"]+)" value="([^"]+)"[^>]* checked', page.response.text)
+    assert checked == [("encoded-version", "v2"), ("encoded-from", "v0")]
+    assert 'value="2000-01-01"' in page.response.text
+    assert "Newer versions" in page.text
+    newest = await site.page("timeline", thread="t", at_version="v2")
+    assert "Newer versions</a>" not in newest.response.text
 
 
 async def test_more_versions_than_rows_are_pages() -> None:

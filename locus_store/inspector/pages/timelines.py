@@ -23,10 +23,9 @@ from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from locus_store.inspector.work import Step
     from locus_store.messages import BaseMessageLog
+    from locus_store.types import Version
     from locus_store.types.messages import LoggedMessage, LogInfo
 
 LOOKED_AT: Final = 10_000
@@ -39,10 +38,9 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
     Raises:
         NotFoundError: There is no such thread or version.
     """
-    if when := request.query.get_time("time"):
-        return await _at_time(request, when)
-    key = request.query.get_optional("key")
-    part = await (_matching(request, key) if key else _page(request))
+    query = request.query
+    key, at = query.get_optional("key"), await _find_first(request)
+    part = await (_matching(request, key) if key else _page(request, at))
     if part is None and await has_log(request):
         return Redirect(request.links.to("messages", thread=request.thread))
     found = request.require(part)
@@ -55,7 +53,11 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
         "head_id": found.head.checkpoint_id,
         "head_sequence": found.head.mark.sequence,
         "key": key or "",
-        "value": request.query.get_text("value"),
+        "value": query.get_text("value"),
+        "at_version": query.get_text("at_version"),
+        "time": query.get_text("time"),
+        "begins_at": at.checkpoint_id if at else None,
+        "has_newer": bool(at and at.mark != found.head.mark or query.get_optional("before")),
         "rows": rows,
         "no_sizes": reason,
         "no_changes": no_changes,
@@ -72,11 +74,9 @@ def _next(cursor: Cursor | None) -> dict[str, str | None] | None:
     return {"before": cursor.before, "main": None if cursor.main is None else f".{cursor.main}"}
 
 
-async def _page(request: PageRequest) -> Graph | None:
-    at = request.query.get_optional("at_version")
+async def _page(request: PageRequest, at: Version | None) -> Graph | None:
     if at is not None:
-        found = await request.parts.threads.version(request.thread, at, namespace=request.namespace)
-        return await list_from(request, request.require(found, at), ROWS)
+        return await list_from(request, at, ROWS)
     backend, namespace, cursor = request.parts.threads, request.namespace, _cursor(request)
     return await graph(backend, request.thread, namespace=namespace, limit=ROWS, cursor=cursor)
 
@@ -88,15 +88,23 @@ def _cursor(request: PageRequest) -> Cursor | None:
     return Cursor(before, None if main is None else main.removeprefix("."))
 
 
-async def _at_time(request: PageRequest, when: datetime) -> Redirect:
-    """Go to the newest version that was saved at a time or before it."""
+async def _find_first(request: PageRequest) -> Version | None:
+    """Return the version that was asked for: by its id, or the newest that a time had.
+
+    ``None``: none was. Where all versions are newer than the time, it is the oldest.
+    """
+    backend, namespace = request.parts.threads, request.namespace
+    if (name := request.query.get_optional("at_version")) is not None:
+        found = await backend.version(request.thread, name, namespace=namespace)
+        return request.require(found, name)
+    if (when := request.query.get_time("time")) is None:
+        return None
     oldest = None
-    async for version in read_line(request.parts.threads, request.thread, request.namespace):
+    async for version in read_line(backend, request.thread, namespace):
         oldest = version
         if version.created_at <= when:
             break
-    found = request.require(oldest)
-    return Redirect(request.to("timeline", at_version=found.checkpoint_id))
+    return request.require(oldest)
 
 
 async def _matching(request: PageRequest, key: str) -> Graph:
