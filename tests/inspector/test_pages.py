@@ -376,6 +376,13 @@ async def test_threads_are_found_by_id_words_metadata_and_user() -> None:
         assert [it["thread_id"] for it in found["threads"]] == ids, filters
 
 
+async def test_a_graph_without_a_message_log_says_where_its_messages_are(graphs: Site) -> None:
+    page = await graphs.page("messages", thread="g")
+    assert "The messages of this graph are in its state" in page.text
+    assert "version?thread=g" in "".join(page.links)
+    assert "0 messages" not in page.text
+
+
 async def test_an_interrupted_checkpoint_says_so(graphs: Site) -> None:
     found = await graphs.json("writes", thread="g")
     assert found["is_interrupted"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import NotFoundError, UnsupportedError
+from locus_store.errors import IntegrityError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, shorten
 from locus_store.inspector.page_requests import Download, Page, PageRequest, Redirect
 from locus_store.inspector.pages.versions import (
@@ -21,6 +21,7 @@ from locus_store.timeline.lineage import read_line
 from locus_store.timeline.readable import format_content
 from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found
+from locus_store.versions.sizes import SOURCES
 
 if TYPE_CHECKING:
     from locus_store.inspector.work import Step
@@ -57,7 +58,7 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
         "at_version": query.get_text("at_version"),
         "time": query.get_text("time"),
         "begins_at": at.checkpoint_id if at else None,
-        "has_newer": bool(at and at.mark != found.head.mark or query.get_optional("before")),
+        "has_newer": bool((at and at.mark != found.head.mark) or query.get_optional("before")),
         "rows": rows,
         "no_sizes": reason,
         "no_changes": no_changes,
@@ -172,6 +173,7 @@ async def show_messages(request: PageRequest) -> Page:
         "changed_at": info.changed_at if info else None,
         "start": start,
         "messages": await request.jobs.run(lambda step: _rows(found, step)),
+        "holder": None if logs or behind else await _name_holder(request),
         "previous": max(min(start, count) - MESSAGES, 0) if start else None,
         "next": start + MESSAGES if len(listed_messages) > MESSAGES else None,
     }
@@ -211,6 +213,17 @@ async def _info(request: PageRequest, log: BaseMessageLog, name: str) -> LogInfo
     if found is None and not await request.parts.threads.exists(request.thread):
         raise NotFoundError(f"there is no thread {request.thread!r}")
     return found
+
+
+async def _name_holder(request: PageRequest) -> str | None:
+    """Return what keeps its messages in the state of this thread; ``None``: it has no state."""
+    try:
+        head = await request.parts.threads.version(request.thread)
+    except IntegrityError:
+        return None
+    if head is None:
+        return None
+    return "this graph" if head.metadata.keys() >= SOURCES else "an agent"
 
 
 def _rows(found: list[LoggedMessage], step: Step) -> list[dict[str, Any]]:
