@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -10,7 +10,7 @@ import orjson
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
-from locus_store.timeline.lineage import find_ancestry, visit
+from locus_store.timeline.lineage import Ancestry, find_ancestry, visit
 from locus_store.timeline.paths import (
     Path,
     Query,
@@ -119,10 +119,11 @@ async def bisect(
 
 
 class _Values:
-    """The values at a path, each with the newest version that has it."""
+    """The short values at a path, each with the oldest version that has it, the last seen last."""
 
-    def __init__(self, path: Query) -> None:
+    def __init__(self, path: Query, most: int) -> None:
         self._path = path
+        self._most = most
         self.found: dict[bytes, tuple[Version, Any]] = {}
 
     def visit(self, version: Version, folder: Folder) -> None:
@@ -130,26 +131,36 @@ class _Values:
         if folder.log:
             folder.log.clear()
         at = find_value(folder.get_settled(), self._path)
-        if at is not None:
+        stored = b"" if at is None else encode(at.value)
+        if at is not None and len(stored) <= self._most:
             content = encode_canonical(at.value)
-            self.found.pop(content, None)
-            self.found[content] = version, decode(encode(at.value))
+            self.found[content] = self.found.pop(content, None) or (version, decode(stored))
 
 
 async def list_values(
     backend: StorageBackend,
-    versions: Sequence[Version],
+    ancestry: Ancestry,
     path: Query,
+    most: int,
     step: Callable[[], None] | None = None,
 ) -> list[tuple[Version, Any]]:
-    """Return the values at a path in versions of one line, the newest first, each once.
+    """Return the values at a path, each once, with the oldest version of an ancestry that has it.
+
+    The value that a version had last comes first.
+
+    Args:
+        backend: The storage.
+        ancestry: The versions.
+        path: Of the values.
+        most: Bytes of JSON of a value; larger ones are left out.
+        step: Is called before each version, in a thread; what it raises ends the calculation.
 
     Raises:
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
-    values = _Values(path)
-    await visit(backend, sorted(versions, key=lambda it: it.mark.sequence), values, step)
+    values = _Values(path, most)
+    await visit(backend, ancestry.versions, values, step)
     return list(values.found.values())[::-1]
 
 

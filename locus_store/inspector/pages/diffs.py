@@ -18,6 +18,7 @@ from locus_store.timeline.bisect import (
 )
 from locus_store.timeline.conversations import strip_value_tags
 from locus_store.timeline.graph import Writer, find_writers, list_nodes
+from locus_store.timeline.lineage import find_ancestry
 from locus_store.timeline.paths import find_value, format_path, is_bookkeeping, parse_path, unwrap
 from locus_store.timeline.readable import (
     Difference,
@@ -171,23 +172,25 @@ async def show_answers(request: PageRequest) -> Page:
 
 
 SUGGESTED: Final = 60
-"""Versions whose values are suggested, and the most values and keys."""
+"""Keys, and values, that are suggested."""
+
+_BYTES: Final = 4 * CELL
+"""Of a value that is suggested, as JSON with the tags of LangGraph's values."""
 
 
 async def _suggest(request: PageRequest, version: str | None, path: str) -> dict[str, Any]:
-    """Return the keys of the state, and the last values of a path, to choose from."""
+    """Return the keys of the state, and the last values of a path on its line, to choose from."""
     seen = await request.read_version(version)
     content = unwrap(seen.state)[1]
     keys = [it for it in content if not is_bookkeeping(it)][:SUGGESTED]
     if not path:
         return {"keys": keys}
     backend, name = request.parts.threads, seen.version.checkpoint_id
-    older = await backend.history(
-        request.thread, namespace=request.namespace, limit=SUGGESTED, before=name
-    )
+    found = await find_ancestry(backend, request.thread, name, namespace=request.namespace)
+    ancestry = request.require(found, name)
     async with request.jobs.wait_for_turn() as pace:
-        found = await list_values(backend, [seen.version, *older], parse_path(path), pace.step)
-    texts = [(it, render_line(strip_value_tags(value), CELL)) for it, value in found]
+        values = await list_values(backend, ancestry, parse_path(path), _BYTES, pace.step)
+    texts = [(it, render_line(strip_value_tags(value), CELL)) for it, value in values[:SUGGESTED]]
     rows = [{"version": make_row(it), "value": text} for it, text in texts if not text.is_cut]
     return {"keys": keys, "recent": rows}
 
