@@ -15,7 +15,7 @@ from locus_store.inspector.bounds import make_row
 from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.blame import Blamed, Origin, Trace, trace
-from locus_store.timeline.changes import BriefChanges, describe_versions
+from locus_store.timeline.changes import PARENTS, BriefChanges, describe_versions
 from locus_store.timeline.graph import (
     Node,
     Writer,
@@ -27,6 +27,7 @@ from locus_store.timeline.graph import (
     name_nodes,
 )
 from locus_store.timeline.paths import parse_path
+from locus_store.timeline.rewind import is_rewound
 from locus_store.versions import decode_state_alone
 from locus_store.versions.sizes import MeasuresVersions
 
@@ -279,6 +280,9 @@ class Described:
     is_interrupted: bool
     """A task of it waited for an answer, or waits."""
 
+    rewound_to: str | None
+    """Its parent, which a rewind saved again as this version."""
+
 
 class Descriptions:
     """The one-line changes of the versions that pages listed last, which never change."""
@@ -298,6 +302,7 @@ class Descriptions:
         missing = [it for it in versions if self._kept.get((backend.tenant, it.mark)) is None]
         writers: dict[str, list[Writer]] = {}
         stopped: set[str] = set()
+        rewound: set[str] = set()
         try:
             await _require_few_bytes(backend, missing)
             writers, stopped = await find_steps(backend, versions)
@@ -306,18 +311,41 @@ class Descriptions:
             for version in missing:
                 if changes := found.get(version.checkpoint_id):
                     self._kept.put((backend.tenant, version.mark), changes)
+            same = [it for it in versions if self._has_no_change(backend, it)]
+            rewound = await _find_rewound(backend, versions, same)
         except TimeoutError:
             reason = f"they took longer than {WAIT:g} seconds"
         except (RefusalError, LocusStoreError) as exc:
             reason = str(exc)
         return {
-            version.checkpoint_id: Described(
-                name_nodes(version, writers),
+            (name := version.checkpoint_id): Described(
+                ["rewind"] if name in rewound else name_nodes(version, writers),
                 self._kept.get((backend.tenant, version.mark)),
-                version.checkpoint_id in stopped,
+                name in stopped,
+                version.parent_id if name in rewound else None,
             )
             for version in versions
         }, reason
+
+    def _has_no_change(self, backend: StorageBackend, version: Version) -> bool:
+        return self._kept.get((backend.tenant, version.mark)) == BriefChanges()
+
+
+async def _find_rewound(
+    backend: StorageBackend, versions: Sequence[Version], same: list[Version]
+) -> set[str]:
+    """Return the ids of those with the states of their parents that rewinds saved."""
+    known: dict[str | None, Version | None] = {it.checkpoint_id: it for it in versions}
+    found = set()
+    for it in same:
+        if it.parent_id and it.parent_id not in known and len(known) < len(versions) + PARENTS:
+            known[it.parent_id] = await backend.version(
+                it.thread_id, it.parent_id, namespace=it.namespace
+            )
+        parent = known.get(it.parent_id)
+        if parent is not None and is_rewound(it, parent):
+            found.add(it.checkpoint_id)
+    return found
 
 
 async def _require_few_bytes(backend: StorageBackend, versions: Sequence[Version]) -> None:

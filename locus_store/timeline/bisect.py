@@ -134,7 +134,7 @@ class _Values:
         stored = b"" if at is None else encode(at.value)
         if at is not None and len(stored) <= self._most:
             content = encode_canonical(at.value)
-            self.found[content] = self.found.pop(content, None) or (version, decode(stored))
+            self.found[content] = self.found.pop(content, (version, decode(stored)))
 
 
 async def list_values(

@@ -18,12 +18,22 @@ from locus_store.errors import (
 from locus_store.runtime.loops import settle
 from locus_store.timeline.copies import Copy, StepCopies, expand_writes, generate_graph_id
 from locus_store.timeline.paths import is_graphs
+from locus_store.timeline.readable import select_metadata
 from locus_store.timeline.task_ids import find_names
 from locus_store.types import Expected, Mark, Snapshot, Version
 from locus_store.values.msgpack import convert_to_json
 from locus_store.versions import REBUILT, generate_checkpoint_id
 
 _SHOWN: Final = 20
+
+
+def is_rewound(version: Version, parent: Version) -> bool:
+    """Return whether a version, which has the state of its parent, was saved by a rewind.
+
+    It has the metadata of its parent too, and was saved after other versions.
+    """
+    told = select_metadata(version.metadata) == select_metadata(parent.metadata)
+    return told and version.mark.sequence > parent.mark.sequence + 1
 
 
 @dataclass(frozen=True, slots=True)

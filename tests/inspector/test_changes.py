@@ -57,6 +57,8 @@ async def test_a_rewind_a_fork_and_deletions_in_a_browser(
         await page.click("button:text-is('Rewind')")
         head = await backend.version("trip")
         assert (head.parent_id, (await backend.load("trip"))) == ("v1", {"city": "v1"})
+        assert await page.inner_text("[role=status]") == "Rewound to v1"
+        assert "Rewound to v1" in await page.text_content("#versions li[aria-current]")
 
         await choose(page, "Fork here")
         await page.fill("input[name=new_thread]", "copy ü/?&\u202e")

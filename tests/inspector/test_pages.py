@@ -24,6 +24,7 @@ if TESTS_RUN:
     from locus_store.inspector.escapes import SECURITY, escape
     from locus_store.inspector.rendering import split_markdown
     from locus_store.inspector.work import Jobs
+    from locus_store.timeline.rewind import rewind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -228,6 +229,23 @@ async def test_versions_have_their_node_and_their_changes_in_one_line(graphs: Si
     assert "messages + 1: 'Let me look.'; city 'Bern' → 'Basel'" in page.text
     assert "messages + 1: 'Weather?'; city = 'Bern'" in page.text
     assert "branch:to" not in page.text
+
+
+async def test_a_rewound_version_says_so_and_one_that_was_saved_again_does_not() -> None:
+    backend = await graph_told(MemoryBackend())
+    start = (await backend.history("g"))[1].checkpoint_id
+    made = await rewind(backend, "g", start)
+    rows = (await Site(backend).json("version", thread="g"))["rows"]
+    assert (rows[0]["version"]["checkpoint_id"], rows[0]["nodes"]) == (made, ["rewind"])
+    assert rows[0]["rewound_to"] == {"checkpoint_id": start, "nodes": ["__start__"]}
+    page = await Site(backend).page("timeline", thread="g")
+    assert f"Rewound to __start__ …{start[-8:]}" in page.text
+    for name, city, parent in (("a", "Bern", None), ("b", "Bern", "a"), ("c", "Chur", "a")):
+        about = {"node": "ask"}
+        state = {"city": city}
+        await backend.write_state("t", state, checkpoint_id=name, parent_id=parent, metadata=about)
+    rows = (await Site(backend).json("version", thread="t"))["rows"]
+    assert [(it["nodes"], it["rewound_to"]) for it in rows] == [(["ask"], None)] * 3
 
 
 async def test_a_thread_of_a_graph_is_listed_with_what_its_newest_save_changed(

@@ -41,7 +41,7 @@ from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Seen, Step
+    from locus_store.inspector.work import Described, Seen, Step
     from locus_store.types import PendingWrite, Version
 
 LISTED: Final = 60
@@ -68,8 +68,15 @@ async def list_rows(
         described = found[node.version.checkpoint_id]
         row = {"version": make_row(node.version), "place": node.place, "nodes": described.nodes}
         about = {"changes": described.changes, "is_interrupted": described.is_interrupted}
-        rows.append(row | about)
+        rows.append(row | about | {"rewound_to": _describe_target(described.rewound_to, found)})
     return rows, reason
+
+
+def _describe_target(name: str | None, found: dict[str, Described]) -> dict[str, Any] | None:
+    """Return the version that a rewind returned to, with its nodes where they are known."""
+    if name is None:
+        return None
+    return {"checkpoint_id": name, "nodes": found[name].nodes if name in found else []}
 
 
 async def show_version(request: PageRequest) -> Page | Redirect:
