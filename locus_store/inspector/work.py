@@ -337,14 +337,15 @@ async def _find_rewound(
     """Return the ids of those with the states of their parents that rewinds saved."""
     known: dict[str | None, Version | None] = {it.checkpoint_id: it for it in versions}
     found = set()
-    for it in same:
-        if it.parent_id and it.parent_id not in known and len(known) < len(versions) + PARENTS:
-            known[it.parent_id] = await backend.version(
-                it.thread_id, it.parent_id, namespace=it.namespace
+    for version in same:
+        name = version.parent_id
+        if name and name not in known and len(known) < len(versions) + PARENTS:
+            known[name] = await backend.version(
+                version.thread_id, name, namespace=version.namespace
             )
-        parent = known.get(it.parent_id)
-        if parent is not None and is_rewound(it, parent):
-            found.add(it.checkpoint_id)
+        parent = known.get(name)
+        if parent is not None and is_rewound(version, parent):
+            found.add(version.checkpoint_id)
     return found
 
 

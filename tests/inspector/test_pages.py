@@ -22,6 +22,7 @@ if TESTS_RUN:
     from locus_store.adapters.langgraph import LangGraphSaver
     from locus_store.inspector import app, work
     from locus_store.inspector.escapes import SECURITY, escape
+    from locus_store.inspector.pages import threads
     from locus_store.inspector.rendering import split_markdown
     from locus_store.inspector.work import Jobs
     from locus_store.timeline.rewind import rewind
@@ -396,6 +397,23 @@ async def test_threads_are_found_by_id_words_metadata_and_user() -> None:
     ):
         found = await site.json("threads", **filters)
         assert [it["thread_id"] for it in found["threads"]] == ids, filters
+
+
+async def test_a_filtered_list_says_how_many_threads_it_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = MemoryBackend()
+    for name in ("a1", "a2", "b"):
+        await backend.write_state(name, {"said": "Hello"})
+    site = Site(backend)
+    assert "2 threads" in (await site.page("threads", id="a*")).text
+    assert "3 threads" in (await site.page("threads", text="hello")).text
+    assert "3 threads" not in (await site.page("threads")).text
+    monkeypatch.setattr(threads, "LISTED", 1)
+    first = await site.page("threads", id="a*")
+    assert "At least 1 thread" in first.text
+    [more] = [it for it in first.links if "after=" in it]
+    assert "1 thread" not in (await site.page(more)).text
 
 
 async def test_a_graph_without_a_message_log_says_where_its_messages_are(graphs: Site) -> None:

@@ -80,6 +80,8 @@ async def show_threads(request: PageRequest) -> Page:
         "badges": BADGES,
         "has_search": isinstance(backend, SearchesText),
         "threads": await _describe(request, shown, hits),
+        "count": None if query.get_optional("after") else len(statuses if hits else shown),
+        "is_least": len(hits) == FOUND if hits else more > 0,
         "left_out": max(more, 0) if hits else 0,
         "next": shown[-1].place if more > 0 and not hits else None,
     }
