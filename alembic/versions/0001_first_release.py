@@ -301,11 +301,9 @@ def _settings(prefix: str, schema: str | None) -> None:
 
 def _audit(prefix: str, schema: str | None) -> None:
     table = f"{prefix}audit"
-    is_postgresql = op.get_context().dialect.name == "postgresql"
-    own = sa.text("(pg_current_xact_id()::text::bigint)") if is_postgresql else None
     op.create_table(
         table,
-        sa.Column("transaction_id", sa.BigInteger, server_default=own),
+        sa.Column("transaction_id", sa.BigInteger),
         sa.Column("entry", BigKey, sa.Identity(), nullable=False),
         sa.Column("tenant", Key(64), nullable=False),
         sa.Column("recorded_at", Instant, nullable=False),

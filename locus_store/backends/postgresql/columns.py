@@ -32,6 +32,7 @@ class PostgreSQLColumns(DialectColumns):
     """The default one is the cluster's."""
 
     greatest = "GREATEST"
+    own_transaction = "pg_current_xact_id()::text::bigint"
 
     def make_text_type(self, collation: str | None = None) -> TypeEngine[Any]:
         return BoundText(collation=collation)

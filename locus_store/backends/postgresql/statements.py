@@ -202,8 +202,9 @@ SELECT line, sequence FROM kept WHERE {mark}
 """
 _AUDITED: Final = """,
 audited AS (
-  INSERT INTO {audit} (tenant, recorded_at, who, method, thread_id, detail, result)
-  SELECT {tenant}, statement_timestamp(), {who}, '{method}', {thread_id}, {detail}, 'done'
+  INSERT INTO {audit} (transaction_id, tenant, recorded_at, who, method, thread_id, detail, result)
+  SELECT pg_current_xact_id()::text::bigint, {tenant}, statement_timestamp(), {who}, '{method}',
+    {thread_id}, {detail}, 'done'
   FROM {source})"""
 _TURN: Final = """(SELECT u.turn FROM {turns} u
     WHERE {which} AND u.expires_at > statement_timestamp() FOR SHARE) IS NOT DISTINCT FROM {turn}"""

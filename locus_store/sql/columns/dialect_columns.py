@@ -40,6 +40,9 @@ class DialectColumns(ABC):
     greatest: ClassVar[str] = ""
     """Name of the function that gives the greatest value that is not NULL; ``""``: none does."""
 
+    own_transaction: ClassVar[str] = "NULL"
+    """The number of the transaction in SQL, ascending in the order of their beginnings."""
+
     # --- types
 
     def make_text_type(self, collation: str | None = None) -> TypeEngine[Any] | None:

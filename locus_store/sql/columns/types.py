@@ -139,6 +139,14 @@ class Later(FunctionElement[datetime]):
     inherit_cache = True
 
 
+class OwnTransaction(FunctionElement[int]):
+    """The number of the transaction in SQL; NULL where the database has none."""
+
+    type = BigInteger()
+    name = "own_transaction"
+    inherit_cache = True
+
+
 def _here() -> datetime:
     return datetime.now(UTC)
 
@@ -195,6 +203,12 @@ def _later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
         return f"{greatest}({compiler.process(one, **kw)}, {compiler.process(other, **kw)})"
     later = sa.case((other.is_(None), one), (one > other, one), else_=other)
     return compiler.process(later, **kw)
+
+
+@compiles(OwnTransaction)
+def _own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) -> str:
+    del element, kw
+    return get_columns(compiler.dialect).own_transaction
 
 
 # --- keys -----------------------------------------------------------------------------------

@@ -376,12 +376,12 @@ sa.Table(
     sqlite_autoincrement=True,
 )
 
-# One call: see ``sql.audit``. The order of the columns matters: PostgreSQL evaluates the default of
+# One call: see ``sql.audit``. The order of the columns matters: PostgreSQL evaluates
 # ``transaction_id`` before it draws ``entry``.
 sa.Table(
     "locus_audit",
     METADATA,
-    # On PostgreSQL its default is the transaction that wrote the row, else it is NULL.
+    # The transaction that wrote the row, where the database numbers them.
     sa.Column("transaction_id", BigInteger, nullable=True),
     sa.Column("entry", BigKey, sa.Identity(), primary_key=True),
     sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),

@@ -12,7 +12,7 @@ from sqlalchemy import bindparam as bind
 from sqlalchemy.engine import Connection, Dialect
 
 from locus_store.sql.columns.compiled import Compiled
-from locus_store.sql.columns.types import after, minute, moment, now
+from locus_store.sql.columns.types import OwnTransaction, after, minute, moment, now
 from locus_store.versions.segments import RecordSegment
 
 if TYPE_CHECKING:
@@ -286,7 +286,8 @@ class Statements:
     def new_entry(self) -> sa.Insert:
         """The insert of an entry of the audit."""
         names = ("tenant", "who", "method", "thread_id", "detail", "result")
-        return _insert(self.tables.audit, *names, recorded_at=moment())
+        values = {"transaction_id": OwnTransaction(), "recorded_at": moment()}
+        return _insert(self.tables.audit, *names, **values)
 
     @compile_once
     def setting(self) -> sa.Select[Any]:
