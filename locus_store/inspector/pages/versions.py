@@ -72,11 +72,11 @@ async def list_rows(
     return rows, reason
 
 
-def _describe_target(name: str | None, found: dict[str, Described]) -> dict[str, Any] | None:
+def _describe_target(name: str | None, rows: dict[str, Described]) -> dict[str, Any] | None:
     """Return the version that a rewind returned to, with its nodes where they are known."""
     if name is None:
         return None
-    return {"checkpoint_id": name, "nodes": found[name].nodes if name in found else []}
+    return {"checkpoint_id": name, "nodes": rows[name].nodes if name in rows else []}
 
 
 async def show_version(request: PageRequest) -> Page | Redirect:
