@@ -36,7 +36,7 @@ LONG_FILES = {
     "backends/postgresql/dialect.py": 519,
     "backends/postgresql/partitions.py": 504,
     "backends/postgresql/save_groups.py": 518,
-    "backends/postgresql/statements.py": 530,
+    "backends/postgresql/statements.py": 531,
     "checkpointer.py": 645,
     "effects.py": 560,
     "saver.py": 532,
@@ -65,7 +65,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 101_060
+MOST_LINES_OF_ALL = 101_062
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

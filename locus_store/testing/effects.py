@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Any
 
 import pytest
@@ -327,6 +328,7 @@ class EffectRules(Kit):
     @requires("effects", "tenants")
     async def test_a_tenant_has_effects_of_its_own(self, checkpointer: Any) -> None:
         tool = Tool()
-        for number, name in enumerate(("a", "b"), 1):
+        for number in (1, 2):
+            name = secrets.token_hex(8)
             assert await checkpointer.for_tenant(name).effect("t", "k", tool) == number
         assert await checkpointer.effects("t") == []

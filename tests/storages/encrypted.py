@@ -123,6 +123,15 @@ class OnValkey(_Each, redis.OnValkey):
     def place(self) -> tuple[Any, ...]:
         return (self.url,)
 
+    def probe(self) -> redis.RedisProbe:
+        self._probe = self._probe or ValkeyProbe(self.url)
+        return self._probe
+
+
+class ValkeyProbe(redis.RedisProbe):
+    def holds(self, text: str) -> bool:
+        return any(text.encode() in content for _, content in self.contents())
+
 
 class Memory(_Each, memory.Memory):
     kinds = (MemoryBackend, InMemoryStore, InMemoryMessageLog)
