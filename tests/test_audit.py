@@ -282,7 +282,7 @@ async def test_a_row_that_an_administrator_adds_in_a_gap_is_found(database: str)
             with pytest.raises(IntegrityError, match="entry 2 was inserted after seal 1"):
                 await verify(backend, {})
             await theirs.execute("DELETE FROM locus_audit WHERE entry = 2")
-            await theirs.execute("DELETE FROM locus_seals WHERE number > 2")
+            await theirs.execute("DELETE FROM locus_seals WHERE seal > 2")
             await theirs.close()
     await engine.dispose()
 
@@ -294,12 +294,12 @@ BREAKS = {
     "DELETE FROM locus_audit WHERE entry = 5": "entry 5 of seal 2 was deleted",
     "UPDATE locus_audit SET tenant = '/b' WHERE entry = 6": "entry 6 of seal 2 was deleted",
     "UPDATE locus_audit SET entry = 20 WHERE entry = 3": "entry 3 of seal 1 was deleted",
-    "DELETE FROM locus_seals WHERE number = 1": "seal 1 was deleted: the next one is 2",
-    "UPDATE locus_seals SET sealed_at = 1 WHERE number = 1": "seal 1 was changed",
-    "UPDATE locus_seals SET leaves = x'00' WHERE number = 2": "seal 2 was changed",
-    "UPDATE locus_seals SET root = zeroblob(32) WHERE number = 2": "seal 2 was changed",
-    "UPDATE locus_seals SET highest = 99 WHERE number = 2": "seal 2 was changed",
-    "UPDATE locus_seals SET tenant = '/b' WHERE number = 1": "seal 1 was deleted",
+    "DELETE FROM locus_seals WHERE seal = 1": "seal 1 was deleted: the next one is 2",
+    "UPDATE locus_seals SET sealed_at = 1 WHERE seal = 1": "seal 1 was changed",
+    "UPDATE locus_seals SET leaves = x'00' WHERE seal = 2": "seal 2 was changed",
+    "UPDATE locus_seals SET root = zeroblob(32) WHERE seal = 2": "seal 2 was changed",
+    "UPDATE locus_seals SET highest = 99 WHERE seal = 2": "seal 2 was changed",
+    "UPDATE locus_seals SET tenant = '/b' WHERE seal = 1": "seal 1 was deleted",
 }
 
 
@@ -326,7 +326,7 @@ async def test_only_an_anchor_shows_that_the_end_was_cut_off(file: Path) -> None
         assert (await verify(backend, anchors)).entries == 3
         with closing(sqlite3.connect(file)) as connection, connection:
             connection.execute("DELETE FROM locus_audit WHERE entry > 1")
-            connection.execute("DELETE FROM locus_seals WHERE number > 1")
+            connection.execute("DELETE FROM locus_seals WHERE seal > 1")
         assert (await verify(backend, {})).entries == 1
         with pytest.raises(IntegrityError, match="cut off behind seal 1"):
             await verify(backend, anchors)

@@ -41,7 +41,7 @@ LONG_FILES = {
     "effects.py": 560,
     "saver.py": 532,
     "session/checkpointer.py": 517,
-    "sql/schema/tables.py": 512,
+    "sql/schema/tables.py": 513,
     "sql/threads/repository.py": 514,
     "store.py": 654,
     "testing/steps.py": 641,
@@ -65,7 +65,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 101_145
+MOST_LINES_OF_ALL = 101_149
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -321,14 +321,14 @@ def _audit(prefix: str, schema: str | None) -> None:
     op.create_table(
         seals,
         sa.Column("tenant", Key(64), nullable=False),
-        sa.Column("number", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("seal", sa.BigInteger, autoincrement=False, nullable=False),
         sa.Column("sealed_at", Instant, nullable=False),
         sa.Column("highest", sa.BigInteger, nullable=False),
         sa.Column("oldest", sa.BigInteger, nullable=False),
         sa.Column("newest", sa.BigInteger, nullable=False),
         sa.Column("root", Digest, nullable=False),
         sa.Column("leaves", Blob, nullable=False),
-        sa.PrimaryKeyConstraint("tenant", "number", name=derive_name(f"{seals}_pk")),
+        sa.PrimaryKeyConstraint("tenant", "seal", name=derive_name(f"{seals}_pk")),
         schema=schema,
     )
 

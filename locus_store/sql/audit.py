@@ -365,19 +365,22 @@ class SqlAudit:
 
 
 def _list_seals(repository: Repository, after: int, limit: int) -> list[Seal]:
-    seals = repository.tables.seals
-    query = sa.select(seals).where(
-        seals.c.tenant == repository.scope.tenant, seals.c.number > after
-    )
-    rows = repository.connection.execute(query.order_by(seals.c.number).limit(limit))
+    c = repository.tables.seals.c
+    query = _select_seals(repository).where(c.number > after).order_by(c.number)
+    rows = repository.connection.execute(query.limit(limit))
     return [Seal(**row._mapping) for row in rows]  # noqa: SLF001  (of the interface)
 
 
 def _read_last_seal(repository: Repository) -> Seal | None:
-    seals = repository.tables.seals
-    query = sa.select(seals).where(seals.c.tenant == repository.scope.tenant)
-    row = repository.connection.execute(query.order_by(seals.c.number.desc()).limit(1)).first()
+    query = _select_seals(repository).order_by(repository.tables.seals.c.number.desc())
+    row = repository.connection.execute(query.limit(1)).first()
     return None if row is None else Seal(**row._mapping)  # noqa: SLF001  (of the interface)
+
+
+def _select_seals(repository: Repository) -> sa.Select[Any]:
+    c = repository.tables.seals.c
+    fields = (it.label(it.key) for it in c)
+    return sa.select(*fields).where(c.tenant == repository.scope.tenant)
 
 
 def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:

@@ -93,7 +93,7 @@ def test_anchors_show_that_the_end_was_cut_off_and_are_not_done_without(
     assert (last["tenant"], last["number"]) == ("default", 2)
     for anchors in (target, "command.jsonl"):
         assert run("audit", "verify", "--anchors", anchors)[0] == 0
-    change("DELETE FROM locus_seals WHERE number = 2")
+    change("DELETE FROM locus_seals WHERE seal = 2")
     change("DELETE FROM locus_audit WHERE entry = 2")
     assert run("audit", "verify")[0] == 0
     for anchors in (target, "command.jsonl"):

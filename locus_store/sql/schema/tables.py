@@ -402,7 +402,8 @@ sa.Table(
     "locus_seals",
     METADATA,
     sa.Column("tenant", Key(TENANT_LENGTH), primary_key=True),
-    sa.Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # Oracle reserves the word that is its key here.
+    sa.Column("seal", BigInteger, key="number", primary_key=True, autoincrement=False),
     sa.Column("sealed_at", Instant, nullable=False),
     sa.Column("highest", BigInteger, nullable=False),
     sa.Column("oldest", BigInteger, nullable=False),

@@ -405,7 +405,7 @@ DISTRIBUTION = {
     "lines": set(),
     "logs": {"thread", "namespace"},
     "messages": {"thread", "namespace"},
-    "seals": {"tenant", "number"},
+    "seals": {"tenant", "seal"},
     "segments": {"line", "last"},
     "settings": {"name"},
     "store": set(),
