@@ -56,7 +56,7 @@ class AuditedOptions(UrlOptions):
 
 
 def _require_audit(backend: Any) -> Any:
-    if not hasattr(backend, "seal_entries"):
+    if not isinstance(backend, importlib.import_module("locus_store.sql.audit").SqlAudit):
         raise UnsupportedError(
             f"{type(backend).__name__} records no calls; SQLite, PostgreSQL and Oracle do"
         )

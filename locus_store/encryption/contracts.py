@@ -53,9 +53,8 @@ class EncryptedMessageLog(Encrypts, BaseMessageLog):
         every = await self.look(whole)
         if every is None:
             return None
-        messages = [it for it in every.messages if wanted.takes(it, self.max_state_bytes)]
-        end = None if wanted.limit is None else wanted.offset + wanted.limit
-        return every._replace(messages=messages[wanted.offset : end])
+        matching = (it for it in every.messages if wanted.takes(it, self.max_state_bytes))
+        return every._replace(messages=wanted.cut_page(matching))
 
     async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
         return await BaseMessageLog.look_at_contents(self, wanted)

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -160,7 +161,7 @@ class Encryption:
         keys: A store for the wrapped data keys. It should not be in the database that is encrypted:
             a backup that has the data and the wrapped keys outlives the destruction of a key.
         clear: Keys of metadata that are stored in clear, so that queries find them: for example
-            ``user_id``. All others are encrypted, and a query of them is refused.
+            ``user_id``. All others are encrypted; a query of them decrypts every thread.
         required: Refuse what is stored in clear. ``False`` while a storage is converted.
 
     Raises:
@@ -248,8 +249,8 @@ class Encryption:
         keys = [await self._unwrap(tenant, it) for it in items]
         for key in keys:
             load_key(key)
-        made = TenantKeys(keys[-1], frozenset(it.key_id for it in keys), time.monotonic())
         old = self._known.get(tenant)
+        made = TenantKeys(keys[-1], frozenset(it.key_id for it in keys), time.monotonic())
         self._known[tenant] = made
         for key_id in old.key_ids - made.key_ids if old else ():
             unload_key(key_id)
@@ -260,14 +261,11 @@ class Encryption:
 
     async def _create(self, tenant: str, number: int, digest_secret: bytes) -> None:
         """Store a new data key, unless another process has done so."""
-        secrets = os.urandom(KEY_BYTES) + digest_secret
-        key_id = os.urandom(KEY_ID_BYTES)
+        secrets, key_id = os.urandom(KEY_BYTES) + digest_secret, os.urandom(KEY_ID_BYTES)
         wrapped = await self.ring.wrap(secrets, _make_context(tenant, number, key_id.hex()))
         value = {"key_id": key_id.hex(), "wrapped": base64.b64encode(wrapped).decode()}
-        try:
+        with suppress(ConflictError):
             await self.keys.put(_name(tenant), f"{number:06d}", value, expected_version=0)
-        except ConflictError:
-            return
 
     async def _unwrap(self, tenant: str, item: StoreItem) -> DataKey:
         key_id = item.value["key_id"]
@@ -307,9 +305,8 @@ class Encryption:
             secrets = await self.ring.unwrap(base64.b64decode(item.value["wrapped"]), context)
             wrapped = await self.ring.wrap(secrets, context)
             value = {"key_id": key_id, "wrapped": base64.b64encode(wrapped).decode()}
-            name = _name(tenant)
             try:
-                await self.keys.put(name, item.key, value, expected_version=item.version)
+                await self.keys.put(_name(tenant), item.key, value, expected_version=item.version)
             except ConflictError:  # destroyed, or wrapped by another process, meanwhile
                 continue
             count += 1
@@ -348,15 +345,14 @@ class Encryption:
         items = await self._list(tenant)
         key_ids = [it.value["key_id"] for it in items]
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        receipt = Receipt(tenant, key_ids, at)
         for item in items:
             await self.keys.delete(_name(tenant), item.key)
         for key_id in key_ids:
             unload_key(bytes.fromhex(key_id))
         self._known.pop(tenant, None)
-        value = {"key_ids": key_ids, "destroyed_at": at}
-        await self.keys.put((_RECEIPTS, _name(tenant)[-1]), at, value)
-        return receipt
+        kept = {"key_ids": key_ids, "destroyed_at": at}
+        await self.keys.put((_RECEIPTS, _name(tenant)[-1]), at, kept)
+        return Receipt(tenant, key_ids, at)
 
 
 def _name(tenant: str) -> tuple[str, str]:

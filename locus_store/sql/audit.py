@@ -51,7 +51,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 SEAL_SECONDS: Final = 60.0
-"""A process seals the entries of a tenant it writes for so often, at most."""
+"""The least time between two seals of a tenant's entries by one process."""
 
 DONE: Final = "done"
 
@@ -104,7 +104,7 @@ class RecordedCall:
             return
         is_side = isinstance(result, Written) and result.outcome == "side"
         detail = {**self.detail, **_describe_result(result)}
-        made = RecordedCall(self.audit, self.who, self.method, thread_id or self.thread_id, detail)
+        made = replace(self, thread_id=thread_id or self.thread_id, detail=detail)
         made.write(connection, scope, "side" if is_side else DONE)
 
     def make_values(self) -> dict[str, Any]:
@@ -316,8 +316,7 @@ class SqlAudit:
 
     def seal_soon(self) -> None:
         """Seal the entries beside the calls, if it is time."""
-        audit = self._database.audit
-        tenant = self._database.tenant
+        audit, tenant = self._database.audit, self._database.tenant
         if audit is not None and monotonic() >= audit.next_seals.get(tenant, 0.0):
             audit.next_seals[tenant] = monotonic() + SEAL_SECONDS
             self._background.get().submit(("audit", tenant), self._seal)

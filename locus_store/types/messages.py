@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
+from itertools import islice
 from os import urandom
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
@@ -220,6 +221,14 @@ class LogWanted:
     def takes(self, message: ArchivedMessage, max_bytes: int) -> bool:
         """Return whether a message matches the search: the reference for every backend."""
         return self.needle is None or self.needle in fold(get_search_text(message, max_bytes))
+
+    def cut_page(self, messages: Iterable[ArchivedMessage]) -> list[ArchivedMessage]:
+        """Return those of the messages that match which are on the page."""
+        if self.newest and self.limit is not None:
+            found = [*messages]
+            return found[max(0, len(found) - self.limit) :]
+        end = None if self.limit is None else self.offset + self.limit
+        return [*islice(messages, self.offset, end)]
 
 
 class LogRead(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
@@ -152,11 +151,7 @@ def look(thread: Thread, wanted: LogWanted, max_state_bytes: int) -> LogRead | N
         messages = (it for it in messages if it.message_id == wanted.message_id)
     if wanted.needle is not None:
         messages = (it for it in messages if wanted.takes(it, max_state_bytes))
-    if wanted.newest and wanted.limit is not None:
-        found = [*messages]
-        return LogRead(info, deepcopy(found[max(0, len(found) - wanted.limit) :]))
-    end = None if wanted.limit is None else wanted.offset + wanted.limit
-    return LogRead(info, deepcopy([*islice(messages, wanted.offset, end)]))
+    return LogRead(info, deepcopy(wanted.cut_page(messages)))
 
 
 def _behind(thread: Thread, wanted: LogWanted) -> list[ArchivedMessage]:

@@ -1,4 +1,4 @@
-"""What a storage holds under encryption, and what a change of it does."""
+"""Stored bytes under encryption, and the errors when they are changed."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def partition(
         raise InvalidArgumentError(
             f"{count!r} partitions: the count must be a power of two from 1 to {MAX_PARTITIONS}"
         )
-    name = get_dialect_name(target) if isinstance(target, str | sa.URL) else target.dialect.name
+    name = get_dialect_name(target)
     if name != "postgresql":
         raise UnsupportedError(f"{name} has no partitions; only tables of PostgreSQL are divided")
     return run_on(target, partial(_partition, count=count), prefix=prefix, schema=schema)

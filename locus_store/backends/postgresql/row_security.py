@@ -199,7 +199,7 @@ def see_all_tenants(connection: Connection) -> None:
 def _run_on(
     target: Target, body: Callable[[Connection, Words], T], prefix: str, schema: str | None
 ) -> T:
-    name = get_dialect_name(target) if isinstance(target, str | sa.URL) else target.dialect.name
+    name = get_dialect_name(target)
     if name != "postgresql":
         raise UnsupportedError(
             f"{name}: row security is a feature of PostgreSQL; SQL for Oracle is in "

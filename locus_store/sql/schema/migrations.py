@@ -85,9 +85,11 @@ def find_absent_place(target: Target, schema: str | None) -> DatabasePlace | Non
     return load_definition(get_dialect_name(target)).find_absent(target, schema)
 
 
-def get_dialect_name(url: str | URL) -> str:
-    """Return the dialect of a URL or of a bare scheme, whether or not its driver is installed."""
-    text = url.drivername if isinstance(url, URL) else url
+def get_dialect_name(target: Target) -> str:
+    """Return the dialect of a target, or of a bare scheme, whether or not its driver is there."""
+    if not isinstance(target, URL | str):
+        return target.dialect.name
+    text = target.drivername if isinstance(target, URL) else target
     if _KEYWORDS.match(text):
         return "postgresql"  # libpq's "host=… dbname=…"
     scheme = text.partition(":")[0].partition("+")[0].lower()

@@ -46,7 +46,7 @@ KEYS = {
     **dict.fromkeys(("embeddings", "store"), "item"),
     "turns": "turn",
     "audit": "entry",
-    "seals": "number",
+    "seals": "seal",
 }
 """The column of each table whose value is the number of the tenant."""
 
@@ -172,7 +172,7 @@ NEW = set(range(100, 10_000))
 
 async def find_leaks(place: Place) -> list[str]:
     """Return each table where a role sees other rows than it should."""
-    app, owner, wall = [await place.connect(it) for it in ROLES]
+    app, owner, wall = opened = [await place.connect(it) for it in ROLES]
     wanted = {
         "the application": (app, {"tenant": "acme"}, {1}),
         "the other tenant": (app, {"tenant": "globex"}, {2}),
@@ -188,6 +188,8 @@ async def find_leaks(place: Place) -> list[str]:
             orphans = set() if len(numbers) < 2 or table in OWNED else {ORPHAN}
             if await place.read(connection, table, **settings) - NEW != numbers | orphans:
                 leaks.append(f"{who}: {table}")
+    for it in opened:
+        await it.close()
     return leaks
 
 
