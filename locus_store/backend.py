@@ -89,6 +89,9 @@ class StorageBackend(ForTenants, Closing, ABC):
     messages: ClassVar[bool] = False
     """There is a ``BaseMessageLog`` over this backend. Others keep the logs of copied threads."""
 
+    has_keyed_digests: ClassVar[bool] = False
+    """Stored digests are keyed, because the backend encrypts; see ``is_digest_of``."""
+
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
         self.max_state_bytes: Final = check_max_state_bytes(max_state_bytes)
         """The largest state and pending write that is saved or read, as compact JSON."""
@@ -233,6 +236,11 @@ class StorageBackend(ForTenants, Closing, ABC):
         Raises:
             ConnectionFailedError, SchemaError: As the first call.
         """
+
+    @property
+    def compares_digests(self) -> bool:
+        """``is_digest_of`` compares; ``False``: a service with keys of its own has done so."""
+        return True
 
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of a version.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import FullBackend, JoinsTransactions, StorageBackend
 from locus_store.encryption.values import Encrypts, Sealing, count_keys
+from locus_store.errors import IntegrityError
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import skip_too_large
 from locus_store.types import Head, Hit
@@ -46,6 +47,8 @@ class EncryptedBackend(Encrypts, FullBackend):
     The storage keeps sealed records, keyed digests, and metadata whose content is sealed. Rules
     that rewrite records (deletion, retention, segments) open and seal them in this process.
     """
+
+    has_keyed_digests = True
 
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """See ``StorageBackend``, also for the following methods."""
@@ -286,6 +289,12 @@ def _open_stored(sealing: Sealing, result: Stored | None) -> Stored | None:
         place = version.thread_id, version.namespace, version.checkpoint_id
         writes = [sealing.open_write(*place, it) for it in writes]
     payloads = [opener.open_joined(it) for it in result.payloads]
+    is_sealed = opener.digest is not None or (sealing.required and result.basis != version.mark)
+    if is_sealed and not sealing.is_digest_of(version, opener.digest or b""):
+        raise IntegrityError(
+            f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}: its record "
+            "belongs to another version, or its metadata was changed"
+        )
     return replace(result, version=version, payloads=payloads, writes=writes)
 
 

@@ -51,26 +51,31 @@ CONTENT_LABELS: Final = frozenset({"agent_id", "tags", "user_id"})
 """The labels that are parts of states. The others name classes and channels."""
 
 
-class SealedChange(Change):
-    """A change whose payloads are sealed; its tree has only the keyed digest and the size."""
+class SealedChange:
+    """A change whose payloads are sealed, with the keyed digest; a save reads it as ``Change``.
 
-    __slots__ = ("_key", "_whole")
+    Args:
+        change: The change, or that of a service's client.
+        key: The data key.
+        digest: The keyed digest of the version.
+    """
+
+    basis_digest = None
 
     def __init__(self, change: Change, key: DataKey, digest: bytes) -> None:
-        plain = change.frames
-        payload = None
-        if plain is not None:
-            payload = seal_record(key, plain, change.basis_digest, change.tree.digest)
-        tree = frames.make_opaque_tree(digest, change.tree.state_bytes)
-        super().__init__(tree, payload, change.packed_state, change.tree.digest)
-        self._key = key
+        tree = change.tree
+        self.tree = frames.make_opaque_tree(digest, tree.state_bytes)
+        self.frames = change.frames
+        if self.frames is not None:
+            self.frames = seal_record(key, self.frames, change.basis_digest, tree.digest)
+        self._change, self._key = change, key
         self._whole: bytes | None = None
 
     def to_payload(self) -> bytes:
         """Return the sealed payload that holds the whole state."""
         if self._whole is None:
-            digest = self.basis_digest or b""
-            self._whole = seal_record(self._key, self.packed_state.to_payload(), None, digest)
+            plain = self._change.to_payload()
+            self._whole = seal_record(self._key, plain, None, self._change.tree.digest)
         return self._whole
 
 

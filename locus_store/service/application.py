@@ -284,6 +284,7 @@ class Service:
                 has_messages=parts.messages is not None,
                 rights=sorted(caller.rights),
                 max_body=self._limits.bytes,
+                has_keyed_digests=parts.threads.has_keyed_digests,
             )
         )
 

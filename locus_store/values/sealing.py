@@ -297,6 +297,9 @@ class RecordOpener:
         self._tenant = tenant
         self._requires_seal = requires_seal
         self._before = _NO_BASIS
+        self.digest: bytes | None = None
+        """The digest of the state after the last record; ``None``: it was not sealed."""
+
         self._is_known = not continues
         """The state before the next record is known: the last record was sealed."""
 
@@ -307,13 +310,13 @@ class RecordOpener:
             EncryptionError, IntegrityError: See ``open_sealed``; also, it continues another record.
         """
         if not is_sealed(payload) and not self._requires_seal:
-            self._is_known = False
+            self._is_known, self.digest = False, None
             return OpenedRecord(payload, None, None)
         found = open_sealed(payload, RECORD, self._tenant)
         link, digest = found[:_LINK_BYTES], found[_LINK_BYTES : _LINK_BYTES + DIGEST_BYTES]
         if self._is_known and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")
-        self._before, self._is_known = digest[:_LINK_BYTES], True
+        self._before, self._is_known, self.digest = digest[:_LINK_BYTES], True, digest
         head, frames = found[: len(link + digest)], found[len(link + digest) :]
         return OpenedRecord(frames, digest, find_key(payload), head)
 

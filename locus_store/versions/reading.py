@@ -267,6 +267,10 @@ class _Chains(Protocol):
     def max_state_bytes(self) -> int:
         """The largest state that is read."""
 
+    @property
+    def compares_digests(self) -> bool:
+        """``is_digest_of`` compares."""
+
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of a version."""
 
@@ -332,14 +336,20 @@ async def read_states_from(
 
     size = len(versions) * sum(len(it) for some in records.values() for *_, it in some)
     try:
-        return await run_off_loop(made, size)
+        states = await run_off_loop(made, size)
     except IntegrityError as exc:
         changed = [it.thread_id for it in versions if not await _is_there(backend, it)]
         if not changed:
             raise
-        raise NotFoundError(
-            f"thread {changed[0]!r} was changed while it was listed; list it again"
-        ) from exc
+        raise _make_changed_error(changed[0]) from exc
+    for some in [] if backend.compares_digests else wanted.values():
+        if not await _is_there(backend, some[0]):
+            raise _make_changed_error(some[0].thread_id)
+    return states
+
+
+def _make_changed_error(thread_id: str) -> NotFoundError:
+    return NotFoundError(f"thread {thread_id!r} was changed while it was listed; list it again")
 
 
 async def _is_there(backend: _Chains, version: Version) -> bool:

@@ -190,5 +190,8 @@ class Description:
     max_body: int
     """The longest body of a request in bytes."""
 
+    has_keyed_digests: bool = False
+    """The service encrypts: it verifies states by their digests, and no client can."""
+
 
 DESCRIPTION: Final = Validator(ANSWERS.build(Description), "the description of the service")

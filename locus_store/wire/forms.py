@@ -248,7 +248,7 @@ def _integer(field: str) -> CoreSchema:
 
 
 def _payload(field: str) -> CoreSchema:
-    check = _taken_digest if field == "digest" else _taken
+    check = _taken_digest if field.endswith("digest") else _taken
     json = {"type": "string", "contentEncoding": "base64"}
     return core_schema.with_info_plain_validator_function(check, metadata={"json": json})
 

@@ -27,6 +27,9 @@ class SentChange:
     state: bytes | None
     """The payload that holds the whole state, if it was sent."""
 
+    basis_digest: bytes | None = None
+    """The digest of the state that ``frames`` change."""
+
     @classmethod
     def from_change(cls, change: Change, *, with_state: bool) -> SentChange:
         """Return a change; with the whole state if it is asked for, or is bound to be."""
@@ -37,6 +40,7 @@ class SentChange:
             state_bytes=size,
             frames=None if is_whole and not with_state else frames,
             state=change.to_payload() if is_whole else None,
+            basis_digest=change.basis_digest,
         )
 
     @property

@@ -234,6 +234,7 @@ STORAGES: Final = {
     "sharded-postgresql": Kind("sharded.OfServers", (*THREADS, "log")),
     "http": Kind("http.OverMemory", everyday=("minimal", "steps", "store_items", "message_rules")),
     "http-sqlite": Kind("http.OverSQLite", EVERY, wraps("connection")),
+    "http-encrypting": Kind("encrypted.AtService", EVERY, everyday=("minimal",)),
     "http-postgresql": Kind("http.OverPostgreSQL", (*THREADS, "log"), wraps("connection")),
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from services import Service
+
 from locus_store import (
     FileBackend,
     FileMessageLog,
@@ -25,9 +27,10 @@ from locus_store import (
     postgresql_checkpointer,
     sqlite_checkpointer,
 )
+from locus_store.backends.http.backend import HTTPMessageLog, HTTPStore
 from locus_store.encryption import Encryption, LocalKeyRing, create
 from locus_store.types.options import CheckpointOptions, split_options
-from storages import Storage, file, memory, postgresql, redis, sqlite
+from storages import Storage, file, http, memory, postgresql, redis, sqlite
 
 ENCRYPTION = Encryption(LocalKeyRing({"a": bytes(32)}, "a"), InMemoryStore())
 
@@ -146,3 +149,21 @@ class Memory(_Each, memory.Memory):
         backend = self.first.backend if self.first else make(MemoryBackend)
         self.first = super().log(backend=backend, **options)
         return self.first
+
+
+class AtService(http.OverSQLite):
+    """The service has the keys."""
+
+    def backend_behind(self) -> Any:
+        return make(SQLiteBackend, self.fixture("database_file"))
+
+    def store(self, **options: Any) -> Any:
+        metric = options.get("metric", "cosine")
+        store = make(SQLiteStore, backend=self.behind, dimension=3, metric=metric)
+        service = self._started(metric, lambda: Service(self.behind, store=store))
+        return HTTPStore(service.url, **{"dimension": 3, **options})
+
+    def log(self, **options: Any) -> Any:
+        log = make(SQLiteMessageLog, backend=self.behind)
+        service = self._started("log", lambda: Service(self.behind, messages=log))
+        return HTTPMessageLog(service.url, **options)

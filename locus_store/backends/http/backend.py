@@ -123,8 +123,16 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads):  # type
             return super().capabilities
         return replace(found.capabilities, tenants=False, messages=found.has_messages)
 
-    async def open(self) -> None:
+    @property
+    def compares_digests(self) -> bool:
         """See ``StorageBackend``, also for the following methods."""
+        found = self.service.description
+        return found is None or not found.has_keyed_digests
+
+    def is_digest_of(self, version: Version, digest: bytes) -> bool:
+        return not self.compares_digests or super().is_digest_of(version, digest)
+
+    async def open(self) -> None:
         await self.service.read_description()
 
     async def close(self) -> None:
