@@ -804,6 +804,23 @@ class StoresThreads(StoresWrites):
         """
         raise UnsupportedError(f"{type(self).__name__} does not rewrite threads: {thread_id!r}")
 
+    async def replace_thread(self, old: ArchivedThread, thread: ArchivedThread) -> None:
+        """Replace what is stored of a thread, as ``rewrite_thread`` does, if it is still ``old``.
+
+        Raises:
+            ConflictError: It is not; nothing was changed.
+            InvalidArgumentError: An id, a number or a time differs; nothing was changed.
+        """
+        archives.require_same_form(old, thread)
+
+        def change(found: ArchivedThread) -> ArchivedThread:
+            if not archives.are_same(found, old):
+                raise archives.make_changed_error(old.thread_id)
+            return thread
+
+        if not await self.rewrite_thread(old.thread_id, change):
+            raise archives.make_changed_error(old.thread_id)
+
     @abstractmethod
     async def prune(self, thread_id: str) -> int:
         """Remove all versions of a thread but the heads, and what those are rebuilt from.

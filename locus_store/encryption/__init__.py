@@ -19,7 +19,6 @@ from locus_store.errors import UnsupportedError
 __all__ = ["Encryption", "KeyRing", "KeyStatus", "LocalKeyRing", "Receipt", "create"]
 
 _WITHOUT: Final = {
-    "http": "the service encrypts: give encryption= to the storage of the service",
     "opensearch": "its index needs the text of states",
     "sharded": "a set of shards has no encryption yet",
 }

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import FullBackend, JoinsTransactions, StorageBackend
-from locus_store.encryption.values import Encrypts, Sealing, count_keys
-from locus_store.errors import IntegrityError
+from locus_store.backend import ErasesThreads, FullBackend, JoinsTransactions, StorageBackend
+from locus_store.encryption.values import Encrypts, Sealing, count_keys, require_answer
+from locus_store.errors import IntegrityError, LocusStoreError, UnsupportedError
 from locus_store.runtime.loops import run_off_loop
-from locus_store.runtime.observe import skip_too_large
+from locus_store.runtime.observe import report_unswept, skip_too_large
 from locus_store.types import Head, Hit
 from locus_store.types.arguments import check_limit, check_text
 from locus_store.types.facts import Fact
 from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.sealing import CLIENT_FORMAT
 from locus_store.values.text import query_words
-from locus_store.versions import erasing
+from locus_store.versions import erasing, generate_checkpoint_id
 from locus_store.versions.archives import has_versions
 from locus_store.versions.threads import ThreadTransaction
+from locus_store.wire.records import IdNeededError
 
 if TYPE_CHECKING:
     from locus_store.types import (
@@ -68,14 +70,20 @@ class EncryptedBackend(Encrypts, FullBackend):
 
     async def fetch(self, thread_id: str, **which: Any) -> Stored | None:
         stored = await super().fetch(thread_id, **which)
+        if stored is not None:
+            _require_named(stored.version, thread_id, **which)
         return await self._unseal(lambda it: _open_stored(it, stored))
 
     async def fetch_head(self, thread_id: str, **which: Any) -> Stored | None:
         stored = await super().fetch_head(thread_id, **which)
+        if stored is not None:
+            _require_named(stored.version, thread_id, **which)
         return await self._unseal(lambda it: _open_stored(it, stored))
 
     async def history(self, thread_id: str, **which: Any) -> list[Version]:
         found = await super().history(thread_id, **which)
+        for version in found:
+            _require_named(version, thread_id, namespace=which.get("namespace", ""))
         return await self._unseal(lambda it: [it.open_version(one) for one in found])
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
@@ -94,6 +102,7 @@ class EncryptedBackend(Encrypts, FullBackend):
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         found = await super().contents(versions)
         lines = {it.mark.line: (it.thread_id, it.namespace) for it in versions}
+        require_answer(all(one.line in lines for one in found))
         return await self._unseal(
             lambda it: [_open_contents(it, one, *lines[one.line]) for one in found]
         )
@@ -125,6 +134,9 @@ class EncryptedBackend(Encrypts, FullBackend):
 
         def open_with(sealing: Sealing) -> list[ArchivedWrite]:
             opened = partial(sealing.open_write, thread_id, namespace)
+            require_answer(
+                checkpoint_id is None or {it.checkpoint_id for it in found} <= {checkpoint_id}
+            )
             return [replace(it, write=opened(it.checkpoint_id, it.write)) for it in found]
 
         return await self._unseal(open_with)
@@ -133,6 +145,7 @@ class EncryptedBackend(Encrypts, FullBackend):
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         found = await super().read_thread(thread_id)
+        require_answer(found is None or found.thread_id == thread_id)
         return await self._unseal(lambda it: found and it.open_thread(found))
 
     async def restore(self, thread: ArchivedThread) -> None:
@@ -245,34 +258,145 @@ class EncryptedBackend(Encrypts, FullBackend):
         return thread.search(history, words, self.max_state_bytes) if thread and history else None
 
 
-class JoiningEncryptedBackend(EncryptedBackend, JoinsTransactions):
+class VersionsBackend(EncryptedBackend):
+    """The same, of a storage that reads versions without their states."""
+
+    async def version(self, thread_id: str, *which: Any, **more: Any) -> Version | None:
+        """See ``StorageBackend``."""
+        found = await super().version(thread_id, *which, **more)
+        if found is not None:
+            _require_named(found, thread_id, *which, **more)
+        return await self._unseal(lambda it: found and it.open_version(found))
+
+
+class JoiningEncryptedBackend(VersionsBackend, JoinsTransactions):
     """The same, of a SQL database."""
 
     async def commit_on(self, save: Save, connection: object) -> Written:
-        """See ``JoinsTransactions``, also for the following methods."""
+        """See ``JoinsTransactions``."""
         return await super().commit_on((await self.get_sealing()).seal_save(save), connection)
-
-    async def version(self, thread_id: str, *which: Any, **more: Any) -> Version | None:
-        found = await super().version(thread_id, *which, **more)
-        return await self._unseal(lambda it: found and it.open_version(found))
 
     async def _forget_items(self, key: str, value: Any) -> int:
         """Remove the store's items with ``value`` at ``key`` in their metadata."""
         if self._is_clear(key):
             forget: Callable[..., Any] = super()._forget_items  # type: ignore[misc]  # of SqlBackend
             return int(await forget(key, value))
-        store = import_module("locus_store.open").Storage(self).store()
-        names, offset = [], 0
-        while page := await store.search((), limit=_PAGE, offset=offset):
-            names += [(it.namespace, it.key) for it in page if has_value(it.metadata, key, value)]
-            offset += len(page)
-        return sum([await store.delete(*name) for name in names])
+        return await forget_items(self, key, value)
+
+
+async def forget_items(backend: EncryptedBackend, key: str, value: Any) -> int:
+    """Remove the items beside a backend with ``value`` at ``key`` in their metadata."""
+    store = import_module("locus_store.open").Storage(backend).store()
+    names, offset = [], 0
+    while page := await store.search((), limit=_PAGE, offset=offset):
+        names += [(it.namespace, it.key) for it in page if has_value(it.metadata, key, value)]
+        offset += len(page)
+    return sum([await store.delete(*name) for name in names])
+
+
+class ClientBackend(VersionsBackend):
+    """The same, of a client whose service does not have the keys.
+
+    The service stores sealed records, decides conflicts by keyed digests, and joins the records of
+    removed versions with the next one; this class replaces those by a change of its own.
+    """
+
+    sealed_format = CLIENT_FORMAT
+    compares_digests = True
+
+    async def open(self) -> None:
+        """See ``EncryptedBackend``, also for the following methods."""
+        await super().open()
+        await self._require_service()
+
+    async def _require_service(self) -> None:
+        """Refuse a service that cannot keep sealed records.
+
+        Raises:
+            UnsupportedError: It has keys of its own, or speaks the Locus SDK's wire only.
+        """
+        service = self.service  # type: ignore[attr-defined]  # of HTTPBackend
+        if await service.get_sdk_backend() is not None:
+            raise UnsupportedError(
+                f"{service.where} keeps whole states in clear: it has no records"
+            )
+        if service.description.has_keyed_digests:
+            raise UnsupportedError(
+                f"{service.where} encrypts with its own keys: leave encryption= out, or give its "
+                "storage none"
+            )
+
+    async def commit(self, save: Save) -> Written:
+        await self._require_service()
+        try:
+            return await super().commit(save)
+        except IdNeededError:  # a side branch replaces no version
+            return await super().commit(replace(save, checkpoint_id=generate_checkpoint_id()))
+
+    async def store_writes(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str,
+        writes: list[PendingWrite],
+        **options: Any,
+    ) -> bool:
+        """Store whole writes: a service cannot expand changes when it replaces their version."""
+        if any(it.basis is not None for it in writes):
+            return False
+        return await super().store_writes(thread_id, namespace, checkpoint_id, writes, **options)
+
+    async def remove(
+        self, thread_id: str, checkpoint_ids: Sequence[str] | None = None, **which: Any
+    ) -> int:
+        removed = await super().remove(thread_id, checkpoint_ids, **which)
+        if removed and checkpoint_ids is not None:
+            await self._squash(thread_id)
+        return removed
+
+    async def prune(self, thread_id: str) -> int:
+        removed = await super().prune(thread_id)
+        if removed:
+            await self._squash(thread_id)
+        return removed
+
+    async def _squash(self, thread_id: str) -> None:
+        """Replace the records that the service has joined, so that nothing of removed ones stays.
+
+        The versions are removed already: a failure is reported, and the next deletion in the
+        thread, or ``reencrypt``, does it.
+        """
+        sealing = await self.get_sealing()
+
+        def change(thread: ArchivedThread) -> ArchivedThread:
+            return replace(thread, lines=[sealing.replace_joined(it) for it in thread.lines])
+
+        try:
+            await self.rewrite_thread(thread_id, change)
+        except LocusStoreError as exc:
+            report_unswept("a deletion", thread_id, exc)
+
+    async def forget_user(self, user_id: str) -> dict[str, int]:
+        return await self._forget(ErasesThreads.forget_user(self, user_id), "user_id", user_id)
+
+    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
+        return await self._forget(ErasesThreads.forget_where(self, key, value), key, value)
+
+    async def _forget(
+        self, threads: Awaitable[dict[str, int]], key: str, value: Any
+    ) -> dict[str, int]:
+        """Remove threads and items here: the service knows the owners of neither."""
+        counts = await threads
+        has_store = self.service.description.has_store  # type: ignore[attr-defined]
+        return counts | ({"store": await forget_items(self, key, value)} if has_store else {})
 
 
 @cache
 def derive_class(kind: type[StorageBackend]) -> type[EncryptedBackend]:
     """Return the class of a backend that encrypts."""
     base = JoiningEncryptedBackend if issubclass(kind, JoinsTransactions) else EncryptedBackend
+    if kind.__module__ == "locus_store.backends.http.backend":
+        base = ClientBackend
     made: type[EncryptedBackend] = type(
         kind.__name__, (base, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}
     )
@@ -296,6 +420,18 @@ def _open_stored(sealing: Sealing, result: Stored | None) -> Stored | None:
             "belongs to another version, or its metadata was changed"
         )
     return replace(result, version=version, payloads=payloads, writes=writes)
+
+
+def _require_named(
+    version: Version,
+    thread_id: str,
+    checkpoint_id: str | None = None,
+    namespace: str = "",
+    **_: object,
+) -> None:
+    """Refuse another version than the one that was asked for."""
+    names = version.thread_id, version.namespace, version.checkpoint_id
+    require_answer(names == (thread_id, namespace, checkpoint_id or version.checkpoint_id))
 
 
 def _make_head(thread: ArchivedThread, record: ArchivedRecord) -> Head:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.encryption.values import Encrypts, Sealing, count_item_key
+from locus_store.encryption.values import Encrypts, Sealing, count_item_key, require_answer
 from locus_store.errors import ConflictError
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
@@ -17,6 +17,7 @@ from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Put
 from locus_store.types.messages import LogChange, LogChanged, LogEdit, LogRead, LogWanted
 from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
+from locus_store.values.sealing import CLIENT_FORMAT
 
 if TYPE_CHECKING:
     from locus_store.types.logs import LogsWanted
@@ -48,7 +49,11 @@ class EncryptedMessageLog(Encrypts, BaseMessageLog):
         """Read as the storage does; a search opens all messages behind the cursor."""
         if wanted.needle is None:
             found = await super().look(wanted)
-            return None if found is None else await self._unseal(lambda it: _open_read(it, found))
+            if found is None:
+                return None
+            name = found.info.thread_id, found.info.namespace
+            require_answer(name == (wanted.thread_id, wanted.namespace))
+            return await self._unseal(lambda it: _open_read(it, found))
         whole = replace(wanted, needle=None, limit=None, offset=0, newest=False)
         every = await self.look(whole)
         if every is None:
@@ -85,10 +90,13 @@ class EncryptedStore(Encrypts, BaseStore):
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found = await super().read(names)
+        for name, item in zip(names, found, strict=True):
+            require_answer(item is None or (item.namespace, item.key) == name)
         return await self._unseal(lambda it: [one and it.open_item(one) for one in found])
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         found = await super().page(namespace, limit, after)
+        require_answer(all(it.namespace == namespace for it in found))
         return await self._unseal(lambda it: [it.open_item(one) for one in found])
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
@@ -172,6 +180,8 @@ def _ask_for_all(request: Wanted) -> Wanted:
 def derive_class(kind: type[Any]) -> type[Any]:
     """Return the class of a message log or a store that encrypts."""
     base = EncryptedStore if issubclass(kind, BaseStore) else EncryptedMessageLog
+    is_client = kind.__module__.startswith("locus_store.backends.http.")
+    own = {"sealed_format": CLIENT_FORMAT} if is_client else {}
     return type(
-        kind.__name__, (base, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}
+        kind.__name__, (base, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__, **own}
     )

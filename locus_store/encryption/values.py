@@ -6,7 +6,8 @@ import base64
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar
 
 import orjson
 
@@ -24,9 +25,10 @@ from locus_store.types import (
 from locus_store.types.items import Put, StoreItem
 from locus_store.types.messages import PutMessage, compute_checksum
 from locus_store.values import frames
-from locus_store.values.encoding import encode
+from locus_store.values.encoding import UNLIMITED, encode
 from locus_store.values.frames import Change
 from locus_store.values.sealing import (
+    FORMAT,
     DataKey,
     Place,
     RecordOpener,
@@ -36,8 +38,10 @@ from locus_store.values.sealing import (
     open_sealed,
     seal,
     seal_record,
+    split_records,
 )
 from locus_store.versions.lines import SIDE_BRANCH, make_write_place
+from locus_store.versions.removing import compute_payloads_of_chain
 
 T = TypeVar("T")
 
@@ -108,17 +112,14 @@ class Sealing:
     required: bool
 
     @classmethod
-    def make(cls, encryption: Encryption, keys: TenantKeys) -> Sealing:
-        """Return the sealing of an encryption and the keys of a tenant."""
+    def make(cls, encryption: Encryption, keys: TenantKeys, sealed_format: int = FORMAT) -> Sealing:
+        """Return the sealing of an encryption and the keys of a tenant, in a format."""
+        if sealed_format != FORMAT:
+            keys = keys._replace(current=replace(keys.current, format=sealed_format))
         return cls(keys, encryption.clear, encryption.required)
 
-    @property
-    def tenant(self) -> str:
-        """The tenant."""
-        return self.keys.current.tenant
-
     def _unseal(self, content: bytes, place: Place) -> bytes:
-        return open_sealed(content, place, self.tenant)
+        return open_sealed(content, place, self.keys.current)
 
     # --- metadata
 
@@ -204,7 +205,7 @@ class Sealing:
 
     def make_opener(self, *, continues: bool = False) -> RecordOpener:
         """Return the opener of a chain's records; see ``RecordOpener``."""
-        return RecordOpener(self.tenant, requires_seal=self.required, continues=continues)
+        return RecordOpener(self.keys.current, requires_seal=self.required, continues=continues)
 
     def open_records(self, records: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
         """Return records of whole chains, ascending, as (sequence, chain, frames)."""
@@ -316,6 +317,28 @@ class Sealing:
             messages=[self.open_message(thread.thread_id, it) for it in thread.messages],
         )
 
+    def replace_joined(self, line: ArchivedLine) -> ArchivedLine:
+        """Return a stored line with one change in the place of each that a service has joined.
+
+        The content of the removed versions is left out.
+        """
+        changed: dict[int, bytes] = {}
+        chains: dict[int, list[tuple[int, bytes]]] = {}
+        for record in line.records:
+            pieces = list(split_records(record.payload))
+            if not any(map(is_sealed, pieces)):
+                pieces = [record.payload]
+            *before, own = pieces
+            rows = chains.setdefault(record.chain, [])
+            rows += [(-len(rows) - nth, it) for nth, it in enumerate(before, 1)]
+            rows.append((record.sequence, own))
+        for rows in chains.values():
+            gone = {at for at, _ in rows if at < 0}
+            open_each = partial(map, self.make_opener().open)
+            changed |= compute_payloads_of_chain(rows, gone, UNLIMITED, open_each)
+        records = [replace(it, payload=changed.get(it.sequence, it.payload)) for it in line.records]
+        return replace(line, records=records)
+
     def reseal_thread(self, thread: ArchivedThread) -> ArchivedThread:
         """Return a stored thread with all values sealed with the current key."""
         return self.seal_thread(replace(self, required=False).open_thread(thread))
@@ -323,7 +346,7 @@ class Sealing:
     def _open_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
         openers: dict[int, RecordOpener] = {}
         records = []
-        for record in line.records:
+        for record in self.replace_joined(line).records:
             place = thread_id, line.namespace, record.checkpoint_id
             found = openers.setdefault(record.chain, self.make_opener()).open(record.payload)
             metadata = self.open_metadata(record.metadata, "metadata", *place)
@@ -380,6 +403,16 @@ class Sealing:
         return replace(item, value=opened, metadata={**item.metadata, **hidden})
 
 
+def require_answer(is_answer: bool) -> None:
+    """Refuse a result that is authentic, and not what was asked for.
+
+    Raises:
+        IntegrityError: It is not.
+    """
+    if not is_answer:
+        raise IntegrityError("the storage gave another version, message or item than was asked for")
+
+
 def _bind(
     key: DataKey,
     digest: bytes,
@@ -418,6 +451,7 @@ class Encrypts:
     moves_between_threads = False
 
     encryption: Encryption
+    sealed_format: ClassVar[int] = FORMAT
 
     @property
     def _tenant_name(self) -> str:
@@ -425,15 +459,18 @@ class Encrypts:
         owner: Any = getattr(self, "backend", self)
         return getattr(owner, "tenant", None) or ""
 
+    def _make_sealing(self, keys: TenantKeys) -> Sealing:
+        return Sealing.make(self.encryption, keys, self.sealed_format)
+
     def get_loaded_sealing(self) -> Sealing:
         """Return the sealing of the tenant, whose keys were loaded before."""
-        return Sealing.make(self.encryption, self.encryption.get_loaded(self._tenant_name))
+        return self._make_sealing(self.encryption.get_loaded(self._tenant_name))
 
     async def get_sealing(self) -> Sealing:
         """Return the sealing of this object's tenant, with its keys loaded."""
         tenant = self._tenant_name
         keys = self.encryption.get(tenant) or await self.encryption.load(tenant)
-        return Sealing.make(self.encryption, keys)
+        return self._make_sealing(keys)
 
     async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:
         """Return what is opened with the tenant's keys; a key that is new here is loaded."""
@@ -441,4 +478,4 @@ class Encrypts:
             return open_with(await self.get_sealing())
         except UnknownKeyError:
             keys = await self.encryption.load(self._tenant_name)
-        return open_with(Sealing.make(self.encryption, keys))
+        return open_with(self._make_sealing(keys))

@@ -259,7 +259,7 @@ def report_skipped(what: str, threads: int) -> None:
     )
 
 
-def report_unswept(what: str, thread_id: str, exc: IntegrityError) -> None:
+def report_unswept(what: str, thread_id: str, exc: LocusStoreError) -> None:
     """Report old versions that stay, as the later ones cannot be rewritten without them."""
     operations.warning("%s: old versions of thread %r stay: %s", what, thread_id, exc)
 

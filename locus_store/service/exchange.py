@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,17 +23,18 @@ from locus_store.errors import (
 )
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
-from locus_store.types import Save
+from locus_store.types import ArchivedThread, Save
 from locus_store.types.arguments import check_ttl, check_writes
 from locus_store.types.items import Change, PutItem, Remove, check_name
 from locus_store.types.messages import LogChange, check_put, require_distinct
 from locus_store.types.thread_info import check_put as check_facts
 from locus_store.values import vectors
-from locus_store.values.encoding import LONGEST_JSON, check_frames, decode
+from locus_store.values.encoding import LONGEST_JSON, check_frames, decode, require_size
+from locus_store.values.sealing import SEALED_BYTES, is_sealed_by_client, split_records
 from locus_store.versions.archives import require_whole
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import WireCall
-from locus_store.wire.records import SentChange, SentItem
+from locus_store.wire.records import SealedSave, SentChange, SentItem
 
 DIGITS: Final = 18
 
@@ -257,10 +258,46 @@ def _check_save(backend: StorageBackend, save: Save) -> None:
     if not 0 <= change.state_bytes <= most * LONGEST_JSON:
         raise InvalidArgumentError("state_bytes is negative, or exceeds what the service stores")
     for payload in (change.frames, change.state):
-        if payload is not None:
+        if payload is not None and not is_sealed_by_client(payload):
             _check_frames(payload, most)
+        elif payload is not None:
+            _check_sealed(backend, payload)
     if save.keep_last == 0:
         raise InvalidArgumentError("keep_last must be at least 1")
+
+
+def _check_sealed(backend: StorageBackend, payload: bytes) -> None:
+    """Refuse records that are cut off or too long, or that are to be sealed twice.
+
+    Raises:
+        InvalidArgumentError, UnsupportedError: They are.
+    """
+    if backend.has_keyed_digests:
+        raise UnsupportedError(
+            "this service encrypts with its own keys; open it without encryption=, or give its "
+            "storage none"
+        )
+    try:
+        list(split_records(payload))
+    except IntegrityError as exc:
+        raise InvalidArgumentError(f"a payload of the save: {exc}") from exc
+    require_size(len(payload) - SEALED_BYTES, backend.max_state_bytes)
+
+
+def _check_thread(backend: StorageBackend, thread: ArchivedThread) -> None:
+    require_whole(thread, backend.max_state_bytes)
+    for line in thread.lines:
+        for record in line.records:
+            if is_sealed_by_client(record.payload):
+                _check_sealed(backend, record.payload)
+
+
+def _make_save(_: StorageBackend, save: Save) -> dict[str, Any]:
+    """Return the save of a client that seals as one that keeps its id."""
+    change: SentChange = save.change  # type: ignore[assignment]
+    if not any(it and is_sealed_by_client(it) for it in (change.frames, change.state)):
+        return {}
+    return {"save": SealedSave(**{it.name: getattr(save, it.name) for it in fields(save)})}
 
 
 def _check_frames(payload: bytes, most: int) -> None:
@@ -330,7 +367,8 @@ def _check_change(log: BaseMessageLog, change: LogChange) -> None:
 _CHECKS: Final[dict[str, Callable[..., object]]] = {
     "/v1/commit": _check_save,
     "/v1/store_writes": lambda _, writes, **_others: check_writes(writes),
-    "/v1/restore": lambda backend, thread: require_whole(thread, backend.max_state_bytes),
+    "/v1/restore": _check_thread,
+    "/v1/replace_thread": lambda backend, old, thread: _check_thread(backend, thread),
     "/v1/renew": lambda _, ttl_seconds, **_others: check_ttl(ttl_seconds),
     "/v1/put_facts": lambda _, put: check_facts(put),
     "/v1/store/vectors_of": lambda _, namespace, key: check_name(namespace, key),
@@ -338,10 +376,11 @@ _CHECKS: Final[dict[str, Callable[..., object]]] = {
 }
 """Rules that refuse arguments, by the path of a call."""
 
-_SLOW: Final = frozenset({"/v1/restore"})
+_SLOW: Final = frozenset({"/v1/restore", "/v1/replace_thread"})
 """Checks that leave the event loop."""
 
 _CONVERSIONS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
+    "/v1/commit": _make_save,
     "/v1/store/apply": _made_changes,
     "/v1/store/nearest": lambda store, vector, **_: {"vector": _vector(store, vector)},
 }

@@ -10,12 +10,19 @@ from itertools import islice
 from os import urandom
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
+from locus_store.errors import (
+    ConflictError,
+    EncryptionError,
+    IntegrityError,
+    InvalidArgumentError,
+    NotFoundError,
+)
 from locus_store.types.arguments import check_names, check_text, copy_json_object
 from locus_store.types.records import ArchivedMessage
 from locus_store.values.canonical import canonicalize, encode_canonical_json
 from locus_store.values.encoding import digest, encode, join_frames, pack_frame, require_size
 from locus_store.values.frames import collect_text
+from locus_store.values.sealing import SEALED_BYTES, is_sealed_by_client
 from locus_store.values.surrogates import decode_restored, escape, restore
 from locus_store.values.text import fold
 
@@ -305,7 +312,11 @@ def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:
         IntegrityError: Its payload is damaged, or the digest is not its own.
         InvalidArgumentError, SerializationError: See ``put_of``.
     """
-    content = decode_content(put.message_id, None, put.payload, max_state_bytes)
+    if put.payload is not None and is_sealed_by_client(put.payload):
+        require_size(len(put.payload) - SEALED_BYTES, max_state_bytes)
+        content: Any = ""
+    else:
+        content = decode_content(put.message_id, None, put.payload, max_state_bytes)
     put_of(
         (content, put.role, put.message_id, put.metadata, put.text), namespace, {}, max_state_bytes
     )
@@ -457,7 +468,8 @@ def decode_content(
     try:
         return decode_restored(join_frames(payload, max_state_bytes))
     except (IntegrityError, ValueError) as exc:
-        raise IntegrityError(f"message {message_id!r}: {exc}") from exc
+        kind = EncryptionError if isinstance(exc, EncryptionError) else IntegrityError
+        raise kind(f"message {message_id!r}: {exc}") from exc
 
 
 def log_name(name: object, argument: str = "after") -> LogName:

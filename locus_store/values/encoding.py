@@ -14,7 +14,7 @@ from zlib import crc32
 import orjson
 import zstandard
 
-from locus_store.errors import IntegrityError, SerializationError
+from locus_store.errors import EncryptionError, IntegrityError, SerializationError
 from locus_store.values.compression import compress, decompress
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -294,6 +294,9 @@ class TooLargeError(IntegrityError):
 
 
 FRAME_VERSION = 2
+SEALED_FORMATS: Final = frozenset({0xE1, 0xE2})
+"""The first bytes of sealed payloads; see ``sealing``."""
+
 _AS_IS, _ZSTD = 0, 1
 _ZSTD_MIN_BYTES = 512
 """Below, compression takes 6 microseconds and saves a fifth."""
@@ -418,6 +421,10 @@ def _frame_at(
     plain_bytes, at = read_varint(payload, at)
     begin, at = at, at + stored_bytes
     head = payload[start : start + 2]
+    if head[0] in SEALED_FORMATS:
+        raise EncryptionError(
+            "it is sealed: it can be read with the encryption= that it was saved with only"
+        )
     if head not in _IS_COMPRESSED:
         raise IntegrityError(
             f"a stored frame has the unknown format {head.hex()}: it is damaged, or was written by "

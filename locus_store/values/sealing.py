@@ -9,6 +9,9 @@ AWS Encryption SDK
 (https://docs.aws.amazon.com/encryption-sdk/latest/developer-guide/algorithms-reference.html) and
 DNDK-GCM (draft-gueron-cfrg-dndkgcm), which also derives a key and a commitment.
 
+A client of a service seals with keys that the service does not have. Its records have a format of
+their own, which no rule opens that rewrites records.
+
 Sealed bytes: a format byte, the length of the rest as a varint, the id of the data key (8), the
 salt (16), the commitment (32), the ciphertext with its tag. They can be joined, as frames can.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
@@ -29,10 +32,22 @@ from locus_store.errors import (
     MissingExtraError,
     make_install_command,
 )
-from locus_store.values.encoding import encode, find_frame_end, make_varint, read_varint
+from locus_store.values.encoding import (
+    SEALED_FORMATS,
+    encode,
+    find_frame_end,
+    make_varint,
+    read_varint,
+)
 
 FORMAT: Final = 0xE1
 """The first byte of sealed bytes; that of a frame is its version, which is small."""
+
+CLIENT_FORMAT: Final = 0xE2
+"""The same of what a client of a service has sealed."""
+
+SEALED_BYTES: Final = 4096
+"""Bytes that a client has sealed may be longer than a state by this."""
 
 KEY_BYTES: Final = 32
 KEY_ID_BYTES: Final = 8
@@ -65,6 +80,13 @@ class DataKey:
     digest_secret: bytes = field(repr=False)
     """The key of digests: the same for all data keys of a tenant."""
 
+    format: int = FORMAT
+    """The format of what it seals."""
+
+    def is_beside(self, other: DataKey) -> bool:
+        """Return whether another key is of the same tenant and store of data keys."""
+        return (self.tenant, self.digest_secret) == (other.tenant, other.digest_secret)
+
     def bind(self, digest: bytes, *place: Any) -> bytes:
         """Return the digest of a state at a place: what is stored in the place of ``digest``."""
         named = encode([self.tenant, *place])
@@ -80,6 +102,16 @@ class UnknownKeyError(EncryptionError):
             "keys than encryption= has; the data cannot be read without it"
         )
         self.key_id = key_id
+
+
+class SealedByClientError(EncryptionError):
+    """A client of this service has sealed the bytes; the storage does not have the key."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a client of the service has sealed it with keys of its own: only clients that have "
+            "them can read it, or change what other versions are rebuilt from"
+        )
 
 
 _LOADED: Final[dict[bytes, DataKey]] = {}
@@ -148,7 +180,7 @@ def seal(key: DataKey, plaintext: bytes, place: Place, *, is_repeatable: bool = 
         is_repeatable: The salt is a keyed hash of the plaintext and its place, so that the same
             bytes are sealed the same way: equal values are equal, and show that they are.
     """
-    associated = encode([FORMAT, key.tenant, *place])
+    associated = encode([key.format, key.tenant, *place])
     salt = os.urandom(_SALT_BYTES)
     if is_repeatable:
         salt = hmac.digest(key.digest_secret, b"salt" + associated + plaintext, "sha256")
@@ -156,12 +188,17 @@ def seal(key: DataKey, plaintext: bytes, place: Place, *, is_repeatable: bool = 
     secret, commitment = _derive(key, salt)
     head = key.key_id + salt + commitment
     rest = head + encrypt(secret, _IV, plaintext, head + associated)
-    return bytes((FORMAT,)) + make_varint(len(rest)) + rest
+    return bytes((key.format,)) + make_varint(len(rest)) + rest
 
 
 def is_sealed(content: bytes) -> bool:
     """Return whether bytes begin as sealed ones do."""
-    return content[:1] == b"\xe1"
+    return content[:1] in {b"\xe1", b"\xe2"}
+
+
+def is_sealed_by_client(content: bytes) -> bool:
+    """Return whether bytes begin as those that a client of a service has sealed."""
+    return content[:1] == b"\xe2"
 
 
 def get_key_id(content: bytes) -> bytes:
@@ -171,7 +208,7 @@ def get_key_id(content: bytes) -> bytes:
 
 
 def find_key(content: bytes) -> DataKey:
-    """Return the data key of sealed bytes.
+    """Return the data key of sealed bytes, which seals in their format.
 
     Raises:
         UnknownKeyError: It is not loaded.
@@ -180,19 +217,21 @@ def find_key(content: bytes) -> DataKey:
     key = _LOADED.get(key_id)
     if key is None:
         raise UnknownKeyError(key_id)
-    return key
+    return key if key.format == content[0] else replace(key, format=content[0])
 
 
-def open_sealed(content: bytes, place: Place, tenant: str | None = None) -> bytes:
+def open_sealed(content: bytes, place: Place, owner: DataKey | None = None) -> bytes:
     """Return the plaintext of sealed bytes.
 
     Args:
         content: As ``seal`` made them; nothing behind them.
         place: As it was given to ``seal``.
-        tenant: The tenant whose they must be; ``None``: that of their key.
+        owner: A data key of the tenant whose they must be; ``None``: the tenant of their key, in a
+            rule that knows no tenant.
 
     Raises:
         UnknownKeyError: Their data key is not loaded.
+        SealedByClientError: A rule opens what a client of a service has sealed.
         EncryptionError: They are not sealed, or of another tenant.
         IntegrityError: They were changed, cut off, or stood at another place.
     """
@@ -201,18 +240,20 @@ def open_sealed(content: bytes, place: Place, tenant: str | None = None) -> byte
             "a stored value is in clear, and encryption is required here: it was written without "
             "encryption=, or put there by another program"
         )
+    if owner is None and is_sealed_by_client(content):
+        raise SealedByClientError
     size, at = read_varint(content, 1)
     rest = content[at:]
     if size != len(rest) or size < _BODY_AT + _TAG_BYTES:
         raise IntegrityError("a sealed value is cut off")
     key = find_key(content)
-    if tenant is not None and key.tenant != tenant:
+    if owner is not None and not key.is_beside(owner):
         raise EncryptionError("a stored value is sealed with the key of another tenant")
     secret, commitment = _derive(key, rest[_SALT_AT:_COMMITMENT_AT])
     head = rest[:_BODY_AT]
     found = None
     if hmac.compare_digest(commitment, rest[_COMMITMENT_AT:_BODY_AT]):
-        associated = encode([FORMAT, key.tenant, *place])
+        associated = encode([key.format, key.tenant, *place])
         found = decrypt(secret, _IV, rest[_BODY_AT:], head + associated)
     if found is None:
         raise IntegrityError(
@@ -268,7 +309,7 @@ def split_records(payload: bytes) -> Iterator[bytes]:
     at, end = 0, len(payload)
     while at < end:
         start = at
-        if payload[at] == FORMAT:
+        if payload[at] in SEALED_FORMATS:
             size, at = read_varint(payload, at + 1)
             at += size
         else:
@@ -282,19 +323,19 @@ class RecordOpener:
     """Opens the records of one chain in their order, and checks that each continues the last.
 
     Args:
-        tenant: The tenant whose they must be; ``None``: whatever their keys say.
+        owner: See ``open_sealed``.
         requires_seal: Refuse a record that is not sealed.
         continues: The first one continues a record that is not here; else it is a whole state.
     """
 
     def __init__(
         self,
-        tenant: str | None = None,
+        owner: DataKey | None = None,
         *,
         requires_seal: bool = False,
         continues: bool = False,
     ) -> None:
-        self._tenant = tenant
+        self._owner = owner
         self._requires_seal = requires_seal
         self._before = _NO_BASIS
         self.digest: bytes | None = None
@@ -312,7 +353,7 @@ class RecordOpener:
         if not is_sealed(payload) and not self._requires_seal:
             self._is_known, self.digest = False, None
             return OpenedRecord(payload, None, None)
-        found = open_sealed(payload, RECORD, self._tenant)
+        found = open_sealed(payload, RECORD, self._owner)
         link, digest = found[:_LINK_BYTES], found[_LINK_BYTES : _LINK_BYTES + DIGEST_BYTES]
         if self._is_known and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")

@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from locus_store.errors import ConflictError, IntegrityError, SerializationError
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    SerializationError,
+)
 from locus_store.types import (
     ArchivedLine,
     ArchivedLog,
@@ -25,6 +30,7 @@ from locus_store.values import frames
 from locus_store.values.canonical import canonicalize
 from locus_store.values.encoding import TooLargeError, check_frames, digest, encode_canonical
 from locus_store.values.filters import has_value, is_found
+from locus_store.values.sealing import is_sealed_by_client
 from locus_store.versions import JSON_WRITE, expand_write, select_current
 
 SEAL_BYTES = 8
@@ -92,6 +98,39 @@ def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
 def are_same(one: ArchivedThread, other: ArchivedThread) -> bool:
     """Return whether two archives are equal, except for the time of the thread's activity."""
     return replace(one, active_at=other.active_at) == other
+
+
+def require_same_form(old: ArchivedThread, new: ArchivedThread) -> None:
+    """Refuse a thread that differs from another one in more than contents.
+
+    Raises:
+        InvalidArgumentError: Ids, numbers or times differ.
+    """
+    if _without_contents(old) != _without_contents(new):
+        raise InvalidArgumentError(
+            f"thread {old.thread_id!r}: only contents may be replaced, not ids, numbers or times"
+        )
+
+
+def _without_contents(thread: ArchivedThread) -> ArchivedThread:
+    lines = [
+        replace(
+            line,
+            records=[
+                replace(record, digest=b"", metadata={}, labels={}, payload=b"")
+                for record in line.records
+            ],
+            writes=[replace(it, write=replace(it.write, payload=b"")) for it in line.writes],
+        )
+        for line in thread.lines
+    ]
+    messages = [it._replace(metadata={}, text=None, payload=None) for it in thread.messages]
+    return replace(thread, lines=lines, messages=messages)
+
+
+def make_changed_error(thread_id: str) -> ConflictError:
+    """Return the error of a thread that is not as it was read."""
+    return ConflictError(f"thread {thread_id!r} was changed meanwhile; nothing was written")
 
 
 def compute_last_active_at(thread: ArchivedThread) -> datetime:
@@ -283,11 +322,15 @@ def _of_states(
 ) -> Iterator[tuple[str, str]]:
     """Fold each chain once; after a damaged record the rest of its chain is unknown.
 
+    A chain that a client of a service has sealed can be verified by such a client only.
+
     ``framed``: by checkpoint id, the pending writes that are changes of the state.
     """
     folders: dict[int, frames.Folder] = {}
     trees: dict[int, frames.DigestTree] = {}
     damaged: set[int] = set()
+    opaque = {it.chain for it in records if is_sealed_by_client(it.payload)}
+    records = [it for it in records if it.chain not in opaque]
     for record in sorted(records, key=lambda it: it.sequence):
         if record.chain in damaged:
             yield record.checkpoint_id, "a version that it is made from is damaged"

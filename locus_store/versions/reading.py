@@ -10,14 +10,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.errors import EncryptionError, IntegrityError, NotFoundError
 from locus_store.runtime.loops import run_off_loop
 from locus_store.types import Kept, Mark, Stored, Version, VersionsWanted
 from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.filters import has_value
 from locus_store.values.msgpack import convert_to_json
-from locus_store.values.sealing import open_records
+from locus_store.values.sealing import is_sealed, open_records
 from locus_store.versions.lines import Line, Lines, Record, Records, find_head, is_visible
 
 
@@ -128,6 +128,8 @@ _REMEDY = "restore the database from a backup, or load another version"
 def _at(where: str, exc: IntegrityError) -> IntegrityError:
     if isinstance(exc, TooLargeError):
         return exc.with_place(where)
+    if isinstance(exc, EncryptionError):
+        return EncryptionError(f"{where}: {exc}")
     return IntegrityError(f"{where}: {exc}; {_REMEDY}")
 
 
@@ -212,11 +214,13 @@ def iterate_visible_texts(
             calls; an empty dict at first.
 
     Yields:
-        (sequence, text). Where ``keep_last`` hid what a chain begins with, its first visible
-        version brings the whole of its state.
+        (sequence, text); sealed versions have none. Where ``keep_last`` hid what a chain begins
+        with, its first visible version brings the whole of its state.
     """
     hidden = {} if hidden is None else hidden
     for sequence, chain, payload in records:
+        if is_sealed(payload):
+            continue
         if not is_visible(line, sequence):
             hidden.setdefault(chain, frames.Folder(max_bytes)).apply(payload)
         elif folder := hidden.pop(chain, None):

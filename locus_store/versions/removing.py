@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.values import frames
-from locus_store.values.sealing import open_records, reseal
+from locus_store.values.sealing import OpenedRecord, is_sealed_by_client, open_records, reseal
 from locus_store.versions.lines import REBUILT, RECORD_OVERHEAD, Line, Lines, Record, is_visible
 
 
@@ -41,7 +41,8 @@ def forget(
     """Remove versions; every other version loads as before.
 
     The frames of a version behind removed ones are computed again, from the state before those:
-    joined frames would keep deleted values. The line is removed with its last version, unless
+    joined frames would keep deleted values. Those that a client of a service has sealed are joined,
+    until a client with the key replaces them. The line is removed with its last version, unless
     ``keep_line`` keeps it for a save that follows. Without ``keep_writer``, a new head has no
     writer.
 
@@ -132,21 +133,47 @@ def _compute_payloads(lines: Lines, line: Line, gone: Sequence[Record]) -> list[
         removed = {it.sequence: it.checkpoint_id for it in members}
         try:
             rows = lines.payloads(line, chain)
-            found += _compute_payloads_of_chain(rows, removed, lines.max_state_bytes)
+            if any(is_sealed_by_client(payload) for _, payload in rows):
+                found += _join_payloads_of_chain(rows, removed)
+            else:
+                found += compute_payloads_of_chain(rows, removed, lines.max_state_bytes)
         except IntegrityError as exc:
             raise _make_unreadable_error(next(iter(removed.values())), exc) from exc
     return found
 
 
-def _compute_payloads_of_chain(
-    rows: Sequence[tuple[int, bytes]], gone: Collection[int], max_bytes: int
+def _join_payloads_of_chain(
+    rows: Sequence[tuple[int, bytes]], without: Collection[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the new payloads of one chain; see ``_compute_payloads``."""
-    is_gone = [sequence in gone for sequence, _ in rows]
+    """Yield the payloads of one chain that have those of removed versions before their own."""
+    before = b""
+    for sequence, payload in rows:
+        if sequence in without:
+            before += payload
+        elif before:
+            yield sequence, before + payload
+            before = b""
+
+
+def compute_payloads_of_chain(
+    rows: Sequence[tuple[int, bytes]],
+    without: Collection[int],
+    max_bytes: int,
+    open_each: Callable[[Iterable[bytes]], Iterable[OpenedRecord]] = open_records,
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the new payload after each removed run of versions of one chain.
+
+    Args:
+        rows: The versions of the chain, as (sequence, payload), ascending.
+        without: The sequences of those that are removed.
+        max_bytes: The largest state.
+        open_each: Returns the records of payloads.
+    """
+    is_gone = [sequence in without for sequence, _ in rows]
     behind = [at for at, it in enumerate(is_gone) if at and is_gone[at - 1] and not it]
     folder, before = frames.Folder(max_bytes), None
     until = rows[: max(behind, default=-1) + 1]
-    for place, record in enumerate(open_records(payload for _, payload in until)):
+    for place, record in enumerate(open_each(payload for _, payload in until)):
         if is_gone[place] and place and not is_gone[place - 1]:
             before = frames.build_digest_tree(folder.get_state())
         folder.apply(record.payload)

@@ -144,7 +144,7 @@ CALLS: Final = (
     *_calls("threads", StoresWrites, "write", "store_writes"),
     *_calls("threads", KeepsEffects, "read", "list_writes"),
     *_calls("threads", StoresThreads, "read", "scan", "read_thread", "namespaces", "records"),
-    *_calls("threads", StoresThreads, "write", "copy_thread", "restore"),
+    *_calls("threads", StoresThreads, "write", "copy_thread", "restore", "replace_thread"),
     *_calls("threads", StoresThreads, "admin", "prune"),
     *_calls("threads", ErasesThreads, "read", "find_threads"),
     *_calls("threads", ErasesThreads, "admin", "forget_user", "forget_where"),

@@ -9,6 +9,7 @@ from locus_store.errors import (
     BackendError,
     ConflictError,
     ConnectionFailedError,
+    EncryptionError,
     IntegrityError,
     InvalidArgumentError,
     LocusStoreError,
@@ -21,7 +22,8 @@ from locus_store.errors import (
     UnsupportedError,
 )
 from locus_store.values.encoding import TooLargeError
-from locus_store.wire.records import StateNeededError
+from locus_store.values.sealing import SealedByClientError
+from locus_store.wire.records import IdNeededError, StateNeededError
 
 UNAVAILABLE: Final = 503
 
@@ -34,22 +36,27 @@ STATUSES: Final[dict[type[LocusStoreError], int]] = {
     SerializationError: 422,
     InvalidArgumentError: 422,
     IntegrityError: 422,
+    EncryptionError: 422,
     SchemaError: UNAVAILABLE,
     ConnectionFailedError: UNAVAILABLE,
     BackendError: UNAVAILABLE,
     MissingExtraError: UNAVAILABLE,
     StateNeededError: 428,
+    IdNeededError: 428,
 }
 """The status of each class. 428 is ``Precondition Required``."""
 
 SHOWN: Final = frozenset(
-    it for it, status in STATUSES.items() if status != UNAVAILABLE and it is not IntegrityError
+    kind
+    for kind, status in STATUSES.items()
+    if status != UNAVAILABLE and not issubclass(kind, IntegrityError)
 )
 """Classes whose messages name only what the caller sent or stored. The messages of the others may
 name a host or a file, and stay in the log of the service."""
 
 HIDDEN: Final = "the storage of the service failed; the log of the service says why"
 DAMAGED: Final = "stored data is damaged; the log of the service names it"
+SEALED: Final = "stored data is sealed with keys that this process does not have, or is in clear"
 
 FIELDS: Final = ("head_id", "parent_id")
 """Attributes of errors that cross the wire."""
@@ -68,10 +75,13 @@ def encode_error(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
 
 def is_shown(error: LocusStoreError) -> bool:
     """Return whether the caller may read the message of an error."""
-    return isinstance(error, TooLargeError) or any(type(error) is it for it in SHOWN)
+    is_plain = isinstance(error, TooLargeError | SealedByClientError)
+    return is_plain or any(type(error) is it for it in SHOWN)
 
 
 def _hidden(kind: type[Exception]) -> str:
+    if kind is EncryptionError:
+        return SEALED
     return DAMAGED if kind is IntegrityError else HIDDEN
 
 

@@ -17,6 +17,10 @@ class StateNeededError(LocusStoreError):
     """The save needs the whole state; nothing was written. The client sends it again with it."""
 
 
+class IdNeededError(LocusStoreError):
+    """The save needs another id, which its client has to seal; nothing was written."""
+
+
 @dataclass(slots=True, kw_only=True)
 class SentChange:
     """A state's change as it is sent; a save reads it as ``frames.Change``."""
@@ -57,6 +61,19 @@ class SentChange:
         if self.state is None:
             raise StateNeededError("send the whole state")
         return self.state
+
+
+@dataclass(slots=True, kw_only=True)
+class SealedSave(Save):
+    """A save that a client has sealed."""
+
+    def with_id(self, checkpoint_id: str) -> Save:
+        """Refuse another id: what is sealed names the old one.
+
+        Raises:
+            IdNeededError: Always.
+        """
+        raise IdNeededError(f"seal the save with another id than {self.checkpoint_id!r}")
 
 
 def encode_save(save: Save, *, with_state: bool) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def test_sealed_bytes_come_back_and_take_a_hundred_bytes_more(key: DataKey) -> N
     for size in (0, 1, 100, 100_000):
         content = os.urandom(size)
         sealed = seal(key, content, PLACE)
-        assert open_sealed(sealed, PLACE, "acme") == content
+        assert open_sealed(sealed, PLACE, key) == content
         assert content not in sealed or size < 2
     record = seal_record(key, pack_frame(b"[]"), None, bytes(16))
     assert len(record) - len(pack_frame(b"[]")) <= 100
@@ -51,7 +51,9 @@ def test_another_place_or_tenant_is_refused(key: DataKey) -> None:
         with pytest.raises(IntegrityError, match="moved"):
             open_sealed(sealed, place)
     with pytest.raises(EncryptionError, match="another tenant"):
-        open_sealed(sealed, PLACE, "other")
+        open_sealed(sealed, PLACE, make_key("other"))
+    with pytest.raises(EncryptionError, match="another tenant"):
+        open_sealed(sealed, PLACE, make_key())  # of other data keys
 
 
 def test_a_key_that_is_not_loaded_is_named(key: DataKey) -> None:
@@ -108,7 +110,7 @@ def count_accepted(rows: int, key: DataKey) -> int:
         if content == sealed[at] and place == at:
             continue
         try:
-            open_sealed(content, (*PLACE, place), "acme")
+            open_sealed(content, (*PLACE, place), key)
         except IntegrityError:
             continue
         accepted += 1

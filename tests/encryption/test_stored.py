@@ -212,9 +212,7 @@ async def test_objects_of_their_own_encrypt(encryption: Encryption, url: str) ->
     assert b"Zoe" not in contents(Path(url.removeprefix("sqlite:///")).parent)
 
 
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:1/", "opensearch://127.0.0.1:1/i", "sharded:sqlite:///a sqlite:///b"]
-)
+@pytest.mark.parametrize("url", ["opensearch://127.0.0.1:1/i", "sharded:sqlite:///a sqlite:///b"])
 def test_a_storage_without_encryption_is_refused(url: str, encryption: Encryption) -> None:
     with pytest.raises(UnsupportedError, match="encryption"):
         open_storage(url, encryption=encryption)

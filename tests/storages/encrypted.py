@@ -27,7 +27,7 @@ from locus_store import (
     postgresql_checkpointer,
     sqlite_checkpointer,
 )
-from locus_store.backends.http.backend import HTTPMessageLog, HTTPStore
+from locus_store.backends.http.backend import HTTPBackend, HTTPMessageLog, HTTPStore
 from locus_store.encryption import Encryption, LocalKeyRing, create
 from locus_store.types.options import CheckpointOptions, split_options
 from storages import Storage, file, http, memory, postgresql, redis, sqlite
@@ -167,3 +167,34 @@ class AtService(http.OverSQLite):
         log = make(SQLiteMessageLog, backend=self.behind)
         service = self._started("log", lambda: Service(self.behind, messages=log))
         return HTTPMessageLog(service.url, **options)
+
+
+class _AtClient(http.OverMemory):
+    """The client has the keys, and the service does not."""
+
+    def checkpointer(self, **options: Any) -> Any:
+        plain = super().checkpointer(**options)
+        return make_checkpointer(HTTPBackend, plain.backend.service.where, **options)
+
+    def backend(self) -> Any:
+        made = make(HTTPBackend, self.service().url)
+        made.service = http.LimitedRemote(self)
+        return made
+
+    def store(self, **options: Any) -> Any:
+        where = super().store(**options).backend.service.where
+        return make(HTTPStore, where, **{"dimension": 3, **options})
+
+    def log(self, **options: Any) -> Any:
+        return make(HTTPMessageLog, super().log().backend.service.where, **options)
+
+    def probe(self) -> Any:
+        return None
+
+
+class OverSQLite(_AtClient, http.OverSQLite):
+    pass
+
+
+class OverPostgreSQL(_AtClient, http.OverPostgreSQL):
+    pass

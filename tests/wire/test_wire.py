@@ -70,7 +70,9 @@ def _plain(kind: Any, field: str) -> st.SearchStrategy[Any]:
         int: st.integers(0, 2**31 - 1) if field in COUNTS else st.integers(-(2**63) + 1, 2**63 - 1),
         float: st.floats(allow_nan=False, allow_infinity=False),
         bool: st.booleans(),
-        bytes: st.binary(min_size=16, max_size=16) if field == "digest" else st.binary(max_size=40),
+        bytes: st.binary(min_size=16, max_size=16)
+        if field.endswith("digest")
+        else st.binary(max_size=40),
         datetime: TIMES,
         Filter: OBJECTS.map(lambda it: Filter({"a": {"$eq": it}, "b": {"$gt": float("inf")}})),
         NoneType: st.none(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +21,12 @@ from locus_store.backends.http.transport import (
     encode_basic_credentials,
 )
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.extras import make_factory
 from locus_store.store import BaseStore, Embed
 from locus_store.types import (
+    ArchivedThread,
     CheckpointerCapabilities,
     Hit,
     LineContents,
@@ -172,12 +173,35 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads):  # type
         found: list[LineContents] = await self.ask(_CONTENTS, {"versions": bare})
         return found
 
+    async def rewrite_thread(
+        self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    ) -> bool:
+        """See ``StoresThreads``; a thread that is changed meanwhile is read again.
+
+        Raises:
+            ConflictError: It is changed all the time.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            old = await self.ask(_READ_THREAD, {"thread_id": thread_id})
+            if old is None or (made := change(old)) == old:
+                return old is not None
+            try:
+                await self.replace_thread(old, made)
+            except ConflictError:
+                if attempt == _ATTEMPTS:
+                    raise
+            else:
+                return True
+        return False
+
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         days = check_days(older_than_days)  # JSON has no infinity
         found: Vacuumed = await self.ask(_VACUUM, {"older_than_days": days})
         return found
 
 
+_ATTEMPTS = 10
+_READ_THREAD = BY_PATH["/v1/read_thread"]
 _VACUUM = BY_PATH["/v1/vacuum_report"]
 _FIND = BY_PATH["/v1/find"]
 _CONTENTS = BY_PATH["/v1/contents"]
