@@ -432,7 +432,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         count("rows", len(stored.payloads))
         basis = None
         if known and kept and stored.basis is not None:
-            if stored.version.mark == known.mark:
+            is_same = stored.version.mark == known.mark
+            if is_same and self.is_digest_of(stored.version, known.tree.digest):
                 return keep_state(stored, kept)
             basis, size = (kept, known.tree), size + kept.state_bytes
         work = partial(decode_state, stored, self.max_state_bytes, basis, self.is_digest_of)

@@ -89,6 +89,10 @@ class Lying(SQLiteBackend):
         found = await super().fetch(*args, **options)
         return self.lie(found) if self.lie and found else found
 
+    async def fetch_head(self, *args: Any, **options: Any) -> Stored | None:
+        found = await super().fetch_head(*args, **options)
+        return self.lie(found) if self.lie and found else found
+
 
 async def test_a_service_learns_no_content_of_clients_with_keys(
     encryption: Encryption, behind: Lying, tmp_path: Path
@@ -123,7 +127,7 @@ async def test_a_client_without_the_keys_is_refused(
         assert [it.checkpoint_id for it in await storage.backend.history("t")] == ["v2", "v1", "v0"]
 
 
-def relabel(found: Stored, **names: str) -> Stored:
+def relabel(found: Stored, **names: Any) -> Stored:
     return replace(found, version=replace(found.version, **names))
 
 
@@ -174,6 +178,17 @@ async def test_a_service_that_lies_is_an_error(
                 await storage.backend.load("t", "v2")
         behind.lie = None
         assert await storage.backend.load("t", "v2") == states[2]
+
+
+async def test_a_head_that_is_said_to_be_known_has_its_own_name(
+    encryption: Encryption, behind: Lying
+) -> None:
+    async with open_storage(behind.at.url, encryption=encryption) as storage:
+        await fill(storage)
+        await storage.backend.load("t")
+        behind.lie = lambda found: relabel(found, checkpoint_id="v7", metadata={})
+        with pytest.raises(IntegrityError):
+            await storage.backend.load("t")
 
 
 async def test_the_inspector_of_a_service_without_keys_says_what_is_sealed(

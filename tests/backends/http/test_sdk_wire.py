@@ -15,7 +15,10 @@ from locus_store import (
     BackendError,
     ConflictError,
     ConnectionFailedError,
+    Encryption,
+    InMemoryStore,
     InvalidArgumentError,
+    LocalKeyRing,
     MemoryBackend,
     UnsupportedError,
 )
@@ -29,7 +32,8 @@ if TESTS_RUN:
     from locus.memory.backends.http import HTTPCheckpointer as SdkCheckpointer
 
     from locus_store import http_checkpointer
-    from locus_store.backends.http import remote
+    from locus_store.backends.http import HTTPBackend, remote
+    from locus_store.encryption import create
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -241,6 +245,18 @@ class TestForeign(MinimalCheckpointerContract):
     async def known(self, checkpointer: Any) -> None:
         """Its capabilities are known once it was asked."""
         await checkpointer.open()
+
+
+async def test_a_foreign_service_is_sent_nothing_by_a_client_that_encrypts() -> None:
+    foreign = Foreign()
+    keys = Encryption(LocalKeyRing({"a": bytes(32)}, "a"), InMemoryStore())
+    backend = answered_by(
+        httpx.MockTransport(foreign), create(HTTPBackend, "http://foreign", encryption=keys)
+    )
+    for call in (backend.open(), backend.save("t", {"n": 0})):
+        with pytest.raises(UnsupportedError, match="in clear"):
+            await call
+    assert foreign.threads == {}
 
 
 @pytest.mark.parametrize("form", ["wrapped", "data", "bare"])
