@@ -483,8 +483,6 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
                 load.saved, load.run = True, run
                 return
 
-    # --- everything else is the backend's
-
     @observe("list_checkpoints")
     async def list_checkpoints(
         self, thread_id: str, limit: int = 10, *, after: str | None = None

@@ -155,8 +155,6 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
     async def close(self) -> None:
         """Release what was opened; idempotent, and the log may be used again afterwards."""
 
-    # --- changes
-
     async def append(
         self,
         thread_id: str,
@@ -315,8 +313,6 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         check_change(thread_id, namespace or "", expected_revision)
         return await self.drop(thread_id, namespace, expected_revision)
 
-    # --- reading
-
     async def load(
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
     ) -> Messages | None:
@@ -454,13 +450,9 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         messages = iter(await self._logged(*found))
         return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
 
-    # --- life
-
     async def __aenter__(self) -> Self:
         await self.open()
         return self
-
-    # --- checks
 
     def _change(
         self,

@@ -106,8 +106,6 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r})"
 
-    # --- checkpoints
-
     @observe("put")
     async def put(
         self,
@@ -253,8 +251,6 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
             page, lambda version, folder: _step(version, decode(encode(folder.get_state())))
         )
 
-    # --- pending writes
-
     @observe("put_writes")
     async def put_writes(
         self,
@@ -364,8 +360,6 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
             }
             for it in writes
         ]
-
-    # --- threads
 
     @observe("namespaces")
     async def namespaces(self, thread_id: str) -> list[str]:

@@ -170,8 +170,6 @@ def parse_time(stored: str | float | datetime) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-# --- message logs
-
 READABLE: Final = "sessions are read from sqlite:/// and postgresql:// URLs"
 """Of a framework that has tables of sessions; see ``open_rows``."""
 

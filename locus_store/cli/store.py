@@ -73,9 +73,6 @@ CELL = 60
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
-# --- what is typed
-
-
 def open_existing_store(url: str, **options: Any) -> BaseStore:
     """Return the store of ``url``, which must exist.
 
@@ -185,9 +182,6 @@ def _object(text: str | None, what: str) -> dict[str, Any] | None:
     return found
 
 
-# --- what is shown
-
-
 def _described(item: StoreItem) -> dict[str, Any]:
     names = ("namespace", "key", "version", "created_at", "updated_at", "expires_at", "metadata")
     return select(item, (*names, "value"))
@@ -207,9 +201,6 @@ def _tell(items: list[StoreItem], *, as_json: bool) -> None:
 
 def _tell_more(how: str) -> None:
     note(f"There may be more: {how}a greater --limit.")
-
-
-# --- looking
 
 
 @add_command(store, "list")
@@ -321,9 +312,6 @@ def namespaces(
         _tell_more(f"--offset={offset + limit}, or ")
 
 
-# --- changing
-
-
 @add_command(store, "put")
 def put_item(
     namespace: Where,
@@ -358,9 +346,6 @@ def put_item(
     document = {"namespace": where, "key": key, "version": version}
     text = f"{key!r} in {format_namespace(where)}: version {version}"
     put_outcome(document, text, as_json=at.as_json)
-
-
-# --- removing
 
 
 @add_command(store)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -58,8 +58,7 @@ from locus_store.timeline.rewind import rewind as rewound
 from locus_store.types import Version
 from locus_store.values.frames import Folder
 
-if TYPE_CHECKING:
-    Writers = dict[str, list[Writer]]
+Writers = dict[str, list[Writer]]
 
 STANDARD_ERROR = 2
 """Standard output is for the answer."""
@@ -86,9 +85,6 @@ def _named(place: Origin | Turn) -> str:
 
 def _reported(version: Version) -> dict[str, Any]:
     return select(version, ("checkpoint_id", "created_at", "metadata"))
-
-
-# --- blame
 
 
 def blame(
@@ -162,9 +158,6 @@ def _value_json(value: Blamed, tasks: Writers) -> dict[str, Any]:
 
     steps = {"made": origin(value.made), "changed": origin(value.changed)}
     return {"path": list(value.path), "value": value.value} | steps
-
-
-# --- bisect
 
 
 class Program:
@@ -313,9 +306,6 @@ def _turn_json(turn: Turn, tasks: Writers) -> dict[str, Any]:
     return _reported(turn.version) | answer
 
 
-# --- watch and rewind
-
-
 def watch(
     thread: Thread,
     *,
@@ -419,9 +409,6 @@ def rewind(
         note(f"These effects ran since, and are not undone: {', '.join(map(repr, since))}.")
 
 
-# --- reports
-
-
 def report(
     thread: Thread,
     *,
@@ -444,8 +431,6 @@ def report(
 
     put_json(at.ask(found))
 
-
-# --- messages
 
 MESSAGE_FIELDS = ("message_id", "role", "created_at", "metadata", "content")
 

@@ -59,9 +59,6 @@ Only = Annotated[
 STANDARD = "-"
 
 
-# --- checking
-
-
 def verify(
     threads: Annotated[
         list[str] | None, typer.Argument(help="Thread ids; by default all, and the storage.")
@@ -136,9 +133,6 @@ def _require_all(wanted: Sequence[str], found: Collection[str | None]) -> None:
         raise NotFoundError(f"there is no thread {', '.join(map(repr, missing))}")
 
 
-# --- copying
-
-
 def copy(
     *,
     source: Annotated[
@@ -208,9 +202,6 @@ def _of_target(target: str, at: TenantsOptions) -> dict[str, Any]:
 def report_moved(counts: dict[str, int], done: str) -> str:
     """Return how many threads were moved."""
     return f"{format_count(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
-
-
-# --- files
 
 
 def export(
@@ -355,8 +346,6 @@ def translate_errors(file: str, done: str) -> Iterator[None]:
     except OSError as exc:
         raise InvalidArgumentError(f"{file} cannot be {done}: {exc.strerror}") from exc
 
-
-# --- backups
 
 PAGES = 1000
 """Pages that are copied at a time; writers have their turn between them."""

@@ -41,9 +41,6 @@ PATIENCE_SECONDS: Final = 5.0
 _THREAD: Final = "locus-store-blocking"
 
 
-# --- in a coroutine
-
-
 def may_block() -> bool:
     """Return whether a sync call runs this coroutine; else an event loop does."""
     return asyncio._get_running_loop() is None  # noqa: SLF001  (the documented way without an error)
@@ -98,9 +95,6 @@ async def pause(seconds: float) -> None:
         await run_now(time.sleep, seconds)
     else:
         await asyncio.sleep(seconds)
-
-
-# --- of a call
 
 
 def needs_no_loop(*objects: Any) -> bool:

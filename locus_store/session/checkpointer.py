@@ -164,8 +164,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         """Return states as this class, unless a config has a ``state_class``."""
         self._state_class = checked_state_class(state_type)
 
-    # --- life
-
     async def asetup(self) -> None:
         """Connect, and create or migrate the schema; idempotent. The first call does it, too.
 
@@ -190,8 +188,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         await self.backend.close()
         if (cache := vars(self).get("cache")) is not None:
             await cache.close()
-
-    # --- states
 
     @make_writer
     async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
@@ -315,8 +311,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         kind = call.state_class or self._state_class
         return states.restore(restore(data), found.labels, kind, self.models.state, origin)
 
-    # --- messages
-
     @make_writer
     async def aput_messages(
         self,
@@ -387,8 +381,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         call = self._call(config)
         await self._owners.require(call)
         await self.log.remove(call.thread_id, [check_id("message_id", message_id)])
-
-    # --- threads
 
     @make_writer
     async def aput_thread(
@@ -466,8 +458,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         self._owners.forget(call.thread_id)
         await self._reads.drop(call.thread_id)
 
-    # --- blocking
-
     def release(self) -> None:
         """Release as ``arelease`` does, and end the loop of the blocking methods."""
         if self._portals.is_open:
@@ -488,8 +478,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     get_thread = make_sync_wrapper(aget_thread)
     list_threads = make_sync_wrapper(alist_threads)
     clean_thread = make_sync_wrapper(aclean_thread)
-
-    # --- between a caller's form and the stored one
 
     def _call(self, config: Mapping[str, Any]) -> Call:
         _ = self.backend, self.cache  # a wrong option fails before anything is written

@@ -91,7 +91,6 @@ class RedisCache(StateCache):
         return f"RedisCache({self._connections.where!r}, prefix={self._prefix!r})"
 
     async def get(self, key: str) -> CachedState | None:
-        """See ``StateCache``, also for the following methods."""
         client = await self._connections.get_client()
         is_limited = int(self.max_threads is not None)
         found = await client.read(scripts.CACHE["get"], self._keys(key), self._ttl(), is_limited)

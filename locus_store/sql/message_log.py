@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -14,7 +14,7 @@ from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import log_reads
 from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
-from locus_store.sql.connections.backend import make_writing
+from locus_store.sql.connections.backend import ConnectedBackend, make_writing
 from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
@@ -38,14 +38,8 @@ from locus_store.types.messages import (
 )
 from locus_store.types.thread_info import require_owner, require_user_id
 
-if TYPE_CHECKING:
-    from locus_store.sql.connections.backend import ConnectedBackend
-
 CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""
-
-
-# --- changing
 
 
 def _change(it: Repository, wanted: LogChange) -> LogChanged:
@@ -148,8 +142,6 @@ class _Log:
             name = {"of_thread": self._thread, "of_namespace": self._wanted.namespace}
             sql.changed_log.run(self._it.connection, {**name, **values})
 
-    # --- what is removed
-
     def _cut(self, cut: Cut) -> ArchivedMessage | None:
         if cut.kind == "newest":
             return self._pop()
@@ -183,8 +175,6 @@ class _Log:
     def _delete(self, *conditions: sa.ColumnElement[bool]) -> None:
         gone = self._messages.delete().where(*self._is_its(), *conditions)
         self._count -= self._it.connection.execute(gone).rowcount
-
-    # --- what is put
 
     def _put(self, puts: Sequence[PutMessage]) -> None:
         known = self._known([it.message_id for it in puts if it.may_exist])
@@ -254,9 +244,6 @@ def _has_nothing(it: Repository, thread_id: str) -> bool:
     ).first()
     is_bare = row is not None and row.name is None and not row.metadata
     return is_bare and not it.find_lines_of([thread_id])
-
-
-# --- rows
 
 
 def make_columns(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
@@ -344,8 +331,6 @@ class SqlMessageLog(BaseMessageLog):
         self._shared = self.backend.shared
         self._owns = False
 
-    # --- running
-
     async def _write(self, body: Callable[[Repository], T]) -> T:
         with self._shared.translating():
             return await self._shared.runner.write(make_writing(self._shared.database, body))
@@ -356,10 +341,7 @@ class SqlMessageLog(BaseMessageLog):
         with self._shared.translating():
             return await self._shared.reader.query(lambda it: body(database.make_repository(it)))
 
-    # --- the contract
-
     async def open(self) -> None:
-        """See ``BaseMessageLog``, also for the following methods."""
         await self.backend.open()
 
     async def change(self, change: LogChange) -> LogChanged:

@@ -216,9 +216,6 @@ def _checked_namespace(namespace: Namespace) -> Namespace:
     return namespace
 
 
-# --- scalars
-
-
 def _checked(check: Callable[[Any], Any], json: dict[str, Any]) -> CoreSchema:
     """Return the schema of a value that a function makes, with its JSON Schema."""
     return core_schema.no_info_plain_validator_function(check, metadata={"json": json})

@@ -111,8 +111,6 @@ class _Packer(Trees):
             return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.convert_items(value))
         return self._rules.convert_langgraph(value)
 
-    # --- objects
-
     def convert_other(self, obj: Any, cls: type) -> Any:
         name = name_of(cls)
         if name in SAFE_MSGPACK_TYPES and isinstance(obj, BaseModel):

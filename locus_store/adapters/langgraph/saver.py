@@ -179,17 +179,12 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             self._made = ChannelValues(self.serde, self._caches)
         return self._made
 
-    # --- life
-
     async def asetup(self) -> None:
-        """Open the storage now instead of in the first call, so that errors show here."""
         await needs(self.saver.backend, FullBackend).scan(1)
 
     async def aclose(self) -> None:
         """Close what was opened; idempotent, and the saver may be used again afterwards."""
         await self.saver.close()
-
-    # --- one checkpoint
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that ``config`` names, or the newest; ``None`` where there is none.
@@ -353,8 +348,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
 
     put_writes = make_sync_wrapper(aput_writes)
 
-    # --- many
-
     async def alist(
         self,
         config: RunnableConfig | None,
@@ -504,8 +497,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
 
         return read
 
-    # --- threads
-
     async def adelete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints and pending writes."""
         await self.saver.delete_thread(format_thread_id(thread_id))
@@ -548,8 +539,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
 
     prune = make_sync_wrapper(aprune)
 
-    # --- delta channels
-
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
@@ -562,8 +551,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         return await found.read(parse_config(config), channels)
 
     get_delta_channel_history = make_sync_wrapper(aget_delta_channel_history)
-
-    # --- versions of channels
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
         """Return the version of a channel that follows ``current``.

@@ -133,8 +133,6 @@ class LocusSession(LogAdapter, Session):
         """Delete the items; states and other logs of the thread stay."""
         await settle(self.log.delete(self.session_id, namespace=""))
 
-    # --- compaction
-
     async def _get_compaction_snapshot(
         self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None
     ) -> _CompactionSnapshot | None:

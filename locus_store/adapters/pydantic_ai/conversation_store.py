@@ -82,8 +82,6 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
         self._known: Recent[str, _Stored] = Recent(MAX_PLACES)
 
-    # --- records
-
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         found = await self.log.read(conversation_id, newest=1)
         if found is None or not _has_record(found):
@@ -181,8 +179,6 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             self._places.put(tip, record.conversation_id)
         stored = _Stored(record.revision, revision, frozenset(tips))
         self._known.put(record.conversation_id, stored)
-
-    # --- entries
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """Return an entry.

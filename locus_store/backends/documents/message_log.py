@@ -49,7 +49,6 @@ class DocumentMessageLog(BaseMessageLog):
         return repr(self.backend).replace("Backend", "MessageLog", 1)
 
     async def open(self) -> None:
-        """See ``BaseMessageLog``, also for the following methods."""
         await self.backend.open()
 
     async def change(self, change: LogChange) -> LogChanged:

@@ -171,8 +171,6 @@ class Documents(Access, Calls, ABC):
     def keys(self, after: str = "") -> Iterator[str]:
         """Return the keys above ``after`` in the order of code points, read page by page."""
 
-    # --- what a storage may do better
-
     async def run_call(self, call: Callable[[], T]) -> T:
         """Run a call that reads or writes documents; in a worker thread if it may block."""
         return await run_in_thread(call, pool=self.pool) if self.blocks else call()

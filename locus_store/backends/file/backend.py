@@ -90,7 +90,6 @@ class FileDocuments(Directory, Documents):
         return FileDocuments(self.get_path(folder), self._timeout)
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Documents``, also for the following methods."""
         with self.open_for_reading(encode_name(key)) as opened:
             return _found(opened, known) if opened else None
 
@@ -179,7 +178,6 @@ class FileBackend(DocumentBackend):
         return self._directory.open_subdirectory(ITEMS)
 
     async def open(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         await run_in_thread(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:

@@ -124,7 +124,6 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads):  # type
         return replace(found.capabilities, tenants=False, messages=found.has_messages)
 
     async def open(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         await self.service.read_description()
 
     async def close(self) -> None:
@@ -305,7 +304,6 @@ class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
         )
 
     async def setup(self) -> None:
-        """See ``BaseStore``, also for the following methods."""
         found = await self.backend.service.read_description()
         if not found.has_store:
             raise UnsupportedError("this service has no store")
@@ -348,6 +346,5 @@ class HTTPMessageLog(_Part, _LogRequests, BaseMessageLog):  # type: ignore[misc]
         super().__init__(ttl_seconds=ttl_seconds, max_state_bytes=self.backend.max_state_bytes)
 
     async def open(self) -> None:
-        """See ``BaseMessageLog``, also for the following methods."""
         if not (await self.backend.service.read_description()).has_messages:
             raise UnsupportedError("this service has no message logs")

@@ -41,7 +41,6 @@ class MemoryDocuments(Documents):
         self._store = uuid4().hex
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Documents``, also for the following methods."""
         with self._lock:
             found = self._stored.get(key)
             if found is None:
@@ -91,7 +90,6 @@ class MemoryBackend(DocumentBackend):
 
     @property
     def storage_name(self) -> str:
-        """See ``StorageBackend``."""
         return f"memory {id(self._documents)}"
 
     def clear(self) -> None:
@@ -157,8 +155,6 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
         own, rest = split_options(CheckpointOptions, options)
         self._memory_backend = MemoryBackend(**rest)
         super().__init__(self._memory_backend, state_type=state_type, **own)
-
-    # --- as the Locus SDK's, which block
 
     def clear(self) -> None:
         """Remove all threads."""

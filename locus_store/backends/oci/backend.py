@@ -83,7 +83,6 @@ class BucketBackend(DocumentBackend):
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
 
     async def facts(self) -> list[Fact]:
-        """See ``StorageBackend``, also for the following method."""
         of_bucket = await self._threads.look(collect_facts, self.bucket, self.documents.prefix)
         return [*await super().facts(), *of_bucket]
 

@@ -69,10 +69,7 @@ class OpenSearchBackend(DocumentBackend):
         return f"OpenSearchBackend({str(self.index.place)!r})"
 
     async def facts(self) -> list[Fact]:
-        """See ``StorageBackend``, also for the following method."""
         return [*await super().facts(), *await self._threads.look(collect_facts, self.index)]
-
-    # --- searches, which the server answers first
 
     def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
         return map(self._threads.read_all, search.find_with_words(self.index, wanted, limit))
@@ -110,7 +107,6 @@ class OpenSearchBackend(DocumentBackend):
         return found[:limit]
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
-        """See ``QueriesMetadata``."""
         check_key(key)
 
         def find() -> list[tuple[str, str, str]]:

@@ -140,9 +140,6 @@ def iterate_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
             yield StoredVersion(_place(it), it["_id"], it.get("_routing"), tag, digest)
 
 
-# --- words in several versions of a thread
-
-
 def _spread(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
     """Yield the threads that have all words, in any of their versions."""
     rare, *others = _by_rarity(objects, words)
@@ -186,9 +183,6 @@ def _having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> 
         return []
     several = (it["threads"]["buckets"] for it in found["aggregations"].values())
     return sorted(set(threads).intersection(*({it["key"] for it in some} for some in several)))
-
-
-# --- queries
 
 
 def _has(word: str) -> dict[str, Any]:

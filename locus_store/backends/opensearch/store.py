@@ -231,7 +231,6 @@ class OpenSearchStore(_Writing, BaseStore):
         return await loop.run_in_executor(self.index.pool, context.run, call)
 
     async def setup(self) -> None:
-        """See ``BaseStore``, also for the following methods."""
         await self._run(self._check_dimension)
 
     def _check_dimension(self) -> None:
@@ -253,8 +252,6 @@ class OpenSearchStore(_Writing, BaseStore):
     async def close(self) -> None:
         self._has_dimension = False
         self.index.close()
-
-    # --- writing
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
         if any(it.vectors for it in changes):
@@ -288,8 +285,6 @@ class OpenSearchStore(_Writing, BaseStore):
 
     async def sweep(self, limit: int) -> int:
         return await self._run(self._sweep, limit)
-
-    # --- reading
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         return await self._run(self._read, names)
@@ -406,9 +401,6 @@ class OpenSearchStore(_Writing, BaseStore):
 
 def _written(plans: Iterable[tuple[str, Document | None, tuple[Any, int]]]) -> list[Replacement]:
     return [Replacement(key, it, plan) for key, it, (plan, _) in plans if plan is not KEEP]
-
-
-# --- searches
 
 
 def _scope(namespace: Namespace, *, recursive: bool) -> list[Any]:

@@ -44,7 +44,6 @@ class _OracleExamination(Examination):
     """A server, and the driver's thin mode."""
 
     def iterate_software(self) -> Iterator[Fact]:
-        """See ``Examination``."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("oracledb", get_package_version("oracledb"))
         driver: Any = self.connection.connection.driver_connection

@@ -70,8 +70,6 @@ class OracleRepository(IndexedRepository):
         paths = [[key], key.split(".")] if "." in key else [[key]]
         return sa.or_(*(may_have_value(column, path, value) for path in paths))
 
-    # --- the text index: a table of its own, over tokens that every lexer takes for words
-
     @cached_property
     def index(self) -> sa.TableClause:
         return search_table(self.tables)
@@ -140,9 +138,6 @@ def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
             " PARAMETERS ('SYNC (ON COMMIT) STOPLIST CTXSYS.EMPTY_STOPLIST')"
         ),
     )
-
-
-# --- transactions
 
 
 class OracleDatabase(ServerDatabase):
@@ -221,7 +216,6 @@ class OracleDatabase(ServerDatabase):
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
     def begin_copy(self, connection: Connection) -> None:
-        """Begin a transaction that writes what it reads of one snapshot."""
         _autocommit(connection, is_on=False)
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
@@ -368,9 +362,6 @@ _REMEDIES: Final = {
     **dict.fromkeys(_RACES, "other transactions held the locks several times over: try again"),
     **dict.fromkeys(_DAMAGED, "a block is damaged: restore a backup"),
 }
-
-
-# --- connections
 
 
 def make_engine(place: OracleAddress, **pool: Any) -> AsyncEngine:

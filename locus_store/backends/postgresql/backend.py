@@ -153,7 +153,6 @@ class PostgreSQLBackend(ServerBackend):
         return f"PostgreSQLBackend({self._where!r})"
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, also for the following methods."""
         with self._translating():
             pool = await self._runner.get_pool()
             saves = self._saves.get(pool)

@@ -151,8 +151,6 @@ class PostgreSQLRepository(IndexedRepository):
         query = f"SELECT {which}::text::bigint"
         return int(self.connection.exec_driver_sql(query).scalar_one())
 
-    # --- the full-text index: a table of its own, over the folded words
-
     @cached_property
     def index(self) -> sa.TableClause:
         return search_table(self.tables)
@@ -235,9 +233,6 @@ def split_lexemes(text: str) -> Iterator[list[str]]:
 def _lexeme(word: str) -> str:
     """Return a folded word, which has only letters and digits, as a tsquery."""
     return f"'{word[:_WORD_CHARACTERS]}'"
-
-
-# --- transactions
 
 
 @lru_cache(maxsize=64)
@@ -326,7 +321,6 @@ class PostgreSQLDatabase(ServerDatabase):
         connection.begin()
 
     def begin_copy(self, connection: Connection) -> None:
-        """Begin a transaction that writes what it reads of one snapshot."""
         self.begin_read(connection)
         self.keep_index(connection)
 
@@ -398,9 +392,6 @@ class PostgreSQLDatabase(ServerDatabase):
 def _reason(exc: BaseException) -> str:
     """Return the server's message. It contains no secret; states are bound, so not part of it."""
     return str(getattr(exc, "orig", exc) or type(exc).__name__)
-
-
-# --- connections
 
 
 def make_engine(

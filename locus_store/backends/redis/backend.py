@@ -77,7 +77,6 @@ class RedisBackend(DocumentBackend):
         return f"RedisBackend({self.connections.where!r}, prefix={self._documents.names.prefix!r})"
 
     async def open(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         await self.list_threads(1)
 
     async def close(self) -> None:

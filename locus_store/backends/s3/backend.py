@@ -54,7 +54,6 @@ class S3Backend(DocumentBackend):
         return f"S3Backend({str(self.objects.access)!r}, prefix={self.objects.prefix!r})"
 
     async def facts(self) -> list[Fact]:
-        """See ``StorageBackend``, also for the following method."""
         return [*await super().facts(), *await self._threads.look(collect_facts, self.objects)]
 
     async def close(self) -> None:

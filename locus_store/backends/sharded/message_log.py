@@ -44,7 +44,6 @@ class ShardedMessageLog(BaseMessageLog):
         return f"ShardedMessageLog({self.backend!r})"
 
     def _enter(self, tenant: str) -> None:
-        """See ``BaseMessageLog``, also for the following methods."""
         self.backend = self.backend.for_tenant(tenant)
         self._logs = [it.for_tenant(tenant) for it in self._logs]
         self._owns = False

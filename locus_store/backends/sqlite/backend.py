@@ -47,7 +47,6 @@ class SQLiteExamination(Examination):
     """A database file, or a database in memory."""
 
     def iterate_software(self) -> Iterator[Fact]:
-        """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("aiosqlite", get_package_version("aiosqlite"))
         yield Fact("server", f"SQLite {sqlite3.sqlite_version}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
@@ -26,24 +28,15 @@ from locus_store.errors import (
 from locus_store.sql.columns.dialect_columns import dump_value, escape_text
 from locus_store.sql.connections.backend import make_autocommit_error
 from locus_store.sql.connections.database import Database
-from locus_store.sql.migrate import check
+from locus_store.sql.migrate import AutoMigrate, check
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.pending import BATCH
 from locus_store.sql.threads.reads import make_line
-from locus_store.sql.threads.repository import Repository
+from locus_store.sql.threads.repository import Copied, Repository
 from locus_store.sql.threads.server_repository import SEARCH_SETTING
-from locus_store.types import Mark, Written
+from locus_store.types import Mark, Save, Written
 from locus_store.values import frames
 from locus_store.values.text import split_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.sql.migrate import AutoMigrate
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.sql.threads.repository import Copied
-    from locus_store.types import Save
 
 _INDEXED_WORDS = 64
 """Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
@@ -138,10 +131,7 @@ class SQLiteRepository(Repository):
         self._has_index = bool(has_index)
         return versions.append(self, line, save, continues=append.basis is not None)
 
-    # --- the full-text index: FTS5 without content of its own, over the folded words
-
     def look_for_index(self) -> bool:
-        """See ``Repository``."""
         return self.sql.setting.fetch_first(self.connection, {"name": SEARCH_SETTING}) is not None
 
     @property
@@ -402,8 +392,6 @@ def _begin(connection: Connection, statement: str) -> bool:
     cursor.close()
     return False
 
-
-# --- errors
 
 _CANNOT_OPEN = ("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_AUTH")
 _KINDS: dict[str, type[LocusStoreError]] = {

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from typing_extensions import Unpack
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.columns import make_text_condition, make_word_condition
+from locus_store.backends.sqlite.options import SQLiteOptions
 from locus_store.sql.columns.types import encode_key, encode_path
-from locus_store.sql.items import Items, make_item
+from locus_store.sql.items import Items, Scored, make_item
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import SqlStore
 from locus_store.sql.threads.pending import split_batches
+from locus_store.store import Embed
 from locus_store.types.arguments import check_backend
-from locus_store.types.items import encode_namespace
+from locus_store.types.items import Name, StoreItem, Wanted, encode_namespace
 from locus_store.values import vectors
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Sequence
-
-    from sqlalchemy.engine import Connection
-    from typing_extensions import Unpack
-
-    from locus_store.backends.sqlite.options import SQLiteOptions
-    from locus_store.sql.items import Scored
-    from locus_store.store import Embed
-    from locus_store.types.items import Name, StoreItem, Wanted
-    from locus_store.values.filters import Clause
-    from locus_store.values.vectors import Metric
+from locus_store.values.filters import Clause
+from locus_store.values.vectors import Metric
 
 _LOADED: Final = "locus_store_vec"
 """Key in ``Connection.info``: the extension was loaded."""

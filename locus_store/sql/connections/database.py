@@ -160,8 +160,6 @@ class Database(ForTenants, ABC):
     def enter_tenant(self, connection: Connection) -> None:
         """Name this tenant to a server that keeps tenants apart itself."""
 
-    # --- inside a transaction of the caller's
-
     def require_joinable(self, connection: object) -> None:
         """Check that only the caller uses the caller's connection.
 
@@ -207,8 +205,6 @@ class Database(ForTenants, ABC):
     def is_lost_schema(self, exc: BaseException) -> bool:
         """Return whether the tables no longer exist, so that the schema must be checked again."""
 
-    # --- transactions of our own
-
     @abstractmethod
     def begin_write(self, connection: Connection) -> None:
         """Begin a transaction that excludes all other writers."""
@@ -252,8 +248,6 @@ class ServerDatabase(Database):
     @abstractmethod
     def begin_copy(self, connection: Connection) -> None:
         """Begin a transaction that writes what it reads of one snapshot."""
-
-    # --- what drivers call differently
 
     def begin_statement(self, connection: Connection) -> None:
         """Set autocommit: a single statement follows, which commits by itself."""

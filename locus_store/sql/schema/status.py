@@ -70,9 +70,6 @@ class Status:
         return self.state in {"ok", "newer"}
 
 
-# --- in one SELECT --------------------------------------------------------------------------
-
-
 def read_settings(connection: Connection, ours: Tables) -> Settings | None:
     """Return the settings by one SELECT; ``None`` if they cannot be read for any reason."""
     version = _version(ours)
@@ -121,9 +118,6 @@ def _settings(rows: dict[str, str]) -> Settings | None:
         )
     except (KeyError, ValueError):
         return None
-
-
-# --- in full --------------------------------------------------------------------------------
 
 
 def read_status(connection: Connection, ours: Tables) -> Status:

@@ -225,8 +225,6 @@ def is_text(value: str) -> bool:
     return value.isascii() or escape(value) is value
 
 
-# --- NumPy, which is never imported here
-
 DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")
 """A dtype of plain values as NumPy writes it; objects and NumPy's own strings hold addresses."""
 
