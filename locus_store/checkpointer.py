@@ -279,7 +279,57 @@ class _Load:
         return not self.is_marked and (not self.saved or self.run == run)
 
 
-class StorageBackendAdapter(BaseCheckpointer[S]):
+class OverBackend:
+    """Saves and loads threads of a backend, with the options that say how long they are kept.
+
+    Args:
+        backend: Keeps the versions; closed by ``close()``.
+        on_conflict: See ``StorageBackendAdapter`` and ``CheckpointSaver``, as the rest.
+        keep_last: Versions to keep.
+        ttl_seconds: Time to live.
+        refresh_on_read: A read renews the time to live.
+    """
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        *,
+        on_conflict: OnConflict,
+        keep_last: int | None,
+        ttl_seconds: float | None,
+        refresh_on_read: bool,
+    ) -> None:
+        if not isinstance(backend, StorageBackend):
+            wrapper, found = type(self).__name__, type(backend).__name__
+            raise TypeError(f"{wrapper} wraps a StorageBackend, not a {found}")
+        self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
+        self.needs_no_loop = needs_no_loop(backend)
+        self.on_conflict = check_on_conflict(on_conflict)
+        self.keep_last = check_keep_last(keep_last)
+        self.ttl_seconds = check_ttl(ttl_seconds)
+        self.refresh_on_read = refresh_on_read
+        self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.backend!r})"
+
+    async def open(self) -> None:
+        """Connect, and verify or create the schema; optional and idempotent."""
+        await self.backend.open()
+
+    async def renewals(self) -> None:
+        """Wait for the times to live that reads are renewing; ``close`` does."""
+        if self._renewing:
+            await self._renewing.drain()
+
+    async def close(self) -> None:
+        """Release what was opened; idempotent, and the object may be used again afterwards."""
+        await self.renewals()
+        await self.backend.close()
+
+
+class StorageBackendAdapter(OverBackend, BaseCheckpointer[S]):
     """A checkpointer over a storage backend: encodes states and detects conflicts.
 
     Args:
@@ -309,21 +359,16 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         ttl_seconds: float | None = None,
         refresh_on_read: bool = False,
     ) -> None:
-        if not isinstance(backend, StorageBackend):
-            raise TypeError(
-                f"StorageBackendAdapter wraps a StorageBackend, not a {type(backend).__name__}"
-            )
-        self.backend = backend
-        self.moves_between_threads = backend.moves_between_threads
-        self.needs_no_loop = needs_no_loop(backend)
+        super().__init__(
+            backend,
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
+        )
         self._codec = StateCodec(state_type)
-        self.on_conflict = check_on_conflict(on_conflict)
-        self.keep_last = check_keep_last(keep_last)
-        self.ttl_seconds = check_ttl(ttl_seconds)
         if ttl_seconds is not None:
             needs(self.backend, Expires)
-        self.refresh_on_read = refresh_on_read
-        self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
         self._begin()
 
     def _begin(self) -> None:
@@ -346,9 +391,6 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     def capabilities(self) -> CheckpointerCapabilities:
         """The capabilities that the backend declares."""
         return self.backend.capabilities
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.backend!r})"
 
     @observe("save")
     async def save(
@@ -514,17 +556,6 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     @observe("exists")
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         return await self.backend.exists(thread_id, checkpoint_id)
-
-    async def open(self) -> None:
-        await self.backend.open()
-
-    async def renewals(self) -> None:
-        if self._renewing:
-            await self._renewing.drain()
-
-    async def close(self) -> None:
-        await self.renewals()
-        await self.backend.close()
 
     @observe("search")
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:

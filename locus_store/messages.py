@@ -13,9 +13,11 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeAlias
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
 from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
+from locus_store.runtime.stepping import needs_no_loop
 from locus_store.turns import HasTurns
 from locus_store.types.arguments import (
     check_limit,
@@ -484,3 +486,32 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         messages = [it for log in found for it in log.messages]
         size = sum(len(it.payload or b"") for it in messages)
         return await run_off_loop(partial(decode_messages, messages, self.max_state_bytes), size)
+
+
+class BackendMessageLog(BaseMessageLog):
+    """Message logs of the threads of a backend.
+
+    Args:
+        backend: The backend whose threads have the logs.
+        owns: ``close`` closes the backend as well.
+        options: See ``BaseMessageLog``.
+    """
+
+    backend: Any
+
+    def __init__(self, backend: StorageBackend, *, owns: bool, **options: Any) -> None:
+        super().__init__(max_state_bytes=backend.max_state_bytes, **options)
+        self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
+        self.needs_no_loop = needs_no_loop(backend)
+        self._owns = owns
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "MessageLog", 1)
+
+    async def open(self) -> None:
+        await self.backend.open()
+
+    async def close(self) -> None:
+        if self._owns:
+            await self.backend.close()

@@ -41,10 +41,6 @@ class _Head(TypedDict):
     labels: dict[str, Any]
 
 
-def _mark_of(store: str, line: int, sequence: int, digest: str) -> Mark:
-    return Mark(store=store, line=line, sequence=sequence, digest=bytes.fromhex(digest))
-
-
 _HEAD: Final = TypeAdapter(_Head)
 
 
@@ -164,7 +160,7 @@ def _unpacked(raw: bytes) -> CachedState:
         raise IntegrityError("an entry of the cache is another program's") from exc
     mark = head["mark"]
     return CachedState(
-        mark=None if mark is None else _mark_of(*mark),
+        mark=None if mark is None else Mark(*mark[:3], bytes.fromhex(mark[3])),
         is_working=head["is_working"],
         born=head["born"],
         labels=head["labels"],

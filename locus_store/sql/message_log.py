@@ -8,9 +8,8 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from locus_store.messages import BaseMessageLog
+from locus_store.messages import BackendMessageLog
 from locus_store.runtime.loops import run_off_loop
-from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import log_reads
 from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
@@ -305,31 +304,19 @@ def _archived_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
 T = TypeVar("T")
 
 
-class SqlMessageLog(BaseMessageLog):
-    """Runs the statements above; a subclass creates the backend.
+class SqlMessageLog(BackendMessageLog):
+    """Runs the statements above, on the connections of a backend that a subclass creates."""
 
-    Args:
-        backend: The backend whose connections are used.
-        owns: ``close`` closes the backend as well.
-        options: See ``BaseMessageLog``.
-    """
+    backend: ConnectedBackend
 
     def __init__(self, backend: ConnectedBackend, *, owns: bool, **options: Any) -> None:
-        super().__init__(max_state_bytes=backend.max_state_bytes, **options)
-        self.backend = backend
-        self.moves_between_threads = backend.moves_between_threads
-        self.needs_no_loop = needs_no_loop(backend)
-        self._owns = owns
+        super().__init__(backend, owns=owns, **options)
         self._shared = backend.shared
         record_calls(self, self._shared.database.audit, OF_MESSAGES, READS_OF_MESSAGES)
 
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "MessageLog", 1)
-
     def _enter(self, tenant: str) -> None:
-        self.backend = self.backend.for_tenant(tenant)
+        self.backend, self._owns = self.backend.for_tenant(tenant), False
         self._shared = self.backend.shared
-        self._owns = False
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
         with self._shared.translating():
@@ -340,9 +327,6 @@ class SqlMessageLog(BaseMessageLog):
         database = self._shared.database
         with self._shared.translating():
             return await self._shared.reader.query(lambda it: body(database.make_repository(it)))
-
-    async def open(self) -> None:
-        await self.backend.open()
 
     async def change(self, change: LogChange) -> LogChanged:
         return await self._write(lambda it: _change(it, change))
@@ -380,7 +364,3 @@ class SqlMessageLog(BaseMessageLog):
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:
         return await self._write(lambda it: _drop(it, thread_id, namespace, expected_revision))
-
-    async def close(self) -> None:
-        if self._owns:
-            await self.backend.close()

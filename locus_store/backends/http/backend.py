@@ -201,14 +201,7 @@ def _headers(
 class HTTPCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer over a service, with the arguments of the Locus SDK's class.
 
-    Args:
-        base_url: See ``HTTPBackend``, as the next ones.
-        headers: Sent with each request.
-        auth: A pair (user, password) for HTTP Basic.
-        timeout: Seconds for each attempt of a request.
-        client: An ``aiohttp.ClientSession`` used instead.
-        state_type: See ``StorageBackendAdapter``.
-        options: Of ``HTTPBackend`` and of ``StorageBackendAdapter``.
+    Arguments and errors are those of ``HTTPBackend`` and ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -273,16 +266,9 @@ class _Part:
 class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
     """The items of a service of ``locus-store serve``.
 
-    Args:
-        base_url: See ``HTTPBackend``, as its other options.
-        dimension: That of the service, or ``None``; see ``BaseStore``.
-        metric: The metric of the service.
-        embed: Computes embeddings here, before they are sent.
-        backend: Use the connections of this backend; it closes them.
-        options: Those of ``HTTPBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid, or the service keeps other embeddings.
+    Arguments and errors are those of ``HTTPBackend`` and ``BaseStore``; ``dimension`` and
+    ``metric`` are the service's, and ``embed`` runs here. With ``backend``, its connections are
+    used.
     """
 
     def __init__(
@@ -327,11 +313,8 @@ class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
 class HTTPMessageLog(_Part, _LogRequests, BaseMessageLog):  # type: ignore[misc]
     """The message logs of a service of ``locus-store serve``.
 
-    Args:
-        base_url: See ``HTTPBackend``, as its other options.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: Use the connections of this backend; it closes them.
-        options: Those of ``HTTPBackend``.
+    Arguments and errors are those of ``HTTPBackend`` and ``BaseMessageLog``. With ``backend``, its
+    connections are used.
     """
 
     def __init__(

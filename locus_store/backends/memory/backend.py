@@ -114,14 +114,8 @@ class MemoryBackend(DocumentBackend):
 class InMemoryMessageLog(DocumentMessageLog):
     """Keeps message logs in this process; usable from any number of threads and event loops.
 
-    Args:
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: The backend whose threads have the logs, for example ``checkpointer.backend``;
-            ``None``: a backend of its own.
-        options: Of ``MemoryBackend``, instead of ``backend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    Arguments and errors are those of ``MemoryBackend`` and ``BaseMessageLog``, or ``backend``
+    alone: the one whose threads have the logs, for example ``checkpointer.backend``.
     """
 
     def __init__(
@@ -141,9 +135,7 @@ class InMemoryMessageLog(DocumentMessageLog):
 class MemoryCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer in this process's memory, for tests and trials; lost when it ends.
 
-    Args:
-        state_type: See ``StorageBackendAdapter``.
-        options: Of ``MemoryBackend`` and of ``StorageBackendAdapter``.
+    Arguments and errors are those of ``MemoryBackend`` and ``StorageBackendAdapter``.
     """
 
     def __init__(

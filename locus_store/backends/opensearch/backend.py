@@ -152,14 +152,8 @@ def _hit(version: Version, score: float, snippet: str) -> Hit:
 class OpenSearchCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer over an index of OpenSearch.
 
-    A save is one conditional put of the thread's head; see docs/opensearch.md.
-
-    Args:
-        hosts: See ``OpenSearchBackend``, as the next two.
-        index_name: The alias of the index.
-        use_ssl: Use HTTPS for hosts without a scheme.
-        state_type: See ``StorageBackendAdapter``.
-        options: Of ``OpenSearchBackend``, as the errors, and of ``StorageBackendAdapter``.
+    A save is one conditional put of the thread's head; see docs/opensearch.md. Arguments and errors
+    are those of ``OpenSearchBackend`` and ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -179,12 +173,8 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
 class OpenSearchMessageLog(DocumentMessageLog):
     """Keeps message logs in an index of OpenSearch.
 
-    Args:
-        hosts: See ``OpenSearchBackend``, as ``index_name`` and ``options``.
-        index_name: The alias of the index.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: The backend whose threads have the logs, instead of hosts and options.
-        options: Of ``OpenSearchBackend``, as the errors.
+    Arguments and errors are those of ``OpenSearchBackend`` and ``BaseMessageLog``, or ``backend``
+    alone: the one whose threads have the logs.
     """
 
     def __init__(

@@ -115,14 +115,10 @@ def find_with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[l
     options = {"highlight": highlight, "track_scores": True}
     for hits in _answers(objects, match, _BEST, _first_page(limit), **options):
         yield [
-            Stemmed(place, _below_1(it["_score"]), _snippet(it))
+            Stemmed(place, it["_score"] / (1 + it["_score"]), _snippet(it))
             for it in hits
             if (place := _place(it))
         ]
-
-
-def _below_1(score: float) -> float:
-    return score / (1 + score)
 
 
 def _snippet(hit: Mapping[str, Any]) -> str:

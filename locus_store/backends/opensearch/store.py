@@ -173,20 +173,8 @@ class OpenSearchStore(_Writing, BaseStore):
     A put is one conditional write of the item's document, after a read of it. A batch of several
     items is written whole or not at all, in six requests.
 
-    Args:
-        hosts: See ``OpenSearchBackend``, as ``use_ssl`` and ``options``.
-        index_name: The name of the checkpointer's index; items are in ``<index_name>-store``.
-        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        use_ssl: Use HTTPS for hosts without a scheme.
-        backend: A backend whose hosts, index and options are used instead of these, for example
-            ``checkpointer.backend``.
-        options: See ``options.OpenSearchOptions``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: opensearch-py is not installed, or NumPy, which a dimension needs.
+    Arguments and errors are those of ``OpenSearchBackend`` and ``BaseStore``; items are in the
+    index ``<index_name>-store``. With ``backend``, its hosts, index and options are used instead.
     """
 
     def __init__(

@@ -226,15 +226,7 @@ def oracle_checkpointer(
 class OracleCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over an Oracle database.
 
-    Args:
-        dsn: See ``OracleBackend``, as the next two.
-        user: The database user.
-        password: The user's password.
-        options: Of ``OracleBackend`` and of ``CheckpointSaver``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: python-oracledb is not installed.
+    Arguments and errors are those of ``OracleBackend`` and ``CheckpointSaver``.
     """
 
     def __init__(

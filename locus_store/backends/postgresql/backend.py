@@ -462,11 +462,7 @@ def postgresql_checkpointer(
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over a PostgreSQL database.
 
-    Options are those of ``PostgreSQLBackend`` and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: asyncpg is not installed.
+    Arguments and errors are those of ``PostgreSQLBackend`` and ``StorageBackendAdapter``.
     """
     own, rest = split_options(CheckpointOptions, options)
     backend = PostgreSQLBackend(dsn, table_name, **rest)
@@ -476,14 +472,7 @@ def postgresql_checkpointer(
 class PostgreSQLCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over a PostgreSQL database.
 
-    Args:
-        dsn: See ``PostgreSQLBackend``, as ``table_name``.
-        table_name: Selects the prefix of the table names.
-        options: Of ``PostgreSQLBackend`` and of ``CheckpointSaver``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: asyncpg is not installed.
+    Arguments and errors are those of ``PostgreSQLBackend`` and ``CheckpointSaver``.
     """
 
     def __init__(

@@ -65,15 +65,10 @@ from locus_store.sql.connections.database import (
     is_refused,
     iterate_causes,
 )
-from locus_store.sql.migrate import AutoMigrate
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
 from locus_store.sql.schema.status import PARTITIONS_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, derive_name
-from locus_store.sql.threads.server_repository import (
-    SEARCH_SETTING,
-    IndexedRepository,
-    OtherDatabaseError,
-)
+from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import split_words
 from locus_store.versions.erasing import Swept
@@ -242,14 +237,7 @@ def _make_statements(tables: Tables, **has: bool) -> FastStatements:
 
 
 class PostgreSQLDatabase(ServerDatabase):
-    """A database behind a DSN, an engine or a pool.
-
-    Args:
-        where: The database, for a person.
-        tables: See ``Database``, as the rest.
-        tenant: The tenant whose threads are visible.
-        auto_migrate: What may be done to the schema.
-    """
+    """A database behind a DSN, an engine or a pool."""
 
     dialect = "postgresql"
     repository = PostgreSQLRepository
@@ -259,12 +247,6 @@ class PostgreSQLDatabase(ServerDatabase):
         AsyncAdapt_asyncpg_dbapi.Error,
         *get_driver_errors(),
     )
-
-    def __init__(
-        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
-    ) -> None:
-        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
-        self._where = where
 
     @property
     def fast(self) -> FastStatements:
@@ -282,7 +264,7 @@ class PostgreSQLDatabase(ServerDatabase):
         return PostgreSQLRepository(connection, self.scope)
 
     def read_settings(self, settings: Settings) -> None:
-        self.has_index = SEARCH_SETTING in settings.raw
+        super().read_settings(settings)
         self._facts.has_partitions = PARTITIONS_SETTING in settings.raw
         self._facts.has_row_security = ROW_SECURITY_SETTING in settings.raw
 
@@ -323,10 +305,6 @@ class PostgreSQLDatabase(ServerDatabase):
     def begin_copy(self, connection: Connection) -> None:
         self.begin_read(connection)
         self.keep_index(connection)
-
-    def keep_index(self, connection: Connection) -> None:
-        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
-        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
     def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
         return driver.fetchrow(";")  # type: ignore[no-any-return]

@@ -179,10 +179,7 @@ def sqlite_checkpointer(
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an SQLite file.
 
-    Options are those of ``SQLiteBackend`` and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    Arguments and errors are those of ``SQLiteBackend`` and ``StorageBackendAdapter``.
     """
     own, rest = split_options(CheckpointOptions, options)
     backend = SQLiteBackend(path, table_name, **rest)
@@ -192,13 +189,7 @@ def sqlite_checkpointer(
 class SQLiteCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over an SQLite file.
 
-    Args:
-        path: See ``SQLiteBackend``, as ``table_name``.
-        table_name: Selects the prefix of the table names.
-        options: Of ``SQLiteBackend`` and of ``CheckpointSaver``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    Arguments and errors are those of ``SQLiteBackend`` and ``CheckpointSaver``.
     """
 
     def __init__(

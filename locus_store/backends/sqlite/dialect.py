@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from locus_store import versions
@@ -27,13 +26,13 @@ from locus_store.errors import (
 )
 from locus_store.sql.columns.dialect_columns import dump_value, escape_text
 from locus_store.sql.connections.backend import make_autocommit_error
-from locus_store.sql.connections.database import Database
+from locus_store.sql.connections.database import Database, iterate_causes
 from locus_store.sql.migrate import AutoMigrate, check
+from locus_store.sql.schema.status import SEARCH_SETTING
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.pending import BATCH
 from locus_store.sql.threads.reads import make_line
 from locus_store.sql.threads.repository import Copied, Repository
-from locus_store.sql.threads.server_repository import SEARCH_SETTING
 from locus_store.types import Mark, Save, Written
 from locus_store.values import frames
 from locus_store.values.text import split_words
@@ -416,7 +415,7 @@ _REMEDIES = {
 def _code(exc: BaseException) -> str:
     """Return the name of the primary error code: ``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``."""
     number = next(
-        (it.sqlite_errorcode for it in _causes(exc) if hasattr(it, "sqlite_errorcode")), None
+        (it.sqlite_errorcode for it in iterate_causes(exc) if hasattr(it, "sqlite_errorcode")), None
     )
     if number is None:
         return ""
@@ -428,13 +427,6 @@ _CODES = {
     for name, number in vars(sqlite3).items()
     if name.startswith("SQLITE_") and name in {*_REMEDIES, *_KINDS, "SQLITE_ERROR"}
 }
-
-
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    at: BaseException | None = exc
-    while at is not None:
-        yield at
-        at = at.orig if isinstance(at, DBAPIError) else at.__cause__
 
 
 def _stat(path: str) -> os.stat_result | None:

@@ -128,24 +128,14 @@ def _load(driver: Any) -> bool:
 
 
 class SQLiteStore(SqlStore):
-    """Keeps items in an SQLite database; see ``SQLiteBackend``.
+    """Keeps items in an SQLite database.
 
     Embeddings are compared one by one: with the extension ``sqlite-vec`` where it is installed and
-    Python's SQLite may load it, else with NumPy; the answers are the same.
+    Python's SQLite may load it, else with NumPy; the answers are the same. Their dimension cannot
+    be changed later.
 
-    Args:
-        path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        backend: A backend whose database is used instead of ``path`` and the options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``SQLiteBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: There is a dimension, and NumPy is not installed.
+    Arguments and errors are those of ``SQLiteBackend`` and ``BaseStore``. With ``backend``, for
+    example ``checkpointer.backend``, its database is used instead, and it is left open.
     """
 
     items = _SQLiteItems
@@ -173,23 +163,12 @@ class SQLiteStore(SqlStore):
             embed=embed,
         )
 
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "Store", 1)
-
 
 class SQLiteMessageLog(SqlMessageLog):
-    """Keeps message logs in an SQLite database; see ``SQLiteBackend``.
+    """Keeps message logs in an SQLite database.
 
-    Args:
-        path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: A backend whose database is used instead of ``path`` and the options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``SQLiteBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    Arguments and errors are those of ``SQLiteBackend`` and ``BaseMessageLog``; for ``backend`` see
+    ``SQLiteStore``.
     """
 
     backend: SQLiteBackend
@@ -211,6 +190,3 @@ class SQLiteMessageLog(SqlMessageLog):
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )
-
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "MessageLog", 1)

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql.audit import Audit
 from locus_store.sql.migrate import AutoMigrate, ensure
-from locus_store.sql.schema.status import Settings
+from locus_store.sql.schema.status import SEARCH_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import Scope, compile_statements
@@ -230,7 +230,20 @@ class Database(ForTenants, ABC):
 
 
 class ServerDatabase(Database):
-    """A database behind connections that may be lost."""
+    """A database behind connections that may be lost.
+
+    Args:
+        where: The database, for a person.
+        tables: See ``Database``, as the rest.
+        tenant: The tenant whose threads are visible.
+        auto_migrate: What may be done to the schema.
+    """
+
+    def __init__(
+        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
+    ) -> None:
+        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+        self._where = where
 
     @property
     def has_partitions(self) -> bool:
@@ -240,6 +253,13 @@ class ServerDatabase(Database):
     @abstractmethod
     def is_lost_race(self, exc: BaseException) -> bool:
         """Return whether another transaction caused a rollback, so that a retry may succeed."""
+
+    def read_settings(self, settings: Settings) -> None:
+        self.has_index = SEARCH_SETTING in settings.raw
+
+    def keep_index(self, connection: Connection) -> None:
+        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
     @abstractmethod
     def is_lost_connection(self, exc: BaseException) -> bool:

@@ -25,6 +25,9 @@ HEAD: Final = REVISIONS[-1]
 USERS_SETTING: Final = "user_id_type"
 """Row of ``settings`` with the type of users' ids."""
 
+SEARCH_SETTING: Final = "full_text_index"
+"""Row of ``settings`` that says that the index for text search was created."""
+
 PARTITIONS_SETTING: Final = "partitions"
 """Row of ``settings`` with the number of hash partitions; plain tables have none."""
 

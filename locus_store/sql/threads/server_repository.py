@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.errors import SchemaError
+from locus_store.sql.schema.status import SEARCH_SETTING
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.repository import Copied, Repository
 from locus_store.sql.threads.statements import compile_other
@@ -134,9 +135,6 @@ def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[byte
             raw.append((at, own))
     return collect_payloads(raw, segments, after=after, upto=upto)
 
-
-SEARCH_SETTING: Final = "full_text_index"
-"""Row of ``settings`` that says that the index was made."""
 
 _FACTS: Final = ("store_id", SEARCH_SETTING)
 """Rows of ``settings`` that each transaction under the full rules looks at."""
