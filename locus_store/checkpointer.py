@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, get_args
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
@@ -26,7 +26,7 @@ from locus_store.backend import (
     needs,
 )
 from locus_store.effects import RunsEffects
-from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.errors import UnsupportedError
 from locus_store.runtime.background import Saving, wait_for_saves
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop
@@ -40,7 +40,7 @@ from locus_store.types import (
     Snapshot,
     Tenant,
 )
-from locus_store.types.arguments import MAX_COUNT, check_text, check_ttl
+from locus_store.types.arguments import check_keep_last, check_on_conflict, check_text, check_ttl
 from locus_store.types.codec import StateCodec, can_carry_mark, get_labels
 from locus_store.types.marks import LoadOrigin, make_thread_key
 from locus_store.types.records import make_unsupported_error
@@ -280,15 +280,7 @@ class _Load:
 
 
 class OverBackend:
-    """Saves and loads threads of a backend, with the options that say how long they are kept.
-
-    Args:
-        backend: Keeps the versions; closed by ``close()``.
-        on_conflict: See ``StorageBackendAdapter`` and ``CheckpointSaver``, as the rest.
-        keep_last: Versions to keep.
-        ttl_seconds: Time to live.
-        refresh_on_read: A read renews the time to live.
-    """
+    """Saves and loads threads of a backend; a subclass describes the options."""
 
     def __init__(
         self,
@@ -644,31 +636,3 @@ def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
     memory.move_to_end(key)
     if len(memory) > REMEMBERED_THREADS:
         memory.popitem(last=False)
-
-
-def check_on_conflict(on_conflict: OnConflict) -> OnConflict:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: The value is not valid.
-    """
-    if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
-        raise InvalidArgumentError(
-            f"on_conflict={on_conflict!r} must be one of {', '.join(get_args(OnConflict))}"
-        )
-    return on_conflict
-
-
-def check_keep_last(keep_last: int | None) -> int | None:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: The value is not valid.
-    """
-    if keep_last is None:
-        return None
-    if not isinstance(keep_last, int) or isinstance(keep_last, bool):
-        raise InvalidArgumentError(f"keep_last={keep_last!r} must be a whole number, or None")
-    if not 1 <= keep_last <= MAX_COUNT:
-        raise InvalidArgumentError(f"keep_last={keep_last} must be from 1 to {MAX_COUNT}, or None")
-    return keep_last

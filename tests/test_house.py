@@ -35,7 +35,7 @@ LONG_FILES = {
     "backends/postgresql/partitions.py": 504,
     "backends/postgresql/save_groups.py": 518,
     "backends/postgresql/statements.py": 527,
-    "checkpointer.py": 674,
+    "checkpointer.py": 639,
     "effects.py": 558,
     "saver.py": 503,
     "session/checkpointer.py": 505,

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import BaseModel
 
 from locus_store.backend import StorageBackend
-from locus_store.checkpointer import check_keep_last
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage
@@ -40,7 +39,7 @@ from locus_store.session.reads import StateReads, make_entry
 from locus_store.session.runs import RunMethods, Values, Writes, make_writer
 from locus_store.turns import HasSyncTurns
 from locus_store.types import Expected, Version
-from locus_store.types.arguments import MAX_COUNT, check_id, check_ttl
+from locus_store.types.arguments import MAX_COUNT, check_id, check_keep_last, check_ttl
 from locus_store.types.codec import get_labels
 from locus_store.types.marks import LoadOrigin
 from locus_store.types.thread_info import (
