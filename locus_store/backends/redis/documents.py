@@ -220,8 +220,8 @@ class RedisDocuments(Documents):
     async def run_call(self, call: Callable[[], T]) -> T:
         return await run(call)
 
-    async def run_in_order(self, lanes: WriteQueues, key: str, call: Callable[[], T]) -> T:
-        del lanes  # connections have one for each event loop
+    async def run_in_order(self, queues: WriteQueues, key: str, call: Callable[[], T]) -> T:
+        del queues  # connections have one for each event loop
         client = await self._connections.get_client()
         return await client.run_in_order(
             key, lambda: client.run_within_one_time(partial(run, call))
