@@ -45,11 +45,10 @@ from locus_store.timeline.bisect import (
     Bisected,
     Condition,
     Turn,
+    bisect as bisected,
     make_condition,
 )
-from locus_store.timeline.bisect import bisect as bisected
-from locus_store.timeline.blame import Blame, Blamed, Origin
-from locus_store.timeline.blame import blame as blamed
+from locus_store.timeline.blame import Blame, Blamed, Origin, blame as blamed
 from locus_store.timeline.graph import Writer, find_channel, find_newer, find_writers, list_nodes
 from locus_store.timeline.paths import format_path, parse_path
 from locus_store.timeline.readable import format_content, strip_tags

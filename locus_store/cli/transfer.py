@@ -49,8 +49,7 @@ from locus_store.open import list_options
 from locus_store.runtime.progress import expect
 from locus_store.transfer.archive import all_threads, export_threads
 from locus_store.transfer.copying import copy as copy_threads
-from locus_store.transfer.verifying import Checked
-from locus_store.transfer.verifying import verify as check_stored
+from locus_store.transfer.verifying import Checked, verify as check_stored
 from locus_store.types.arguments import check_text
 
 Only = Annotated[

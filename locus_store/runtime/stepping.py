@@ -18,8 +18,7 @@ import signal
 import sys
 import threading
 import time
-from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
-from _signal import signal as set_signal
+from _signal import getsignal, signal as set_signal  # type: ignore[import-not-found]  # 2 us; of signal, 19
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context

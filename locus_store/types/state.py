@@ -5,8 +5,7 @@ Imports pydantic. A process that saves and loads dicts only does not import this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache

@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 from typing_extensions import Unpack
 
-from locus_store.backends.postgresql import contents, deletions, dialect
-from locus_store.backends.postgresql import dsn as dsns
+from locus_store.backends.postgresql import contents, deletions, dialect, dsn as dsns
 from locus_store.backends.postgresql.connecting import check_pool, require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
 from locus_store.backends.postgresql.options import (

@@ -12,8 +12,11 @@ from zlib import crc32
 from typing_extensions import Unpack
 
 from locus_store.backends.redis import items, scripts
-from locus_store.backends.redis.backend import DEFAULT_PREFIX as STATE_PREFIX
-from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
+from locus_store.backends.redis.backend import (
+    DEFAULT_PREFIX as STATE_PREFIX,
+    DEFAULT_URL,
+    RedisBackend,
+)
 from locus_store.backends.redis.connections import LoopClient
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.backends.redis.scripts import Script
