@@ -310,14 +310,14 @@ class OverBackend:
         """Connect, and verify or create the schema; optional and idempotent."""
         await self.backend.open()
 
-    async def renewals(self) -> None:
+    async def finish_renewals(self) -> None:
         """Wait for the times to live that reads are renewing; ``close`` does."""
         if self._renewing:
             await self._renewing.drain()
 
     async def close(self) -> None:
         """Release what was opened; idempotent, and the object may be used again afterwards."""
-        await self.renewals()
+        await self.finish_renewals()
         await self.backend.close()
 
 
@@ -340,6 +340,8 @@ class StorageBackendAdapter(OverBackend, BaseCheckpointer[S]):
         InvalidArgumentError: An option is not valid.
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
+
+    renewals = OverBackend.finish_renewals
 
     def __init__(
         self,

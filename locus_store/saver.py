@@ -68,6 +68,8 @@ class CheckpointSaver(OverBackend, HasTurns, RunsEffects, ForTenants, Closing):
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
+    renewals = OverBackend.finish_renewals
+
     def __init__(
         self,
         backend: StorageBackend,

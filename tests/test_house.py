@@ -35,9 +35,9 @@ LONG_FILES = {
     "backends/postgresql/partitions.py": 504,
     "backends/postgresql/save_groups.py": 518,
     "backends/postgresql/statements.py": 527,
-    "checkpointer.py": 639,
+    "checkpointer.py": 640,
     "effects.py": 558,
-    "saver.py": 503,
+    "saver.py": 505,
     "session/checkpointer.py": 505,
     "sql/schema/tables.py": 510,
     "sql/threads/repository.py": 512,
@@ -63,7 +63,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 101_149
+MOST_LINES_OF_ALL = 99_895
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}
