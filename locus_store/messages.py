@@ -38,9 +38,7 @@ from locus_store.types.logs import (
     select_logs,
 )
 from locus_store.types.messages import (
-    ROLE,
     Cut,
-    KeptMessages,
     LogChange,
     LogChanged,
     LoggedMessage,
@@ -49,7 +47,6 @@ from locus_store.types.messages import (
     LogRead,
     LogSnapshot,
     LogWanted,
-    NewMessage,
     Popped,
     check_change,
     decode_message,
@@ -59,17 +56,6 @@ from locus_store.types.messages import (
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.text import fold
-
-__all__ = [
-    "ROLE",
-    "BaseMessageLog",
-    "KeptMessages",
-    "LogInfo",
-    "LogSnapshot",
-    "LoggedMessage",
-    "NewMessage",
-    "Popped",
-]
 
 Messages: TypeAlias = "list[LoggedMessage]"
 Logs: TypeAlias = "list[LogInfo]"
@@ -489,13 +475,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
 
 
 class BackendMessageLog(BaseMessageLog):
-    """Message logs of the threads of a backend.
-
-    Args:
-        backend: The backend whose threads have the logs.
-        owns: ``close`` closes the backend as well.
-        options: See ``BaseMessageLog``.
-    """
+    """Message logs of the threads of a backend, which ``close`` closes if the log ``owns`` it."""
 
     backend: Any
 

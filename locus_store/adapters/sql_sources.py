@@ -19,7 +19,7 @@ from locus_store.versions.archives import cut_to_minute
 
 if TYPE_CHECKING:
     from locus_store.backend import StoresThreads
-    from locus_store.messages import NewMessage
+    from locus_store.types.messages import NewMessage
 
 
 class Rows(Protocol):

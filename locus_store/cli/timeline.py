@@ -36,7 +36,6 @@ from locus_store.cli.output import (
 from locus_store.cli.tenants import OneTenant, TenantOptions
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
-from locus_store.messages import LogSnapshot
 from locus_store.open import Storage
 from locus_store.timeline.bisect import (
     AT_PATH,
@@ -55,6 +54,7 @@ from locus_store.timeline.readable import format_content, strip_tags
 from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.types import Version
+from locus_store.types.messages import LogSnapshot
 from locus_store.values.frames import Folder
 
 Writers = dict[str, list[Writer]]

@@ -20,9 +20,8 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.errors import IntegrityError, SerializationError
-from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
 from locus_store.types.escaped_keys import dump_with_keys
-from locus_store.types.messages import LogName
+from locus_store.types.messages import ROLE, KeptMessages, LogName, LogSnapshot, NewMessage
 from locus_store.values.readable import Readable
 
 SCHEME: Final = "locus+"

@@ -13,10 +13,10 @@ from locus_store.adapters.logs import tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.blocking import BlockingMessageLog, open_message_log
 from locus_store.errors import ConflictError, NotFoundError, TurnError
-from locus_store.messages import NewMessage
 from locus_store.open import Storage
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import MAX_COUNT, check_user
+from locus_store.types.messages import NewMessage
 from locus_store.types.tenants import ForTenants
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
