@@ -279,7 +279,7 @@ class _Load:
         return not self.is_marked and (not self.saved or self.run == run)
 
 
-class OverBackend:
+class BackendFacade:
     """Saves and loads threads of a backend; a subclass describes the options."""
 
     def __init__(
@@ -321,7 +321,7 @@ class OverBackend:
         await self.backend.close()
 
 
-class StorageBackendAdapter(OverBackend, BaseCheckpointer[S]):
+class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
     """A checkpointer over a storage backend: encodes states and detects conflicts.
 
     Args:
@@ -341,7 +341,7 @@ class StorageBackendAdapter(OverBackend, BaseCheckpointer[S]):
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
-    renewals = OverBackend.finish_renewals
+    renewals = BackendFacade.finish_renewals
 
     def __init__(
         self,

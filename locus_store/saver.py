@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
-from locus_store.checkpointer import OverBackend
+from locus_store.checkpointer import BackendFacade
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observe
@@ -47,7 +47,7 @@ NAMESPACE: Final = "namespace"
 _SHOWN_CHARACTERS: Final = 200
 
 
-class CheckpointSaver(OverBackend, HasTurns, RunsEffects, ForTenants, Closing):
+class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing):
     """Stores the steps of a graph runner.
 
     Each namespace of a thread has versions of its own. Without an id, ``get`` returns the newest
@@ -68,7 +68,7 @@ class CheckpointSaver(OverBackend, HasTurns, RunsEffects, ForTenants, Closing):
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
-    renewals = OverBackend.finish_renewals
+    renewals = BackendFacade.finish_renewals
 
     def __init__(
         self,
