@@ -8,18 +8,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from locus_store.backend import StoresThreads
 from locus_store.errors import ConnectionFailedError, IntegrityError, InvalidArgumentError
 from locus_store.types import ArchivedMessage, ArchivedThread
 from locus_store.types.arguments import is_path, make_not_a_url_error
-from locus_store.types.messages import put_of
+from locus_store.types.messages import NewMessage, put_of
 from locus_store.versions.archives import cut_to_minute
-
-if TYPE_CHECKING:
-    from locus_store.backend import StoresThreads
-    from locus_store.types.messages import NewMessage
 
 
 class Rows(Protocol):

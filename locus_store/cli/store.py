@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 from urllib.parse import quote, unquote
 
 import orjson
@@ -44,10 +44,8 @@ from locus_store.cli.tenants import (
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import open_store
+from locus_store.store import BaseStore
 from locus_store.types.items import Namespace, StoreItem
-
-if TYPE_CHECKING:
-    from locus_store.store import BaseStore
 
 T = TypeVar("T")
 
