@@ -161,7 +161,7 @@ def _plain(value: Any) -> bytes | None:
         return None
     try:
         orjson.dumps(value, option=_NO_BYTES)
-        made: bytes = ormsgpack.packb(value, option=_EXACT)
+        made: bytes = ormsgpack.packb(value, option=EXACT)
     except TypeError:
         return None
     return made
@@ -174,7 +174,7 @@ _NO_BYTES: Final = (
 )
 """With these, orjson refuses buffers, which ormsgpack makes bytes of."""
 
-_EXACT: Final = (
+EXACT: Final = (
     ormsgpack.OPT_PASSTHROUGH_SUBCLASS
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
