@@ -262,9 +262,6 @@ def open_sealed(content: bytes, place: Place, owner: DataKey | None = None) -> b
     return found
 
 
-# --- records of states
-
-
 @dataclass(frozen=True, slots=True)
 class OpenedRecord:
     """A record of a chain."""
