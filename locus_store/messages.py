@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeAlias
@@ -23,6 +24,7 @@ from locus_store.types.arguments import (
     check_max_state_bytes,
     check_names,
     check_text,
+    check_time,
     check_ttl,
     check_user,
 )
@@ -56,6 +58,7 @@ from locus_store.types.messages import (
 )
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.values.filters import Filter
 from locus_store.values.text import fold
 
 __all__ = [
@@ -352,6 +355,11 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         limit: int = 100,
         after: str | None = None,
         search: str | None = None,
+        role: str | None = None,
+        metadata_filter: Mapping[str, Any] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
     ) -> Messages:
         """Return a page of a log, oldest first; ``[]`` if there is no such log.
 
@@ -366,17 +374,29 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             after: Id of the last message of the page before.
             search: Only messages whose text has this, without regard to case and accents. ``%`` and
                 ``_`` are characters like others. The text is the one that was given, or else the
-                strings in the content, not its field names. Reads the messages of this log, one
-                after the other.
+                strings in the content, not its field names. Reads the messages of this log that
+                meet the other conditions, one after the other.
+            role: Only messages of this role.
+            metadata_filter: Only messages with such metadata; see
+                ``locus_store.values.filters.Filter``. Reads messages as ``search`` does.
+            since: Only messages that were first appended at this time or later.
+            until: Only messages that were first appended at this time or earlier.
+            newest_first: In the opposite order; not with ``after``.
 
         Raises:
+            InvalidArgumentError: An argument is not valid.
             NotFoundError: The log has no message ``after``.
         """
         check_names(thread_id, namespace)
         if after is not None:
             check_text("after", after)
-            if offset:
-                raise InvalidArgumentError("give offset or after, not both")
+            if offset or newest_first:
+                other = "offset" if offset else "newest_first"
+                raise InvalidArgumentError(f"give {other} or after, not both")
+        if role is not None:
+            check_text("role", role)
+        check_time("since", since)
+        check_time("until", until)
         if search is not None and not isinstance(search, str):
             raise InvalidArgumentError(f"search must be a str, not {search!r}")
         wanted = LogWanted(
@@ -385,10 +405,16 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             offset=check_limit(offset, "offset"),
             limit=check_limit(limit),
             after=after,
+            newest=newest_first,
+            role=role,
+            since=since,
+            until=until,
+            metadata_filter=None if metadata_filter is None else Filter(metadata_filter),
             needle=None if search is None else fold(search),
         )
         found = await self.look(wanted) if limit else None
-        return [] if found is None else await self._logged(found)
+        messages = [] if found is None else await self._logged(found)
+        return messages[::-1] if newest_first else messages
 
     async def get(
         self, thread_id: str, message_id: str, *, namespace: str = ""

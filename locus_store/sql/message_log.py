@@ -366,7 +366,7 @@ class SqlMessageLog(BaseMessageLog):
         return await self._write(lambda it: _change(it, change))
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
-        if wanted.needle is None:
+        if not wanted.reads_content:
             return await self._query(lambda it: log_reads.look(it, wanted))
         database = self._shared.database
         with self._shared.translating():
