@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from services import Service, parts
 from tiers import first_of
 
 from locus_store import InvalidArgumentError, NewMessage, open_checkpointer
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", *first_of("sqlite", "file", "postgresql", "redis")])
+@pytest.fixture(params=["memory", *first_of("sqlite", "http", "file", "postgresql", "redis")])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     urls = {
         "memory": lambda: "memory://",
@@ -33,8 +35,15 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         "postgresql": lambda: request.getfixturevalue("migrated_database"),
         "redis": lambda: request.getfixturevalue("redis_url"),
     }
-    async with open_checkpointer(urls[request.param](), state_type=dict) as checkpointer:
-        yield checkpointer.backend
+    with ExitStack() as stack:
+        if request.param == "http":
+            served, _, log = parts(tmp_path / "store.db")
+            service = Service(served, messages=log)
+            stack.callback(service.stop)
+            urls["http"] = lambda: service.url
+        async with open_checkpointer(urls[request.param](), state_type=dict) as checkpointer:
+            await checkpointer.backend.open()
+            yield checkpointer.backend
 
 
 async def grow(backend: Any) -> None:
@@ -93,6 +102,7 @@ async def test_versions_of_several_threads_are_counted_without_hidden_ones(backe
         await backend.write_state("short", {"n": at}, keep_last=2)
     found = await find(backend, "t", "short", "none")
     assert {name: it.versions for name, it in found.items()} == {"t": 10, "short": 2}
+    assert (found["t"].stored_bytes or 0) > (found["short"].stored_bytes or 0) > 0
 
 
 async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
@@ -180,7 +190,7 @@ async def test_a_backend_without_such_lists_is_asked_for_each_thread(backend: An
     assert re.fullmatch(r"messages (= |\+ 1: )'Zurich then'", changes)
     assert (await find(backend, user_id="alex")).keys() == {"chat", "waits"}
     assert (await find(backend, "waits", "chat", badge="interrupted")).keys() == {"waits"}
-    wanted = StatusesWanted(limit=1, after="chat", user_id="alex")
+    wanted = StatusesWanted(limit=1, place="chat", user_id="alex")
     assert [it.thread_id for it in await list_statuses(backend, log, wanted)] == ["waits"]
 
 
@@ -223,7 +233,7 @@ async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active
         await backend.write_state(f"t{at}", {"n": 1}, metadata={"odd": at % 2})
 
     async def page(after: str | None, limit: int) -> list[ThreadStatus]:
-        wanted = StatusesWanted(limit=limit, after=after, metadata=("odd", 0))
+        wanted = StatusesWanted(limit=limit, place=after, metadata=("odd", 0))
         return await list_statuses(backend, None, wanted)
 
     first = await page(None, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -249,8 +250,12 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
                 if criteria.thread_ids is None
                 else (it for it in self._threads.read_all(criteria.thread_ids) if it.exists)
             )
-            statuses = (make_status(it) for it in skip_to_place(threads, criteria.after))
-            return list(islice((it for it in statuses if criteria.takes(it)), criteria.limit))
+            statuses = ((it, make_status(it)) for it in skip_to_place(threads, criteria.place))
+            taken = (it for it in statuses if criteria.takes(it[1]))
+            return [
+                replace(status, stored_bytes=sum(it.measure() for it in thread.histories.values()))
+                for thread, status in islice(taken, criteria.limit)
+            ]
 
         return await self._threads.look(find)
 

@@ -97,7 +97,7 @@ def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
             )
     return StatusesWanted(
         limit=LISTED + 1,
-        after=query.get_optional("after"),
+        place=query.get_optional("after"),
         pattern=fields["id"] or "*",
         user_id=fields["user"] or None,
         metadata=query.get_pair("metadata"),

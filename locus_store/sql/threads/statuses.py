@@ -70,7 +70,7 @@ def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> 
 
 def find_statuses(reads: Reads, criteria: StatusesWanted) -> list[ThreadStatus]:
     """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
-    place = _parse_place(criteria.after) if criteria.after else None
+    place = _parse_place(criteria.place) if criteria.place else None
     if criteria.thread_ids is None:
         return _find_statuses(reads, criteria, sa.true(), place)
     name = reads.tables.threads.c.thread_id
