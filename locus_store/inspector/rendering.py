@@ -55,13 +55,14 @@ def format_time(time: datetime) -> str:
 
 
 def format_age(time: datetime) -> str:
-    """Return how long ago a time was, for people; of older ones the date."""
+    """Return how long ago a time was, or how far ahead it is; of distant ones the date."""
     seconds = (datetime.now(UTC) - time).total_seconds()
-    if seconds < _MINUTE:
-        return "just now"
+    if abs(seconds) < _MINUTE:
+        return "just now" if seconds > 0 else "in a minute"
     for name, length, most in _AGES:
-        if seconds < most:
-            return f"{int(seconds // length)} {name} ago"
+        if abs(seconds) < most:
+            amount = f"{int(abs(seconds) // length)} {name}"
+            return f"{amount} ago" if seconds > 0 else f"in {amount}"
     return f"{time.astimezone(UTC):%Y-%m-%d}"
 
 
@@ -298,9 +299,9 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     return Response(template.render(values), answer.status, SECURITY, HTML)
 
 
-def _current(template: str, page: str) -> str:
-    """Return the attribute of the link to the page that is shown."""
-    return Markup(' aria-current="page"') if page == template else ""
+def _current(template: str, *pages: str) -> str:
+    """Return the attribute of the link to pages, if one of them is shown."""
+    return Markup(' aria-current="page"') if template in pages else ""
 
 
 def _download(answer: Download) -> dict[str, str]:

@@ -54,6 +54,7 @@ async def show_items(request: PageRequest) -> Page:
     values = {
         "segments": namespace,
         "given": given,
+        "is_later": bool(start or after),
         "items": [
             {"segments": item.namespace} | row for item, row in zip(found[:ROWS], rows, strict=True)
         ],
@@ -69,7 +70,6 @@ async def show_item(request: PageRequest) -> Page:
     values = {
         "segments": found.namespace,
         "created_at": found.created_at,
-        "metadata": shorten(found.metadata),
         "ttl_seconds": found.ttl_seconds,
         **await request.jobs.run(lambda _: _looked(found, start)),
     }
@@ -124,6 +124,7 @@ def _row(found: StoreItem) -> dict[str, Any]:
         "updated_at": found.updated_at,
         "expires_at": found.expires_at,
         "value": render_line(found.value, CELL),
+        "metadata": shorten(found.metadata),
     }
 
 
