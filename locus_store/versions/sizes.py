@@ -56,6 +56,9 @@ class ThreadStatus:
     badges: Sequence[str] = ()
     """Of ``BADGES``."""
 
+    checkpoint_id: str | None = None
+    """Of the head of the root namespace; ``None``: there is none, or it was not read."""
+
     metadata: Mapping[str, Any] | None = None
     """Of the head of the root namespace; ``None``: there is none."""
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64encode
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         "sqlite": lambda: f"sqlite:///{tmp_path}/store.db",
         "postgresql": lambda: request.getfixturevalue("migrated_database"),
         "redis": lambda: request.getfixturevalue("redis_url"),
+        "encrypted": lambda: f"sqlite:///{tmp_path}/sealed.db?encryption={write_keys(tmp_path)}",
     }
     with ExitStack() as stack:
         if request.param == "http":
@@ -44,6 +47,14 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         async with open_checkpointer(urls[request.param](), state_type=dict) as checkpointer:
             await checkpointer.backend.open()
             yield checkpointer.backend
+
+
+def write_keys(folder: Path) -> Path:
+    """Write a file of keys, which leaves no metadata in clear; return its path."""
+    key, data_keys = b64encode(bytes(32)).decode(), f"sqlite:///{folder}/data-keys.db"
+    keys = {"keys": {"k": key}, "current": "k", "data_keys": data_keys}
+    (folder / "keys.json").write_text(json.dumps(keys))
+    return folder / "keys.json"
 
 
 async def grow(backend: Any) -> None:
@@ -224,6 +235,15 @@ async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
     for wrong in ({"user_id": "a\0b"}, {"pattern": "\0"}, {"metadata": ("", 1)}):
         with pytest.raises(InvalidArgumentError):
             await find(backend, **wrong)
+
+
+@pytest.mark.parametrize("backend", ["encrypted"], indirect=True)
+async def test_a_list_opens_what_is_encrypted(backend: Any) -> None:
+    await test_threads_meet_all_conditions_of_a_list(backend)
+    for thread in await backend.scan():
+        await backend.delete(thread)
+        await Storage(backend).messages().delete(thread)
+    await test_threads_have_their_user_their_expiry_and_what_the_newest_save_changed(backend)
 
 
 async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active(

@@ -153,6 +153,7 @@ def make_status(thread: Thread) -> ThreadStatus:
         active_at=thread.active_at,
         place=f"{thread.active_at.isoformat()}/{thread.thread_id}",
         badges=[it for it, is_so in badges.items() if is_so],
+        checkpoint_id=name or None,
         metadata=head.record.metadata if head else None,
         labels=head.record.labels if head else {},
         facts=thread.metadata,

@@ -220,7 +220,7 @@ def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     amounts = counts.c.versions, counts.c.own, joined.scalar_subquery().label("joined")
     return (
         sa.select(
-            *(*page.c, lines.c.head, c.metadata, c.labels, record, *facts, *amounts, *badges),
+            *(*page.c, lines.c.head, c.checkpoint_id, c.metadata, c.labels, record, *facts, *amounts, *badges),
             messages.correlate(page).scalar_subquery().label("messages"),
         )
         .join_from(page, t.threads, t.threads.c.thread == page.c.thread)
@@ -237,6 +237,7 @@ def _make_status(row: Row[Any]) -> ThreadStatus:
         active_at=row.exact,
         place=f"{row.exact.isoformat()}/{row.thread}",
         badges=[name for name in BADGES if getattr(row, name)],
+        checkpoint_id=row.checkpoint_id,
         metadata=None if row.head is None else row.metadata or {},
         labels=row.labels or {},
         facts=row.facts or {},
