@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -148,19 +148,9 @@ def encode_compact(value: Any) -> str:
     return encode(value).decode()
 
 
-def _lines(rows: list[Any]) -> list[_Drawn]:
-    """Return the lines between the rows of the timeline."""
-    versions = [it["version"] for it in rows]
-    return _drawn((it.checkpoint_id, it.parent_id) for it in versions)
-
-
 def _field(value: str | None, name: str) -> str:
     """Return the name of a field that is filled with a value."""
     return f"{ESCAPED}{name}" if value and has_hidden(value) else name
-
-
-def _largest(sizes: list[int]) -> int:
-    return max(sizes, default=0)
 
 
 def _bar(size: int, largest: int) -> int:
@@ -191,10 +181,10 @@ class _Drawn:
     width: int
 
 
-def _drawn(versions: Iterable[tuple[str, str | None]]) -> list[_Drawn]:
-    """Return the lines of versions, newest first, by their ids and the ids of their parents."""
-    columns: list[str | None] = []
-    return [_row(columns, *it) for it in versions]
+def _lines(rows: list[Any]) -> list[_Drawn]:
+    """Return the lines between the rows of versions, newest first."""
+    versions, columns = [it["version"] for it in rows], list[str | None]()
+    return [_row(columns, it.checkpoint_id, it.parent_id) for it in versions]
 
 
 def _row(columns: list[str | None], version_id: str, parent_id: str | None) -> _Drawn:
@@ -263,7 +253,6 @@ def _environment() -> Environment:
         "typed": encode_typed,
         "field": _field,
         "lines": _lines,
-        "largest": _largest,
         "bar": _bar,
         "ago": format_age,
         "hits": split_hits,

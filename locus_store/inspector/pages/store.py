@@ -50,14 +50,11 @@ async def show_items(request: PageRequest) -> Page:
     else:
         found = await store.list(namespace, ROWS + 1, after)
         place = {"after": found[min(len(found), ROWS) - 1].key} if found else {}
-    rows = await request.jobs.run(lambda step: _rows(found[:ROWS], step))
     values = {
         "segments": namespace,
         "given": given,
         "is_later": bool(start or after),
-        "items": [
-            {"segments": item.namespace} | row for item, row in zip(found[:ROWS], rows, strict=True)
-        ],
+        "items": await request.jobs.run(lambda step: _rows(found[:ROWS], step)),
         "next": place if len(found) > ROWS else None,
     }
     return Page("items", "/".join(namespace) or "/", values)
@@ -102,10 +99,7 @@ async def _neighbours(request: PageRequest, found: StoreItem) -> dict[str, Any]:
     hits = await store.search_by_embedding((), embedding, NEAREST + 1)
     others = [it for it in hits if (it.item.namespace, it.item.key) != name][:NEAREST]
     rows = await request.jobs.run(lambda step: _rows([it.item for it in others], step))
-    nearest = [
-        {"segments": hit.item.namespace, "score": hit.score} | row
-        for hit, row in zip(others, rows, strict=True)
-    ]
+    nearest = [{"score": hit.score} | row for hit, row in zip(others, rows, strict=True)]
     return {"nearest": nearest, "without": ""}
 
 
@@ -119,6 +113,7 @@ def _rows(found: list[StoreItem], step: Step) -> list[dict[str, Any]]:
 
 def _row(found: StoreItem) -> dict[str, Any]:
     return {
+        "segments": found.namespace,
         "key": found.key,
         "version": found.version,
         "updated_at": found.updated_at,
