@@ -136,14 +136,14 @@ class Paging(MessageLogKit):
         bad: list[dict[str, Any]] = [{"role": ""}, {"since": times[0].replace(tzinfo=None)}]
         bad += [{"until": 1}, {"metadata_filter": {"n": {"$no": 1}}}]
         bad += [{"newest_first": True, "after": "m"}]
-        await expect_refusals(InvalidArgumentError, bad, lambda it: log.page("t", **it))
+        await expect_refusals(InvalidArgumentError, bad, lambda wrong: log.page("t", **wrong))
 
     async def test_pages_of_the_newest_first_are_those_from_the_end(self, log: Any) -> None:
         await log.append("t", new(*range(25)))
         for more in ({}, {"search": ""}, {"role": ROLE}):
             found = [
-                contents(await log.page("t", offset=it, limit=10, newest_first=True, **more))
-                for it in (0, 10, 20, 30)
+                contents(await log.page("t", offset=start, limit=10, newest_first=True, **more))
+                for start in (0, 10, 20, 30)
             ]
             assert found == [[*range(24, 14, -1)], [*range(14, 4, -1)], [*range(4, -1, -1)], []]
 

@@ -105,9 +105,9 @@ async def _neighbours(request: PageRequest, found: StoreItem) -> dict[str, Any]:
 
 def _rows(found: list[StoreItem], step: Step) -> list[dict[str, Any]]:
     rows = []
-    for it in found:
+    for item in found:
         step()
-        rows.append(_row(it))
+        rows.append(_row(item))
     return rows
 
 

@@ -25,7 +25,7 @@ SHOWN: Final = (
     *("thread_id", "active_at", "kind", "badges", "messages", "versions", "stored_bytes"),
     "expires_at",
 )
-"""What a list shows of a ``ThreadStatus`` as it is."""
+"""Attributes of a ``ThreadStatus`` that a row has unchanged."""
 
 LISTED: Final = 100
 """Threads on a page."""
