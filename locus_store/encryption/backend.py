@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import FullBackend, JoinsTransactions, StorageBackend
 from locus_store.encryption.values import Encrypts, Sealing, count_keys
+from locus_store.errors import IntegrityError
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import skip_too_large
 from locus_store.types import Head, Hit
 from locus_store.types.arguments import check_limit, check_text
 from locus_store.types.facts import Fact
 from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.sealing import UnknownKeyError
 from locus_store.values.text import query_words
 from locus_store.versions import erasing
 from locus_store.versions.archives import has_versions
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         VersionsWanted,
         Written,
     )
+    from locus_store.versions.sizes import StatusesWanted, ThreadStatus
 
 _PAGE: Final = 100
 
@@ -94,6 +97,26 @@ class EncryptedBackend(Encrypts, FullBackend):
         return await self._unseal(
             lambda it: [_open_contents(it, one, *lines[one.line]) for one in found]
         )
+
+    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
+        """See ``ListsStatuses``; what sealed metadata says is compared in this process."""
+        shown = replace(
+            criteria,
+            user_id=criteria.user_id if self._is_clear("user_id") else None,
+            kind=criteria.kind if self._is_clear("source") else None,
+            metadata=criteria.metadata
+            if criteria.metadata and self._is_clear(criteria.metadata[0])
+            else None,
+        )
+        found: list[ThreadStatus] = []
+        while len(found) < criteria.limit:
+            page = await super().find_statuses(shown)  # type: ignore[misc]  # of the storage
+            opened = await self._unseal(partial(_open_statuses, statuses=page))
+            found += [it for it in opened if criteria.takes(it)]
+            if len(page) < shown.limit:
+                break
+            shown = replace(shown, place=page[-1].place)
+        return found[: criteria.limit]
 
     # --- pending writes
 
@@ -301,6 +324,25 @@ def _make_head(thread: ArchivedThread, record: ArchivedRecord) -> Head:
 def _open_head(sealing: Sealing, head: Head) -> Head:
     place = head.thread_id, "", head.checkpoint_id
     return replace(head, metadata=sealing.open_metadata(head.metadata, "metadata", *place))
+
+
+def _open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[ThreadStatus]:
+    found = []
+    for status in statuses:
+        if status.metadata is None:
+            found.append(status)
+            continue
+        place, record = (status.thread_id, "", status.checkpoint_id or ""), status.record
+        try:
+            record = record and sealing.make_opener(continues=True).open_joined(record)
+        except UnknownKeyError:
+            raise
+        except IntegrityError:
+            record = None  # damaged: the page of the version says so
+        metadata = sealing.open_metadata(dict(status.metadata), "metadata", *place)
+        labels = sealing.open_labels(dict(status.labels), *place)
+        found.append(replace(status, metadata=metadata, labels=labels, record=record))
+    return found
 
 
 def _open_writes(

@@ -45,11 +45,13 @@ class EncryptedMessageLog(Encrypts, BaseMessageLog):
         return LogChanged(revision, opened)
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
-        """Read as the storage does; a search opens all messages behind the cursor."""
-        if wanted.needle is None:
+        """Read as the storage does; a search opens all messages that meet its other conditions."""
+        if not wanted.reads_content:
             found = await super().look(wanted)
             return None if found is None else await self._unseal(lambda it: _open_read(it, found))
-        whole = replace(wanted, needle=None, limit=None, offset=0, newest=False)
+        whole = replace(
+            wanted, needle=None, metadata_filter=None, limit=None, offset=0, newest=False
+        )
         every = await self.look(whole)
         if every is None:
             return None

@@ -332,7 +332,7 @@ class SqlMessageLog(BackendMessageLog):
         return await self._write(lambda it: _change(it, change))
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
-        if wanted.needle is None:
+        if not wanted.reads_content:
             return await self._query(lambda it: log_reads.look(it, wanted))
         database = self._shared.database
         with self._shared.translating():

@@ -41,6 +41,7 @@ from locus_store.types.options import CheckpointOptions, fill_defaults, split_op
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.text import query_words
 from locus_store.values.vectors import Metric
+from locus_store.versions.sizes import ListsStatuses
 from locus_store.wire.calls import BY_PATH, WireCall
 from locus_store.wire.records import SentItem, StateNeededError, encode_save
 
@@ -56,7 +57,7 @@ _Requests: Any = make_requests("threads")
 """Type checkers see the methods of the contract."""
 
 
-class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads):  # type: ignore[misc]
+class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsStatuses):  # type: ignore[misc]
     """Keeps versions in a service of ``locus-store serve``.
 
     A save is one request with the changes, or two if the service needs the whole state. A load is

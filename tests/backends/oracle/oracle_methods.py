@@ -367,6 +367,7 @@ LOG: dict[str, Scenario] = {
     "read": lambda it: it.log.read("t"),
     "page": lambda it: it.log.page("t", offset=1, limit=2),
     "page/after": lambda it: it.log.page("t", after="m1", limit=2),
+    "page/filtered": lambda it: it.log.page("t", role="r", until=FOREVER, newest_first=True),
     "page/search": lambda it: it.log.page("t", search="B", after="m1"),
     "get": lambda it: it.log.get("t", "m2"),
     "info": lambda it: it.log.info("t"),
