@@ -34,10 +34,19 @@ from locus_store.types.acting import get_actor
 from locus_store.types.arguments import check_text
 from locus_store.types.items import Change
 from locus_store.types.messages import LogChanged
-from locus_store.versions.audit import LAST, MOST_SEALED, AuditEntry, Seal, Window, make_leaves
+from locus_store.versions.audit import (
+    LAST,
+    MOST_SEALED,
+    PRUNED,
+    AuditEntry,
+    Seal,
+    Window,
+    make_leaves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
 
     from sqlalchemy.engine import Connection
 
@@ -283,8 +292,7 @@ class SqlAudit:
 
     def make_call(self, method: str, thread_id: str | None, detail: dict[str, Any]) -> RecordedCall:
         """Return a call by the one who acts now."""
-        audit = self._database.audit
-        assert audit is not None  # noqa: S101  (calls are recorded)
+        audit = self._database.audit or Audit("locus-store", has_reads=False)
         return RecordedCall(audit, get_actor() or audit.who, method, thread_id, detail)
 
     async def record_alone(self, call: RecordedCall, result: str) -> None:
@@ -340,6 +348,22 @@ class SqlAudit:
                 is_full = len(entries) == MOST_SEALED
         return sealed
 
+    async def find_prunable(self, before: datetime) -> int:
+        """Return the last entry such that seals made before a time have all up to it; 0: none."""
+        return await self._query(lambda it: _find_prunable(it, before), self._runner)
+
+    async def prune_entries(self, upto: int) -> int:
+        """Delete the entries up to one of ``find_prunable``; return how many those were.
+
+        The seals stay. An entry says so first, so that an interrupted run may be repeated.
+        """
+        await self.record_alone(self.make_call(PRUNED, None, {"upto": upto}), DONE)
+        await self.seal_entries()
+        count = 0
+        while deleted := await self._write(lambda it: _delete_entries(it, upto)):
+            count += deleted
+        return count
+
     async def list_seals(self, after: int, limit: int) -> list[Seal]:
         """See ``AuditLog``, also for the following method."""
         return await self._query(lambda it: _list_seals(it, after, limit), self._runner)
@@ -393,17 +417,44 @@ def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> 
     ]
 
 
+def _find_prunable(repository: Repository, before: datetime) -> int:
+    c, tenant = repository.tables.seals.c, repository.scope.tenant
+    kept = sa.select(sa.func.min(c.number)).where(c.tenant == tenant, c.sealed_at >= before)
+    first = repository.connection.execute(kept).scalar() or LAST
+    last = sa.select(sa.func.max(c.number)).where(c.tenant == tenant, c.number < first)
+    if (number := repository.connection.execute(last).scalar()) is None:
+        return 0
+    [seal] = _list_seals(repository, number - 1, 1)
+    # What a seal before that one lacks has ended by then, and it has all of it.
+    whole = c.tenant == tenant, c.number <= number, c.newest <= seal.oldest
+    upto = repository.connection.execute(sa.select(sa.func.max(c.highest)).where(*whole)).scalar()
+    return upto if upto and _list_entries(repository, 0, upto, 1) else 0
+
+
+def _delete_entries(repository: Repository, upto: int) -> int:
+    """Delete the first entries up to one; return how many those were."""
+    found = _list_entries(repository, 0, upto, MOST_SEALED)
+    if found:
+        c = repository.tables.audit.c
+        mine = c.tenant == repository.scope.tenant, c.entry <= found[-1].entry
+        repository.connection.execute(repository.tables.audit.delete().where(*mine))
+    return len(found)
+
+
 def find_unsealed(repository: Repository) -> tuple[Seal | None, int, list[AuditEntry]] | None:
     """Return the last seal, the oldest transaction, and entries that no seal has; or ``None``."""
     oldest = repository.read_oldest_transaction()
     window = _read_window(repository)
     found: list[AuditEntry] = []
     after = window.floor
-    while len(found) < MOST_SEALED and (
+    while len(found) <= MOST_SEALED and (
         page := _list_entries(repository, after, LAST, MOST_SEALED)
     ):
         found += [one for one in page if not window.has(one.entry)]
         after = page[-1].entry
+    rest = found[MOST_SEALED:]
+    if rest and window.last and rest[0].entry <= window.last.highest:
+        oldest = window.last.oldest  # these are late for the next seal, too
     return (window.last, oldest, found[:MOST_SEALED]) if found else None
 
 
