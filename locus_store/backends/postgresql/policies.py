@@ -42,9 +42,6 @@ POLICIES: Final = ("tenant", "administrator", "role")
 _KEYS: Final = {"threads": "thread", "lines": "line", "store": "item", "audit": "entry"}
 """The numbers that the server gives; a role of one tenant may not choose them."""
 
-_RECORDS: Final = ("audit", "seals")
-"""Tables to which such a role may only add."""
-
 _GROWING: Final = ("audit", "seals")
 """Tables whose rows a role of one tenant may not change."""
 
@@ -197,8 +194,11 @@ def render_disabled(words: Words) -> Iterator[str]:
     for _, key in dict.fromkeys(_PARENTS.values()):
         yield f"DROP FUNCTION IF EXISTS {words.write_table(f'owns_{key}')}(bigint)"
     group, roles = words.quote("tenants"), words.write_table("roles")
-    tables = ", ".join(map(words.write_table, (*FIXED, "settings", "version", "heads")))
-    removed = f"REVOKE ALL ON {tables}, {roles} FROM {group}", f"DROP TABLE {roles}"
+    tables = ", ".join(map(words.write_table, (*FIXED, "settings", "version", "heads", "roles")))
+    for name in ON_REQUEST:
+        revoked = f"REVOKE ALL ON {words.write_table(name)} FROM {group}"
+        yield render_if_made(words, "roles", [render_if_made(words, name, [revoked])])
+    removed = f"REVOKE ALL ON {tables} FROM {group}", f"DROP TABLE {roles}"
     yield render_if_made(words, "roles", removed)
 
 
