@@ -285,8 +285,8 @@ class Encryption:
         await self._ask(wrapped, context, key_id)
         return wrapped
 
-    async def _ask(self, wrapped: bytes, context: str, key_id: bytes) -> bytes:
-        secrets = await self.ring.unwrap(wrapped, context)
+    async def _ask(self, blob: bytes, context: str, key_id: bytes) -> bytes:
+        secrets = await self.ring.unwrap(blob, context)
         if not isinstance(secrets, bytes) or compute_key_id(secrets) != key_id:
             raise EncryptionError(
                 "the key ring returned something else than the data key that it had wrapped; "

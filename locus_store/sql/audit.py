@@ -10,12 +10,14 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import orjson
 import sqlalchemy as sa
 
 from locus_store.errors import (
@@ -143,7 +145,13 @@ def _has_changed(result: object) -> bool:
 
 def _dump(detail: Mapping[str, Any]) -> str | None:
     """Return ids and counts as JSON in ASCII."""
-    return _encode(detail) if detail else None
+    if not detail:
+        return None
+    with suppress(TypeError):  # half of a UTF-16 pair, or a number of more than 64 bits
+        found = orjson.dumps(detail)
+        if found.isascii():
+            return found.decode()
+    return _encode(detail)
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode

@@ -227,11 +227,13 @@ def select_roots(anchors: Iterable[Anchor], tenant: str) -> dict[int, str]:
         IntegrityError: Two anchors of one seal have different roots.
     """
     roots: dict[int, str] = {}
-    for it in anchors:
-        if it.tenant == tenant and roots.setdefault(it.number, it.root) != it.root:
+    for anchor in anchors:
+        if anchor.tenant != tenant:
+            continue
+        if roots.setdefault(anchor.number, anchor.root) != anchor.root:
             raise IntegrityError(
-                f"seal {it.number} has anchors with different roots: the audit was cut off before"
-                " it, and continued"
+                f"seal {anchor.number} has anchors with different roots: the audit was cut off"
+                " before it, and continued"
             )
     return roots
 

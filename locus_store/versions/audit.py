@@ -195,8 +195,8 @@ async def verify(log: AuditLog, anchors: dict[int, str]) -> Verified:
     """
     window, pruning, seals, entries, pruned = Window(), Pruning(log), 0, 0, 0
     missing = dict(anchors)
-    if found := await log.list_entries(-LAST - 1, 0, 1):
-        raise IntegrityError(f"entry {found[0].entry} was inserted: the first one is 1")
+    if added := await log.list_entries(-LAST - 1, 0, 1):
+        raise IntegrityError(f"entry {added[0].entry} was inserted: the first one is 1")
     while found := await log.list_seals(seals, 1):
         [seal] = found
         seals += 1
@@ -268,9 +268,9 @@ class Pruning:
         """Return whether an entry was pruned."""
         if self._upto is None:
             self._upto = 0
-            async for it in read_entries(self._log):
-                if it.method == PRUNED:
-                    self._upto = max(self._upto, min(_read_upto(it), it.entry - 1))
+            async for mark in read_entries(self._log):
+                if mark.method == PRUNED:
+                    self._upto = max(self._upto, min(_read_upto(mark), mark.entry - 1))
         return entry <= self._upto
 
 
