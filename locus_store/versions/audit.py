@@ -254,7 +254,7 @@ async def _verify_entries(seal: Seal, window: Window, log: AuditLog, pruning: Pr
             raise IntegrityError(
                 f"entry {entry.entry} was inserted after seal {seal.number}, which does not have it"
             )
-    return pruned + await skip_pruned(LAST)
+    return pruned + await skip_pruned(LAST + 1)
 
 
 class Pruning:
