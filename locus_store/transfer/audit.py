@@ -31,9 +31,6 @@ _PAGE: Final = 1000
 _DIGITS: Final = 19
 
 
-# --- exports
-
-
 async def export(log: AuditLog, about: dict[str, str], key: Path, file: BinaryIO) -> int:
     """Write the entries and seals of a tenant as JSON Lines with a signature.
 
@@ -150,9 +147,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as exc:
         raise NotFoundError(f"{path} cannot be read: {exc.strerror}") from exc
-
-
-# --- anchors
 
 
 class Anchor(NamedTuple):

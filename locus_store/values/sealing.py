@@ -234,9 +234,6 @@ def open_sealed(
     return found
 
 
-# --- records of states
-
-
 @dataclass(frozen=True, slots=True)
 class OpenedRecord:
     """A record of a chain."""
