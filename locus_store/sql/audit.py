@@ -402,16 +402,16 @@ def _list_seals(repository: Repository, after: int, limit: int) -> list[Seal]:
     return [Seal(**row._mapping) for row in rows]  # noqa: SLF001  (of the interface)
 
 
-def _read_last_seal(repository: Repository) -> Seal | None:
-    query = _select_seals(repository).order_by(repository.tables.seals.c.number.desc())
+def _read_last_seal(repository: Repository, below: int = LAST) -> Seal | None:
+    number = repository.tables.seals.c.number
+    query = _select_seals(repository).where(number < below).order_by(number.desc())
     row = repository.connection.execute(query.limit(1)).first()
     return None if row is None else Seal(**row._mapping)  # noqa: SLF001  (of the interface)
 
 
 def _select_seals(repository: Repository) -> sa.Select[Any]:
     c = repository.tables.seals.c
-    fields = (it.label(it.key) for it in c)
-    return sa.select(*fields).where(c.tenant == repository.scope.tenant)
+    return sa.select(*(it.label(it.key) for it in c)).where(c.tenant == repository.scope.tenant)
 
 
 def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
@@ -419,22 +419,18 @@ def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> 
     query = sa.select(*(c[name] for name in AuditEntry._fields)).where(
         c.tenant == repository.scope.tenant, c.entry > after, c.entry <= upto
     )
-    return [
-        AuditEntry(*row)
-        for row in repository.connection.execute(query.order_by(c.entry).limit(limit))
-    ]
+    rows = repository.connection.execute(query.order_by(c.entry).limit(limit))
+    return [AuditEntry(*row) for row in rows]
 
 
 def _find_prunable(repository: Repository, before: datetime) -> int:
     c, tenant = repository.tables.seals.c, repository.scope.tenant
     kept = sa.select(sa.func.min(c.number)).where(c.tenant == tenant, c.sealed_at >= before)
     first = repository.connection.execute(kept).scalar() or LAST
-    last = sa.select(sa.func.max(c.number)).where(c.tenant == tenant, c.number < first)
-    if (number := repository.connection.execute(last).scalar()) is None:
+    if (last := _read_last_seal(repository, first)) is None:
         return 0
-    [seal] = _list_seals(repository, number - 1, 1)
     # What a seal before that one lacks has ended by then, and it has all of it.
-    whole = c.tenant == tenant, c.number <= number, c.newest <= seal.oldest
+    whole = c.tenant == tenant, c.number <= last.number, c.newest <= last.oldest
     upto = repository.connection.execute(sa.select(sa.func.max(c.highest)).where(*whole)).scalar()
     return upto if upto and _list_entries(repository, 0, upto, 1) else 0
 
@@ -442,10 +438,9 @@ def _find_prunable(repository: Repository, before: datetime) -> int:
 def _delete_entries(repository: Repository, upto: int) -> int:
     """Delete the first entries up to one; return how many those were."""
     found = _list_entries(repository, 0, upto, MOST_SEALED)
-    if found:
-        c = repository.tables.audit.c
-        mine = c.tenant == repository.scope.tenant, c.entry <= found[-1].entry
-        repository.connection.execute(repository.tables.audit.delete().where(*mine))
+    table, end = repository.tables.audit, found[-1].entry if found else 0
+    mine = table.c.tenant == repository.scope.tenant, table.c.entry <= end
+    repository.connection.execute(table.delete().where(*mine))
     return len(found)
 
 
@@ -475,9 +470,8 @@ def _read_window(repository: Repository) -> Window:
         )
         first = repository.connection.execute(ended).scalar() or 1
         while window.last is None or window.last.number < last.number:
-            for seal in _list_seals(
-                repository, window.last.number if window.last else first - 1, 1
-            ):
+            after = window.last.number if window.last else first - 1
+            for seal in _list_seals(repository, after, 1):
                 window.add(seal)
     return window
 
@@ -500,9 +494,7 @@ def put_seal(
         newest=repository.read_own_transaction(),
         leaves=leaves,
     )
+    seal = replace(seal, root=seal.compute_root(before))
     values = {name: getattr(seal, name) for name in c.keys()}  # noqa: SIM118  (no dict)
-    root = seal.compute_root(before)
-    repository.connection.execute(
-        repository.tables.seals.insert().values(**values | {"root": root})
-    )
+    repository.connection.execute(repository.tables.seals.insert().values(**values))
     return True
