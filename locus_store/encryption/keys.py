@@ -19,8 +19,8 @@ from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentEr
 from locus_store.types.arguments import did_you_mean
 from locus_store.values.sealing import (
     KEY_BYTES,
-    KEY_ID_BYTES,
     DataKey,
+    compute_key_id,
     decrypt,
     encrypt,
     load_key,
@@ -82,6 +82,8 @@ class LocalKeyRing:
     def __init__(self, keys: Mapping[str, bytes], current: str) -> None:
         require_cryptography()
         for name, key in keys.items():
+            if not name or "\0" in name:
+                raise InvalidArgumentError("the name of a key is empty, or has a NUL character")
             if len(key) != KEY_BYTES:
                 raise InvalidArgumentError(
                     f"key {name!r} has {len(key)} bytes, not {KEY_BYTES}; make one with: "
@@ -177,7 +179,8 @@ class Encryption:
         required: bool = True,
     ) -> None:
         require_cryptography()
-        if isinstance(clear, str):
+        is_list = isinstance(clear, Collection) and not isinstance(clear, str)
+        if not is_list or not all(isinstance(it, str) for it in clear):
             raise InvalidArgumentError(f"clear={clear!r} must be a list of keys of metadata")
         self.ring = ring
         self.keys = keys
@@ -205,19 +208,20 @@ class Encryption:
             decode = partial(base64.b64decode, validate=True)
             keys = {name: decode(it) for name, it in fields["keys"].items()}
             current, url = str(fields["current"]), str(fields["data_keys"])
+            clear, required = fields.get("clear", ()), fields.get("required", True)
         except (ValueError, LookupError, AttributeError, TypeError):
             raise InvalidArgumentError(
                 f"{where} must be a JSON object with keys (names to 32 bytes in base64), current "
                 "(a name) and data_keys (a URL)"
             ) from None
+        if not isinstance(required, bool):
+            raise InvalidArgumentError(f"{where}: required must be true or false")
         if unknown:
             hint = did_you_mean(unknown[0], _FIELDS)
             raise InvalidArgumentError(f"{where}: no field {unknown[0]!r}{hint}")
         ring = LocalKeyRing(keys, current)
         store = import_module("locus_store.open").open_store(url)
-        return cls(
-            ring, store, clear=fields.get("clear", ()), required=bool(fields.get("required", True))
-        )
+        return cls(ring, store, clear=clear, required=required)
 
     def get(self, tenant: str) -> TenantKeys | None:
         """Return a tenant's keys, if they are loaded and fresh."""
@@ -261,8 +265,9 @@ class Encryption:
 
     async def _create(self, tenant: str, number: int, digest_secret: bytes) -> None:
         """Store a new data key, unless another process has done so."""
-        secrets, key_id = os.urandom(KEY_BYTES) + digest_secret, os.urandom(KEY_ID_BYTES)
-        wrapped = await self.ring.wrap(secrets, _make_context(tenant, number, key_id.hex()))
+        secrets = os.urandom(KEY_BYTES) + digest_secret
+        key_id = compute_key_id(secrets)
+        wrapped = await self._wrap(secrets, _make_context(tenant, number, key_id.hex()), key_id)
         value = {"key_id": key_id.hex(), "wrapped": base64.b64encode(wrapped).decode()}
         with suppress(ConflictError):
             await self.keys.put(_name(tenant), f"{number:06d}", value, expected_version=0)
@@ -270,8 +275,24 @@ class Encryption:
     async def _unwrap(self, tenant: str, item: StoreItem) -> DataKey:
         key_id = item.value["key_id"]
         wrapped = base64.b64decode(item.value["wrapped"], validate=True)
-        secrets = await self.ring.unwrap(wrapped, _make_context(tenant, int(item.key), key_id))
+        context = _make_context(tenant, int(item.key), key_id)
+        secrets = await self._ask(wrapped, context, bytes.fromhex(key_id))
         return DataKey(bytes.fromhex(key_id), tenant, secrets[:KEY_BYTES], secrets[KEY_BYTES:])
+
+    async def _wrap(self, secrets: bytes, context: str, key_id: bytes) -> bytes:
+        """Return a data key wrapped, once the ring has unwrapped it: there is no other copy."""
+        wrapped = await self.ring.wrap(secrets, context)
+        await self._ask(wrapped, context, key_id)
+        return wrapped
+
+    async def _ask(self, blob: bytes, context: str, key_id: bytes) -> bytes:
+        secrets = await self.ring.unwrap(blob, context)
+        if not isinstance(secrets, bytes) or compute_key_id(secrets) != key_id:
+            raise EncryptionError(
+                "the key ring returned something else than the data key that it had wrapped; "
+                "nothing was sealed with it"
+            )
+        return secrets
 
     # --- administration
 
@@ -302,8 +323,9 @@ class Encryption:
                 continue
             key_id, number = item.value["key_id"], int(item.key)
             context = _make_context(tenant, number, key_id)
-            secrets = await self.ring.unwrap(base64.b64decode(item.value["wrapped"]), context)
-            wrapped = await self.ring.wrap(secrets, context)
+            own = bytes.fromhex(key_id)
+            secrets = await self._ask(base64.b64decode(item.value["wrapped"]), context, own)
+            wrapped = await self._wrap(secrets, context, own)
             value = {"key_id": key_id, "wrapped": base64.b64encode(wrapped).decode()}
             try:
                 await self.keys.put(_name(tenant), item.key, value, expected_version=item.version)
@@ -378,7 +400,12 @@ def _read_source(source: str) -> tuple[str, str]:
     try:
         return Path(source).expanduser().read_text(encoding="utf-8"), f"the file {source}"
     except (OSError, ValueError) as exc:
-        raise InvalidArgumentError(f"encryption={source!r} cannot be read: {exc}") from None
+        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
+        is_name = "." in source and "{" not in source  # else it may be a key itself
+        raise InvalidArgumentError(
+            f"encryption={repr(source) if is_name else '…'} cannot be read: {why}; pass the name of"
+            " a file, or env:NAME"
+        ) from None
 
 
 def make_encryption(option: Any) -> Encryption:

@@ -113,7 +113,7 @@ class Sealing:
         return self.keys.current.tenant
 
     def _unseal(self, content: bytes, place: Place) -> bytes:
-        return open_sealed(content, place, self.tenant)
+        return open_sealed(content, place, self.tenant, self.keys.key_ids)
 
     # --- metadata
 
@@ -199,7 +199,9 @@ class Sealing:
 
     def make_opener(self, *, continues: bool = False) -> RecordOpener:
         """Return the opener of a chain's records; see ``RecordOpener``."""
-        return RecordOpener(self.tenant, requires_seal=self.required, continues=continues)
+        return RecordOpener(
+            self.tenant, self.keys.key_ids, requires_seal=self.required, continues=continues
+        )
 
     def open_records(self, records: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
         """Return records of whole chains, ascending, as (sequence, chain, frames)."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -132,6 +132,11 @@ def decrypt(key: bytes, iv: bytes, ciphertext: bytes, context: bytes) -> bytes |
     return made
 
 
+def compute_key_id(secrets: bytes) -> bytes:
+    """Return the id of a data key, which says whether a key ring has returned the right one."""
+    return hmac.digest(secrets, b"locus-store key id", "sha256")[:KEY_ID_BYTES]
+
+
 def _derive(key: DataKey, salt: bytes) -> tuple[bytes, bytes]:
     """Return the key of a record, and its commitment: HKDF of RFC 5869 with one block."""
     block = hmac.digest(hmac.digest(salt, key.secret, "sha512"), _INFO, "sha512")
@@ -183,13 +188,19 @@ def find_key(content: bytes) -> DataKey:
     return key
 
 
-def open_sealed(content: bytes, place: Place, tenant: str | None = None) -> bytes:
+def open_sealed(
+    content: bytes,
+    place: Place,
+    tenant: str | None = None,
+    key_ids: Container[bytes] | None = None,
+) -> bytes:
     """Return the plaintext of sealed bytes.
 
     Args:
         content: As ``seal`` made them; nothing behind them.
         place: As it was given to ``seal``.
         tenant: The tenant whose they must be; ``None``: that of their key.
+        key_ids: The data keys of the storage, as the process may have others, too; ``None``: any.
 
     Raises:
         UnknownKeyError: Their data key is not loaded.
@@ -208,6 +219,8 @@ def open_sealed(content: bytes, place: Place, tenant: str | None = None) -> byte
     key = find_key(content)
     if tenant is not None and key.tenant != tenant:
         raise EncryptionError("a stored value is sealed with the key of another tenant")
+    if key_ids is not None and get_key_id(content) not in key_ids:
+        raise UnknownKeyError(get_key_id(content))
     secret, commitment = _derive(key, rest[_SALT_AT:_COMMITMENT_AT])
     head = rest[:_BODY_AT]
     found = None
@@ -280,6 +293,7 @@ class RecordOpener:
 
     Args:
         tenant: The tenant whose they must be; ``None``: whatever their keys say.
+        key_ids: See ``open_sealed``.
         requires_seal: Refuse a record that is not sealed.
         continues: The first one continues a record that is not here; else it is a whole state.
     """
@@ -287,11 +301,13 @@ class RecordOpener:
     def __init__(
         self,
         tenant: str | None = None,
+        key_ids: Container[bytes] | None = None,
         *,
         requires_seal: bool = False,
         continues: bool = False,
     ) -> None:
         self._tenant = tenant
+        self._key_ids = key_ids
         self._requires_seal = requires_seal
         self._before = _NO_BASIS
         self._is_known = not continues
@@ -306,7 +322,7 @@ class RecordOpener:
         if not is_sealed(payload) and not self._requires_seal:
             self._is_known = False
             return OpenedRecord(payload, None, None)
-        found = open_sealed(payload, RECORD, self._tenant)
+        found = open_sealed(payload, RECORD, self._tenant, self._key_ids)
         link, digest = found[:_LINK_BYTES], found[_LINK_BYTES : _LINK_BYTES + DIGEST_BYTES]
         if self._is_known and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")

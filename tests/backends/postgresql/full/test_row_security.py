@@ -367,22 +367,50 @@ async def test_a_shadowed_operator_does_not_open_the_wall(secured: Place) -> Non
         await role.execute("UPDATE locus_checkpoints SET line = 2")
 
 
+async def test_rights_of_the_group_end_with_the_row_security_of_the_database(
+    secured: Place,
+) -> None:
+    """The group is one of the whole server: roles of other databases are its members."""
+    await asyncio.to_thread(row_security.remove_role, secured.admin, "locus_acme")
+    await asyncio.to_thread(row_security.disable, secured.admin)
+    admin, query = (
+        await secured.connect(),
+        "SELECT has_table_privilege('locus_tenants', $1, 'SELECT')",
+    )
+    assert [it for it in KEYS if await admin.fetchval(query, f"locus_{it}")] == []
+
+
 async def test_roles_that_could_leave_are_refused(secured: Place) -> None:
     admin = await secured.connect()
     await admin.execute(
         "CREATE ROLE locus_maker CREATEROLE; CREATE ROLE locus_member IN ROLE locus_app;"
-        "CREATE ROLE locus_alone NOINHERIT; CREATE ROLE locus_second"
+        "CREATE ROLE locus_alone NOINHERIT; CREATE ROLE locus_second;"
+        "CREATE ROLE locus_copier REPLICATION; CREATE ROLE locus_writer IN ROLE pg_write_all_data;"
+        "CREATE ROLE locus_clerk IN ROLE locus_maker; CREATE ROLE locus_column;"
+        "GRANT SELECT (tenant, thread_id) ON locus_threads TO locus_column;"
+        "CREATE ROLE locus_reader IN ROLE locus_column; CREATE ROLE locus_far IN ROLE locus_reader"
     )
     try:
         for role, why in (
             ("locus_maker", "more than plain rights"),
             ("locus_member", "a member of 'locus_app'"),
+            ("locus_copier", "more than plain rights"),
+            ("locus_writer", "a member of 'pg_write_all_data'"),
+            ("locus_clerk", "a member of 'locus_maker'"),
+            ("locus_far", "a member of 'locus_column'"),
             ("locus_owner", "more than plain rights"),
             ("locus_alone", "INHERIT"),
             ("locus_acme", "bound to tenant 'acme'"),
         ):
             with pytest.raises(InvalidArgumentError, match=why):
                 await asyncio.to_thread(row_security.add_role, secured.admin, "globex", role)
+        await admin.execute("GRANT CREATE ON SCHEMA public TO locus_second")
+        with pytest.raises(InvalidArgumentError, match="may create objects in the schema"):
+            await asyncio.to_thread(row_security.add_role, secured.admin, "globex", "locus_second")
+        await admin.execute("GRANT locus_column TO locus_acme")
+        problem = "the role 'locus_acme' can leave its tenant: it is a member of 'locus_column'"
+        found = await asyncio.to_thread(row_security.read, secured.admin)
+        assert found.problems == (problem,)
         with pytest.raises(NotFoundError, match="CREATE ROLE"):
             await asyncio.to_thread(row_security.add_role, secured.admin, "globex", "locus_none")
         with pytest.raises(InvalidArgumentError, match="remove-role"):
@@ -395,8 +423,9 @@ async def test_roles_that_could_leave_are_refused(secured: Place) -> None:
         assert await asyncio.to_thread(row_security.disable, secured.admin)
         assert await secured.read(await secured.connect("locus_app"), "threads") == {1, 2}
     finally:
-        for name in ("maker", "member", "alone", "second"):
-            await admin.execute(f"DROP ROLE locus_{name}")
+        made = "maker member alone second copier writer clerk column reader far"
+        names = ", ".join(f"locus_{it}" for it in made.split())
+        await admin.execute(f"DROP OWNED BY {names}; DROP ROLE {names}")
 
 
 # --- the library
