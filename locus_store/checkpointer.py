@@ -310,14 +310,14 @@ class BackendFacade:
         """Connect, and verify or create the schema; optional and idempotent."""
         await self.backend.open()
 
-    async def finish_renewals(self) -> None:
+    async def renewals(self) -> None:
         """Wait for the times to live that reads are renewing; ``close`` does."""
         if self._renewing:
             await self._renewing.drain()
 
     async def close(self) -> None:
         """Release what was opened; idempotent, and the object may be used again afterwards."""
-        await self.finish_renewals()
+        await self.renewals()
         await self.backend.close()
 
 
@@ -340,8 +340,6 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         InvalidArgumentError: An option is not valid.
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
-
-    renewals = BackendFacade.finish_renewals
 
     def __init__(
         self,
