@@ -119,6 +119,10 @@ class PostgreSQLRepository(IndexedRepository):
         """See ``Reads.may_have``; ``@>`` with the value or a list of it, at the key or its path."""
         return may_have_value(column, key, value)
 
+    def measure_column(self, column: sa.Column[Any]) -> sa.ColumnElement[int]:
+        """Return the stored bytes: a long value is not read for it."""
+        return sa.func.pg_column_size(column)
+
     def make_below_condition(
         self, row: Mapping[sa.ColumnElement[Any], Any]
     ) -> sa.ColumnElement[bool]:

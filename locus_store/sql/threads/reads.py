@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from locus_store import versions
+from locus_store.sql.columns.dialect_columns import Json, JsonAsText, JsonValue
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
@@ -69,6 +70,11 @@ class Reads(Scoped):
 
     def see_all_tenants(self) -> None:
         """Show the rows of all tenants, if the server hides them and the role owns the tables."""
+
+    def measure_column(self, column: sa.Column[Any]) -> sa.ColumnElement[int]:
+        """Return the bytes of a value, or the characters of a text."""
+        is_json = isinstance(column.type, (Json, JsonValue))
+        return sa.func.length(JsonAsText(column) if is_json else column)
 
     def make_pattern_condition(
         self, column: sa.ColumnElement[str], pattern: str
