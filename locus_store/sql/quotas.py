@@ -106,7 +106,7 @@ def _measure_json(value: Any) -> int:
 def charge_save(save: Save, connection: object = None) -> Charge:
     """Return the charge of a version."""
     frames = None if save.basis is None else save.change.frames
-    size = save.change.tree.state_bytes if frames is None else len(frames)
+    size = len(save.change.to_payload() if frames is None else frames)
     is_known = save.basis is not None or save.thread_must_exist
     return _charge(
         [size + _measure_json(save.metadata) + _measure_json(save.labels)],
