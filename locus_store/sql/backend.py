@@ -423,6 +423,7 @@ class ServerBackend(SqlBackend):
         with self._translating():
             return await self._runner.write_once(make_writing(self._database, body))
 
+    @limit_calls(charge_copy)
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)

@@ -239,6 +239,12 @@ class _Lease:
         for name in self.left:
             self.left[name] += sign * amounts.get(name, 0)
 
+    def pass_saves(self, other: _Lease) -> None:
+        """Leave the saves of this minute, which no report returns, to the next lease."""
+        if SAVES in self.left and SAVES in other.left and monotonic() < self.minute_ends:
+            other.left[SAVES] += self.left[SAVES]
+            self.left[SAVES] = 0
+
     @property
     def is_low(self) -> bool:
         """True if more than half of it is used."""
@@ -285,6 +291,7 @@ class TenantQuota:
                 ends = begun + USE_SECONDS, begun + answer.seconds_left
                 made = _Lease(request.key, {**answer.granted}, {}, *ends)
                 if self._lease is not None:
+                    self._lease.pass_saves(made)
                     self._ended.append(self._lease)
                 self._lease = made
                 if charge is not None:

@@ -52,7 +52,7 @@ from locus_store.testing.minimal import Minimal, RoundTrip
 from locus_store.testing.sharing import Arguments, Concurrency, Copying, Integrity
 from locus_store.testing.states import Marks, StateClasses
 from locus_store.testing.store import StoreContract
-from locus_store.testing.tenants import Tenants
+from locus_store.testing.tenants import Quotas, Tenants
 from locus_store.testing.turns import Turns
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "Metadata",
     "Minimal",
     "MinimalCheckpointerContract",
+    "Quotas",
     "Retention",
     "RoundTrip",
     "Search",
@@ -108,6 +109,6 @@ class MinimalCheckpointerContract(Minimal):
 class CheckpointerContract(
     Minimal, RoundTrip, HistoryRules, LineageRules, Conflicts, Deleting, Retention, Expiry,
     ThreadListRules, Metadata, Search, Copying, Arguments, Concurrency, Integrity, Marks,
-    StateClasses, Tenants, LimitRules, EffectRules, Turns,
+    StateClasses, Tenants, Quotas, LimitRules, EffectRules, Turns,
 ):  # fmt: skip
     """Everything that a checkpointer of this package promises; see the module's docstring."""

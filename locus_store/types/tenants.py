@@ -47,7 +47,7 @@ class QuotaUse:
     threads: int
     bytes: int
     saves: int
-    """In this minute; 0 without a quota of saves."""
+    """In this minute, and those that processes have reserved; 0 without a quota of saves."""
 
 
 class ForTenants:
