@@ -12,7 +12,13 @@ from locus_store.runtime.progress import expect_steps, step
 from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
 from locus_store.sql.audit import OF_THREADS, READS_OF_THREADS, Audit, SqlAudit, record_calls
-from locus_store.sql.connections.backend import ConnectedBackend, Runner, make_writing, run_joined
+from locus_store.sql.connections.backend import (
+    Body,
+    ConnectedBackend,
+    Runner,
+    make_writing,
+    run_joined,
+)
 from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.quotas import (
     SqlQuotas,
@@ -422,6 +428,9 @@ class ServerBackend(SqlBackend):
     async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
         with self._translating():
             return await self._runner.write_once(make_writing(self._database, body))
+
+    async def _write_by_itself(self, work: Body[T]) -> T:
+        return await self._runner.write_once(work)
 
     @limit_calls(charge_copy)
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:

@@ -536,10 +536,10 @@ def _put_limits(it: Repository, limits: Amounts, count: Count) -> None:
     at = it.connection.execute(sa.select(now())).scalar_one().timestamp()
     usage = Usage(due_at=at + UNNOTICED_SECONDS, counted=count.stored, counted_at=at)
     usage.count_seconds = count.seconds
-    row_values = {"tenant": it.scope.tenant, "limits": limits, "usage": asdict(usage)}
-    it.connection.execute(table.insert().values(**row_values, revision=1))
     if it.sql.setting.fetch_first(it.connection, {"name": QUOTAS_SETTING}) is None:
         it.connection.execute(settings.insert().values(name=QUOTAS_SETTING, value="on"))
+    row_values = {"tenant": it.scope.tenant, "limits": limits, "usage": asdict(usage)}
+    it.connection.execute(table.insert().values(**row_values, revision=1))
 
 
 def measure(it: Reads, thread_id: str | None = None) -> Amounts:

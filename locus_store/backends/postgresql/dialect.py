@@ -103,6 +103,7 @@ class PostgreSQLRepository(IndexedRepository):
 
     rounding = timedelta()
     parents_go_last = True
+    measures = sa.func.octet_length
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
         """See ``Scoped``. In a transaction of the caller's, only the caller limits the pauses."""
@@ -118,10 +119,6 @@ class PostgreSQLRepository(IndexedRepository):
     ) -> sa.ColumnElement[bool]:
         """See ``Reads.may_have``; ``@>`` with the value or a list of it, at the key or its path."""
         return may_have_value(column, key, value)
-
-    def measure_column(self, column: sa.Column[Any]) -> sa.ColumnElement[int]:
-        """Return the stored bytes: a long value is not read for it."""
-        return sa.func.pg_column_size(column)
 
     def make_below_condition(
         self, row: Mapping[sa.ColumnElement[Any], Any]

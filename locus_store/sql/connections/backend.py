@@ -141,9 +141,16 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
 
         with self._translating():
             if connection is None:
-                return await self._runner.write(work)
+                return await self._write_by_itself(work)
             await self._runner.open()
             return await run_joined(database, connection, work)
+
+    async def _write_by_itself(self, work: Body[T]) -> T:
+        """Run statements of which each, where several transactions write, may commit by itself.
+
+        A process that stands still between two of them then holds no lock.
+        """
+        return await self._runner.write(work)
 
     async def _read(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body on one snapshot, of the runner if a write depends on its answer."""
