@@ -23,6 +23,7 @@ from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.quotas import (
     SqlQuotas,
     charge_copy,
+    charge_facts,
     charge_save,
     charge_thread,
     charge_writes,
@@ -106,6 +107,8 @@ class SqlBackend(
         if self._owns_runner:
             await self._end_joining()
         await super().close()
+
+    put_facts = limit_calls(charge_facts)(SqlThreadInfo.put_facts)
 
     @limit_calls(charge_save)
     async def commit(self, save: Save) -> Written:

@@ -17,7 +17,6 @@ from sqlalchemy.engine import Row
 from locus_store import versions
 from locus_store.backend import TakesTurns
 from locus_store.errors import NotFoundError
-from locus_store.sql.quotas import charge_facts, limit_calls
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.reads import ROOT, Reads, make_head
 from locus_store.sql.threads.statements import is_live
@@ -213,7 +212,6 @@ class SqlThreadInfo(DescribesThreads):
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
 
-    @limit_calls(charge_facts)
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
         await self._write(lambda it: _put(it, put))
