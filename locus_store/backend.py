@@ -973,7 +973,7 @@ class LimitsTenants(SharedByTenants):
     """
 
     @abstractmethod
-    async def quota(self) -> QuotaUse:
+    async def get_quota(self) -> QuotaUse:
         """Return the quota of this tenant, and what it uses."""
 
     @abstractmethod

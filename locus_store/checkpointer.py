@@ -159,7 +159,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         """
         raise self._unsupported("tenants")
 
-    async def quota(self) -> QuotaUse:
+    async def get_quota(self) -> QuotaUse:
         """Return the quota of this tenant, and what it uses. Needs ``capabilities.quotas``."""
         raise self._unsupported("quotas")
 
@@ -355,9 +355,9 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     async def tenants(self) -> list[Tenant]:
         return await needs(self.backend, SharedByTenants).tenants()
 
-    @observe("quota")
-    async def quota(self) -> QuotaUse:
-        return await needs(self.backend, LimitsTenants).quota()
+    @observe("get_quota")
+    async def get_quota(self) -> QuotaUse:
+        return await needs(self.backend, LimitsTenants).get_quota()
 
     @observe("set_quota")
     async def set_quota(self, quota: Quota) -> None:

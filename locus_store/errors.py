@@ -99,7 +99,7 @@ class QuotaError(LocusStoreError):
         """The name of the limit: a field of ``Quota``."""
         self.limit = limit
         self.used = used
-        """What is used, or reserved for calls that are under way."""
+        """The amount that is used, or reserved for calls that are under way."""
         self.retry_after_seconds = retry_after_seconds
         """The rest of the minute; ``None``: time alone does not help."""
 

@@ -532,7 +532,7 @@ def quotas_take_known_threads_for_new_ones(patch: Patch) -> None:
 @of_quotas
 @caught_by("test_a_deletion_makes_room")
 def quotas_are_never_counted_again(patch: Patch) -> None:
-    patch.setattr(quotas.Usage, "wants_count", lambda *_: False)
+    patch.setattr(quotas.Usage, "needs_count", lambda *_: False)
 
 
 @of_quotas
@@ -544,7 +544,7 @@ def leases_are_given_twice(patch: Patch) -> None:
 @of_quotas
 @caught_by("test_a_copy_counts")
 def copies_are_not_measured(patch: Patch) -> None:
-    patch.setattr(sql_quotas, "measure", lambda *_: {"threads": 0, "bytes": 0})
+    patch.setattr(sql_quotas, "count_stored", lambda *_: {"threads": 0, "bytes": 0})
 
 
 @of_quotas

@@ -188,10 +188,10 @@ async def test_items_messages_and_facts_count(storage: Any) -> None:
     ):
         with pytest.raises(QuotaError, match="bytes"):
             await call
-    assert (await backend.quota()).bytes == 0
+    assert (await backend.get_quota()).bytes == 0
     await store.put(("n",), "k", large[:1_000])
     await log.append("t", [NewMessage(large[:1_000])])
-    assert 1_700 < (await backend.quota()).bytes < 3_500
+    assert 1_700 < (await backend.get_quota()).bytes < 3_500
     assert await store.delete(("n",), "k")
     await log.clear("t")
 
@@ -207,7 +207,7 @@ async def test_threads_of_message_logs_and_facts_count(storage: Any) -> None:
     await log.append("log", [NewMessage("b")])
     await backend.put_thread("named", user_id="u", name="m")
     await storage.checkpointer(state_type=dict).save({}, "log")
-    assert (await backend.quota()).threads == 2
+    assert (await backend.get_quota()).threads == 2
 
 
 async def test_a_thread_that_is_imported_counts(storage: Any) -> None:

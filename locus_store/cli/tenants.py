@@ -320,9 +320,9 @@ def change_quota(
         async with open_backend(at.url) as opened:
             backend = needs(opened, LimitsTenants).for_tenant(tenant)
             if changes or remove:
-                old = {} if remove else (await backend.quota()).quota.to_limits()
+                old = {} if remove else (await backend.get_quota()).quota.to_limits()
                 await backend.set_quota(Quota(**{**old, **changes}))
-            return await backend.quota()
+            return await backend.get_quota()
 
     use = run(changed())
     used = {"threads": use.threads, "bytes": use.bytes, "saves_per_minute": use.saves}

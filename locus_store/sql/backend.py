@@ -22,12 +22,12 @@ from locus_store.sql.connections.backend import (
 from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.quotas import (
     SqlQuotas,
-    charge_copy,
-    charge_facts,
-    charge_save,
-    charge_thread,
-    charge_writes,
     limit_calls,
+    measure_copy,
+    measure_facts,
+    measure_save,
+    measure_thread,
+    measure_writes,
 )
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
@@ -108,13 +108,13 @@ class SqlBackend(
             await self._end_joining()
         await super().close()
 
-    put_facts = limit_calls(charge_facts)(SqlThreadInfo.put_facts)
+    put_facts = limit_calls(measure_facts)(SqlThreadInfo.put_facts)
 
-    @limit_calls(charge_save)
+    @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
         return await self._write(lambda repository: repository.save(save))
 
-    @limit_calls(charge_save)
+    @limit_calls(measure_save)
     async def commit_on(self, save: Save, connection: object) -> Written:
         def saved(repository: Repository) -> Written:
             return repository.save(save)
@@ -252,7 +252,7 @@ class SqlBackend(
     async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
         return await self._query(lambda it: searching.make_hits(it, best), self._lists)
 
-    @limit_calls(charge_copy)
+    @limit_calls(measure_copy)
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
@@ -283,11 +283,11 @@ class SqlBackend(
         check_text("thread_id", thread_id)
         return await self._read(lambda it: archives.read_thread(it, thread_id), self._runner)
 
-    @limit_calls(charge_thread)
+    @limit_calls(measure_thread)
     async def restore(self, thread: ArchivedThread) -> None:
         await self._write(lambda it: archives.restore(it, thread))
 
-    @limit_calls(charge_writes)
+    @limit_calls(measure_writes)
     async def store_writes(
         self,
         thread_id: str,
@@ -435,7 +435,7 @@ class ServerBackend(SqlBackend):
     async def _write_by_itself(self, work: Body[T]) -> T:
         return await self._runner.write_once(work)
 
-    @limit_calls(charge_copy)
+    @limit_calls(measure_copy)
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)

@@ -16,7 +16,7 @@ from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
 from locus_store.sql.connections.backend import make_writing
 from locus_store.sql.log_reads import MESSAGE, make_message
-from locus_store.sql.quotas import charge_change, limit_calls
+from locus_store.sql.quotas import limit_calls, measure_change
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import Reads
@@ -363,7 +363,7 @@ class SqlMessageLog(BaseMessageLog):
         """See ``BaseMessageLog``, also for the following methods."""
         await self.backend.open()
 
-    @limit_calls(charge_change)
+    @limit_calls(measure_change)
     async def change(self, change: LogChange) -> LogChanged:
         return await self._write(lambda it: _change(it, change))
 

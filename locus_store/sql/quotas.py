@@ -72,7 +72,7 @@ MOST_TENANTS: Final = 10_000
 
 @dataclass(slots=True)
 class Charge:
-    """What a call may store: its need, and after it what it has stored."""
+    """Amounts that a call may store, and later those that it has stored."""
 
     need: Amounts
     thread_id: str | None = None
@@ -103,7 +103,7 @@ def _measure_json(value: Any) -> int:
     return len(encode(value)) if value else 0
 
 
-def charge_save(save: Save, connection: object = None) -> Charge:
+def measure_save(save: Save, connection: object = None) -> Charge:
     """Return the charge of a version."""
     frames = None if save.basis is None else save.change.frames
     size = len(save.change.to_payload() if frames is None else frames)
@@ -116,7 +116,7 @@ def charge_save(save: Save, connection: object = None) -> Charge:
     )
 
 
-def charge_writes(
+def measure_writes(
     thread_id: str,
     namespace: str,
     checkpoint_id: str,
@@ -128,7 +128,7 @@ def charge_writes(
     return _charge([len(it.payload) for it in writes])
 
 
-def charge_change(change: LogChange) -> Charge | None:
+def measure_change(change: LogChange) -> Charge | None:
     """Return the charge of a change of message logs; ``None`` if it only removes some."""
     puts = change.get_all_puts()
     if not puts:
@@ -144,18 +144,18 @@ def _measure_message(put: PutMessage) -> int:
     return len(put.payload) + len((put.text or "").encode()) + _measure_json(put.metadata)
 
 
-def charge_items(changes: Sequence[Change], connection: object = None) -> Charge | None:
+def measure_items(changes: Sequence[Change], connection: object = None) -> Charge | None:
     """Return the charge of changes of items; ``None`` if they only remove some."""
     sizes = [it.json_bytes for it in changes if isinstance(it, Put)]
     return _charge(sizes, connection=connection) if sizes else None
 
 
-def charge_facts(put: PutThread) -> Charge:
+def measure_facts(put: PutThread) -> Charge:
     """Return the charge of the facts of a thread."""
     return _charge([_measure_json(put.metadata)], thread_id=put.thread_id, is_new=lambda _: True)
 
 
-def charge_thread(thread: ArchivedThread) -> Charge:
+def measure_thread(thread: ArchivedThread) -> Charge:
     """Return the charge of a thread that is restored."""
     sizes = [len(it.payload or b"") for it in thread.messages]
     for line in thread.lines:
@@ -164,7 +164,7 @@ def charge_thread(thread: ArchivedThread) -> Charge:
     return _charge(sizes, thread_id=thread.thread_id, is_new=lambda _: True)
 
 
-def charge_copy(source_thread_id: str, dest_thread_id: str) -> Charge:
+def measure_copy(source_thread_id: str, dest_thread_id: str) -> Charge:
     """Return the charge of a copy, whose bytes are measured when there is a quota."""
     return _charge([], thread_id=dest_thread_id, is_new=bool, source=source_thread_id)
 
@@ -280,15 +280,15 @@ class TenantQuota:
         return LeaseRequest(uuid4().hex, need, spent, ended, is_exact)
 
     def add(
-        self, request: LeaseRequest, answer: LeaseAnswer | None, begun: float, charge: Charge | None
+        self, request: LeaseRequest, answer: LeaseAnswer | None, start: float, charge: Charge | None
     ) -> None:
         """Take the answer to a request that began then; the call takes what it needs."""
         with self._lock:
             self._ended = [it for it in self._ended if it.key not in request.ended]
             if answer is None:
-                self._free_until = begun + LOOK_SECONDS
+                self._free_until = start + LOOK_SECONDS
             elif answer.refused is None:
-                ends = begun + USE_SECONDS, begun + answer.seconds_left
+                ends = start + USE_SECONDS, start + answer.seconds_left
                 made = _Lease(request.key, {**answer.granted}, {}, *ends)
                 if self._lease is not None:
                     self._lease.pass_saves(made)
@@ -297,7 +297,7 @@ class TenantQuota:
                 if charge is not None:
                     made.take(charge)
 
-    def end(self, charge: Charge, spent: Amounts) -> bool:
+    def end(self, charge: Charge, amounts: Amounts) -> bool:
         """Note what a call has stored; return whether another lease will be needed soon."""
         lease = charge.lease
         if lease is None:
@@ -305,9 +305,9 @@ class TenantQuota:
         with self._lock:
             lease.calls -= 1
             lease.add(charge.need, 1)
-            lease.add(spent, -1)
+            lease.add(amounts, -1)
             for name in STORED:
-                lease.spent[name] = lease.spent.get(name, 0) + spent.get(name, 0)
+                lease.spent[name] = lease.spent.get(name, 0) + amounts.get(name, 0)
             return lease is self._lease and lease.is_low
 
 
@@ -417,7 +417,7 @@ class SqlQuotas(LimitsTenants):
         """Take what a call needs, by another lease if that is necessary."""
         if charge.source is not None:
             source, charge.source = charge.source, None
-            measured = await self._query(lambda it: measure(it, source), self._runner)
+            measured = await self._query(lambda it: count_stored(it, source), self._runner)
             charge.need["bytes"] += measured["bytes"]
         if quota.take(charge):
             return
@@ -453,12 +453,12 @@ class SqlQuotas(LimitsTenants):
         """Count what the tenant stores, as the caller's transaction sees it if there is one."""
         begun = monotonic()
         if connection is None:
-            stored = await self._query(measure, self._runner)
+            stored = await self._query(count_stored, self._runner)
         else:
-            stored = await self._write_unrecorded(measure, connection)
+            stored = await self._write_unrecorded(count_stored, connection)
         return Count(stored, spent_before, monotonic() - begun)
 
-    async def quota(self) -> QuotaUse:
+    async def get_quota(self) -> QuotaUse:
         """See ``LimitsTenants``, also for the following method."""
         row = await self._query(_read, self._runner)
         stored = (await self._count({})).stored
@@ -494,57 +494,59 @@ def _make_error(tenant: str, answer: LeaseAnswer, need: Amounts) -> QuotaError:
 # --- the row of a tenant
 
 
-def _read(it: Reads) -> sa.Row[Any] | None:
+def _read(reads: Reads) -> sa.Row[Any] | None:
     """Return the row of the tenant, with the server's time in seconds since 1970."""
-    c = it.tables.quotas.c
+    c = reads.tables.quotas.c
     query = sa.select(c.limits, c.usage, c.revision, now().label("at"))
-    return it.connection.execute(query.where(c.tenant == it.scope.tenant)).first()
+    return reads.connection.execute(query.where(c.tenant == reads.scope.tenant)).first()
 
 
-def _take(it: Repository, request: LeaseRequest) -> LeaseAnswer | None:
+def _take(repository: Repository, request: LeaseRequest) -> LeaseAnswer | None:
     """Take a lease; ``None``: the tenant has no quota."""
-    while (row := _read(it)) is not None:
+    while (row := _read(repository)) is not None:
         usage = load_usage(row.usage)
         answer = take_lease(usage, row.limits, request, row.at.timestamp())
-        if _put(it, row, usage=asdict(usage)):
+        if _put(repository, row, usage=asdict(usage)):
             return answer
     return None
 
 
-def _put(it: Repository, row: sa.Row[Any], **values: Any) -> bool:
+def _put(repository: Repository, row: sa.Row[Any], **values: Any) -> bool:
     """Change the row, unless another transaction has changed it since it was read."""
-    table = it.tables.quotas
+    table = repository.tables.quotas
     if all(getattr(row, name) == value for name, value in values.items()):
         return True
-    is_it = table.c.tenant == it.scope.tenant, table.c.revision == row.revision
+    is_it = table.c.tenant == repository.scope.tenant, table.c.revision == row.revision
     changed = table.update().where(*is_it).values(**values, revision=row.revision + 1)
-    return bool(it.connection.execute(changed).rowcount)
+    return bool(repository.connection.execute(changed).rowcount)
 
 
-def _put_limits(it: Repository, limits: Amounts, count: Count) -> None:
+def _put_limits(repository: Repository, limits: Amounts, count: Count) -> None:
     """Store the limits of the tenant; without any it has no row."""
-    table, settings = it.tables.quotas, it.tables.settings
+    table, settings = repository.tables.quotas, repository.tables.settings
     if not limits:
-        it.connection.execute(table.delete().where(table.c.tenant == it.scope.tenant))
+        repository.connection.execute(
+            table.delete().where(table.c.tenant == repository.scope.tenant)
+        )
         return
-    while (row := _read(it)) is not None:
+    while (row := _read(repository)) is not None:
         usage = load_usage(row.usage)
         usage.take_count(count, row.at.timestamp())
         usage.due_at = row.at.timestamp() + UNNOTICED_SECONDS
-        if _put(it, row, limits=limits, usage=asdict(usage)):
+        if _put(repository, row, limits=limits, usage=asdict(usage)):
             return
-    at = it.connection.execute(sa.select(now())).scalar_one().timestamp()
+    at = repository.connection.execute(sa.select(now())).scalar_one().timestamp()
     usage = Usage(due_at=at + UNNOTICED_SECONDS, counted=count.stored, counted_at=at)
     usage.count_seconds = count.seconds
-    if it.sql.setting.fetch_first(it.connection, {"name": QUOTAS_SETTING}) is None:
-        it.connection.execute(settings.insert().values(name=QUOTAS_SETTING, value="on"))
-    row_values = {"tenant": it.scope.tenant, "limits": limits, "usage": asdict(usage)}
-    it.connection.execute(table.insert().values(**row_values, revision=1))
+    if repository.sql.setting.fetch_first(repository.connection, {"name": QUOTAS_SETTING}) is None:
+        repository.connection.execute(settings.insert().values(name=QUOTAS_SETTING, value="on"))
+    row_values = {"tenant": repository.scope.tenant, "limits": limits, "usage": asdict(usage)}
+    repository.connection.execute(table.insert().values(**row_values, revision=1))
 
 
-def measure(it: Reads, thread_id: str | None = None) -> Amounts:
-    """Return what the tenant, or one thread of it, stores; one statement."""
-    t, tenant = it.tables, it.scope.tenant
+def count_stored(reads: Reads, thread_id: str | None = None) -> Amounts:
+    """Return what the tenant, or one thread of reads, stores; one statement."""
+    t, tenant = reads.tables, reads.scope.tenant
     is_line = t.lines.c.tenant == tenant
     is_thread = t.threads.c.tenant == tenant
     threads = sa.select(sa.func.count()).where(is_thread, is_live(t))
@@ -553,20 +555,20 @@ def measure(it: Reads, thread_id: str | None = None) -> Amounts:
         is_thread &= t.threads.c.thread_id == thread_id
     contents = "payload", "metadata", "labels"
     parts = [
-        _sum(it, t.checkpoints, t.lines, "line", is_line, *contents),
-        _sum(it, t.segments, t.lines, "line", is_line, "payload"),
-        _sum(it, t.writes, t.lines, "line", is_line, "payload"),
-        _sum(it, t.messages, t.threads, "thread", is_thread, "payload", "metadata", "text"),
+        _sum(reads, t.checkpoints, t.lines, "line", is_line, *contents),
+        _sum(reads, t.segments, t.lines, "line", is_line, "payload"),
+        _sum(reads, t.writes, t.lines, "line", is_line, "payload"),
+        _sum(reads, t.messages, t.threads, "thread", is_thread, "payload", "metadata", "text"),
     ]
     if thread_id is None:
         is_item = t.store.c.tenant == tenant
-        parts.append(_sum(it, t.store, t.store, "item", is_item, "value", "metadata"))
-    row = it.connection.execute(sa.select(threads.scalar_subquery(), *parts)).one()
+        parts.append(_sum(reads, t.store, t.store, "item", is_item, "value", "metadata"))
+    row = reads.connection.execute(sa.select(threads.scalar_subquery(), *parts)).one()
     return {"threads": int(row[0]), "bytes": sum(int(size or 0) for size in row[1:])}
 
 
 def _sum(
-    it: Reads,
+    reads: Reads,
     table: sa.Table,
     parent: sa.Table,
     key: str,
@@ -574,7 +576,7 @@ def _sum(
     *contents: str,
 ) -> sa.ScalarSelect[Any]:
     """Return the bytes of a table's rows, whose parent meets a condition."""
-    sizes = (sa.func.coalesce(it.measure_column(table.c[name]), 0) for name in contents)
+    sizes = (sa.func.coalesce(reads.measure_column(table.c[name]), 0) for name in contents)
     query = sa.select(sa.func.sum(sum(sizes, sa.literal(ROW_BYTES)))).where(condition)
     if parent is not table:
         query = query.select_from(table.join(parent, parent.c[key] == table.c[key]))

@@ -17,7 +17,7 @@ from locus_store.sql.audit import OF_STORE, READS_OF_STORE, RecordedCall, get_ca
 from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, run_joined
 from locus_store.sql.item_columns import StoreContext
 from locus_store.sql.items import Items, Outcome
-from locus_store.sql.quotas import charge_items, limit_calls
+from locus_store.sql.quotas import limit_calls, measure_items
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import lock
 from locus_store.store import BaseStore
@@ -260,7 +260,7 @@ class SqlStore(BaseStore):
 
     # --- the contract
 
-    @limit_calls(charge_items)
+    @limit_calls(measure_items)
     def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         calls, changes = self._calls.get(), self._note_call(changes)
         for change in changes:
@@ -268,7 +268,7 @@ class SqlStore(BaseStore):
                 return calls.submit_after(self._embedding(), changes)
         return calls.submit(changes)
 
-    @limit_calls(charge_items)
+    @limit_calls(measure_items)
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
         if any(it.vectors for it in changes):
             await self._embedding()

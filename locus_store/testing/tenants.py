@@ -189,7 +189,7 @@ async def repeat(call: Callable[[int], Awaitable[Any]]) -> tuple[int, QuotaError
 
 @requires("quotas")
 class Quotas(Kit):
-    """``quota`` and ``set_quota`` of a checkpointer."""
+    """``get_quota`` and ``set_quota`` of a checkpointer."""
 
     async def limit(self, checkpointer: Any, **limits: int) -> Any:
         """Return the object of a tenant with a quota."""
@@ -201,7 +201,7 @@ class Quotas(Kit):
     async def test_without_quotas_both_calls_are_refused(self, checkpointer: Any) -> None:
         if checkpointer.capabilities.quotas:
             pytest.skip(f"{type(checkpointer).__name__} declares quotas")
-        for call in (checkpointer.quota(), checkpointer.set_quota(Quota(threads=1))):
+        for call in (checkpointer.get_quota(), checkpointer.set_quota(Quota(threads=1))):
             with pytest.raises(UnsupportedError, match="quotas"):
                 await call
 
@@ -233,14 +233,14 @@ class Quotas(Kit):
             with pytest.raises(QuotaError):
                 await acme.save(self.new("x"), "d")
             await acme.delete(thread)
-        assert (await acme.quota()).threads == 0
+        assert (await acme.get_quota()).threads == 0
 
     async def test_bytes_above_the_quota_are_refused(self, checkpointer: Any) -> None:
         acme = await self.limit(checkpointer, bytes=20_000)
         kept, error = await repeat(lambda n: acme.save(self.new(make_text()), f"t{n}"))
         assert (error.quota, error.limit, kept) == ("bytes", 20_000, len(await acme.list_threads()))
         assert 3 <= kept < MOST
-        assert 2000 * kept < (await acme.quota()).bytes <= 20_000
+        assert 2000 * kept < (await acme.get_quota()).bytes <= 20_000
         await acme.delete("t0")
         await acme.save(self.new("x"), "small")
 
@@ -257,7 +257,7 @@ class Quotas(Kit):
         await acme.save(self.new(make_text()), "t")
         copies, _ = await repeat(lambda n: acme.copy_thread("t", f"copy {n}"))
         assert 1 <= copies < MOST
-        assert (await acme.quota()).bytes <= 8_000
+        assert (await acme.get_quota()).bytes <= 8_000
 
     async def test_the_saves_of_a_minute_are_limited(self, checkpointer: Any) -> None:
         acme = await self.limit(checkpointer, saves_per_minute=3)
@@ -272,10 +272,12 @@ class Quotas(Kit):
         acme = await self.limit(checkpointer, threads=7)
         objects = [acme, another().for_tenant("acme"), another().for_tenant("acme")]
         saves = [
-            it.save(self.new("x"), f"t{at}-{n}") for at, it in enumerate(objects) for n in range(6)
+            one.save(self.new("x"), f"t{at}-{n}")
+            for at, one in enumerate(objects)
+            for n in range(6)
         ]
         results = await asyncio.gather(*saves, return_exceptions=True)
-        refused = [it for it in results if isinstance(it, QuotaError)]
+        refused = [one for one in results if isinstance(one, QuotaError)]
         assert len(await acme.list_threads()) == len(results) - len(refused) == 7
 
     async def test_a_call_that_fails_uses_nothing(self, checkpointer: Any) -> None:
@@ -300,10 +302,10 @@ class Quotas(Kit):
         acme = checkpointer.for_tenant("acme")
         await acme.set_quota(FULL)
         await acme.set_quota(Quota(threads=5))
-        assert (await acme.quota()).quota == Quota(threads=5)
+        assert (await acme.get_quota()).quota == Quota(threads=5)
         await acme.set_quota(Quota())
         await acme.save(self.new("x"), "t")
-        use = await acme.quota()
+        use = await acme.get_quota()
         assert (use.quota, use.threads, use.saves) == (Quota(), 1, 0)
 
     @requires()

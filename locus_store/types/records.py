@@ -62,7 +62,7 @@ class CheckpointerCapabilities:
     """One turn of a thread at a time: ``turn``, ``busy`` and ``turns``."""
 
     quotas: bool = False
-    """Limits of a tenant: ``quota`` and ``set_quota``."""
+    """Limits of a tenant: ``get_quota`` and ``set_quota``."""
 
     effects: bool = False
     """Calls of tools that run once: ``effect``, ``effects`` and ``resolve_effect``."""

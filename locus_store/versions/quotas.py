@@ -20,7 +20,7 @@ STORED: Final = ("threads", "bytes")
 SAVES: Final = "saves_per_minute"
 
 ROW_BYTES: Final = 100
-"""What a version, write, message or item counts for beside its contents."""
+"""Counted for each version, write, message and item, beside its contents."""
 
 LEASE_SECONDS: Final = 60.0
 """A lease that is not reported counts as used after this time."""
@@ -54,10 +54,10 @@ class LeaseRequest(NamedTuple):
 
     key: str
     need: Amounts
-    """What the lease has to have at least."""
+    """The least amounts of the lease."""
 
     spent: dict[str, Amounts]
-    """What earlier leases of the process were used for, by their keys."""
+    """Amounts for which earlier leases of the process were used, by their keys."""
 
     ended: frozenset[str] = frozenset()
     """Those of them that are not used any more."""
@@ -133,13 +133,13 @@ class Usage:
         self.counted, self.spent_before = count.stored, count.spent_before
         self.counted_at, self.count_seconds, self.due_at = now, count.seconds, 0.0
 
-    def wants_count(self, limits: Mapping[str, int], refused: str | None, now: float) -> bool:
-        """Return whether the amounts have to be counted before an answer is given."""
+    def needs_count(self, limits: Mapping[str, int], limit: str | None, now: float) -> bool:
+        """Return whether the amounts have to be counted before a limit refuses, or at all."""
         has_grown = self.compute_stored("bytes") - self.counted.get("bytes", 0)
         is_due = 0 < self.due_at <= now or has_grown * PART > limits.get("bytes", has_grown * PART)
         pause = PAUSE_PART * max(0.0, self.count_seconds - SHORT_SECONDS)
         rests = self.counted_at <= now < self.counted_at + pause
-        return (is_due or refused in STORED) and not rests
+        return (is_due or limit in STORED) and not rests
 
 
 class LeaseAnswer(NamedTuple):
@@ -180,7 +180,7 @@ def take_lease(usage: Usage, limits: Amounts, request: LeaseRequest, now: float)
             lease = usage.leases[request.key] = Lease(now + LEASE_SECONDS, granted)
             usage.saves += granted.get(SAVES, 0)
     granted = {} if lease is None else {**lease.granted}
-    wants_count = request.recount is None and usage.wants_count(limits, refused, now)
+    wants_count = request.recount is None and usage.needs_count(limits, refused, now)
     left = 60 - now % 60
     return LeaseAnswer(limits, granted, refused, used, wants_count, {**usage.spent}, left)
 

@@ -74,11 +74,11 @@ def encode_error(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON of an error."""
     kind = next(it for it in type(error).__mro__ if it in STATUSES or it is LocusStoreError)
     found = {
-        name: it
+        name: value
         for owner, names in FIELDS.items()
         if isinstance(error, owner)
         for name in names
-        if (it := getattr(error, name)) is not None
+        if (value := getattr(error, name)) is not None
     }
     status = STATUSES.get(kind, UNAVAILABLE)
     return TOO_MANY if get_retry_after(error) is not None else status, {
@@ -113,9 +113,9 @@ def decode_error(answer: Any) -> LocusStoreError | None:
     if not isinstance(found, dict):
         return kind(message)
     fields = {
-        name: it
+        name: value
         for name, type_ in FIELDS.get(kind, {}).items()
-        if isinstance(it := found.get(name), type_)
+        if isinstance(value := found.get(name), type_)
     }
     return kind(message, **fields)
 

@@ -45,7 +45,7 @@ async def test_processes_at_once_stop_at_the_quota(url: str) -> None:
     async with open_checkpointer(url, state_type=dict, tenant="acme") as checkpointer:
         await checkpointer.set_quota(Quota(threads=150, bytes=10**7))
         saved = finish(start(url, 4))
-        assert saved == (await checkpointer.quota()).threads
+        assert saved == (await checkpointer.get_quota()).threads
         assert 120 <= saved <= 150  # a process that ended keeps its lease for a minute
 
 
@@ -62,10 +62,10 @@ async def test_a_process_that_is_killed_or_stopped_keeps_at_most_its_lease(
         killed.kill()
         stopped.send_signal(signal.SIGSTOP)
         saved = finish(others)
-        use = await checkpointer.quota()
+        use = await checkpointer.get_quota()
         assert saved > 20
         assert use.bytes <= 100_000
         stopped.send_signal(signal.SIGCONT)
         finish([stopped])
-        assert (await checkpointer.quota()).bytes <= 100_000
+        assert (await checkpointer.get_quota()).bytes <= 100_000
         killed.communicate()

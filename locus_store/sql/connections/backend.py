@@ -136,8 +136,8 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         """Run a body that belongs to no call, in a transaction of its own or of the caller's."""
         database = self._database
 
-        def work(given: Connection) -> T:
-            return body(database.make_repository(given))
+        def work(opened: Connection) -> T:
+            return body(database.make_repository(opened))
 
         with self._translating():
             if connection is None:

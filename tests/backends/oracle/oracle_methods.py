@@ -82,7 +82,7 @@ def _step(entry: Any) -> TurnStep:
 
 async def _quota(it: Opened) -> None:
     await it.backend.set_quota(QUOTA)
-    await it.backend.quota()
+    await it.backend.get_quota()
 
 
 async def _limited(it: Opened) -> None:
@@ -214,7 +214,7 @@ BACKEND: dict[str, Scenario] = {
     "commit": lambda it: it.backend.write_state("t", {"n": 4}, checkpoint_id="v4"),
     "commit_on": _commit_on,
     "set_quota": lambda it: it.backend.set_quota(QUOTA),
-    "quota": _quota,
+    "get_quota": _quota,
     "save/limited": _limited,
     "load": lambda it: it.backend.load("t"),
     "load/id": lambda it: it.backend.load("t", "v1"),

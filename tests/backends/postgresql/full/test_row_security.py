@@ -492,7 +492,7 @@ async def test_a_role_keeps_to_its_quota_and_cannot_raise_it(place: Place) -> No
         async with postgresql_checkpointer(place.url("locus_acme"), **options) as checkpointer:
             with pytest.raises(QuotaError, match="2 of 2 threads"):
                 await checkpointer.save({}, "third")
-        assert (await owners.quota()).quota == Quota(threads=2)
+        assert (await owners.get_quota()).quota == Quota(threads=2)
 
 
 async def test_calls_are_recorded_and_sealed(place: Place) -> None:

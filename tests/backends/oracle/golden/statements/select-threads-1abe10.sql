@@ -18,14 +18,14 @@
 -- tenant_3: str
 SELECT (SELECT count(*) AS count_1
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) AS anon_1, (SELECT sum(:param_1 + coalesce(length(locus_checkpoints.payload), :coalesce_1) + coalesce(length(locus_checkpoints.metadata), :coalesce_2) + coalesce(length(locus_checkpoints.labels), :coalesce_3)) AS sum_1
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) AS anon_1, (SELECT sum(:param_1 + coalesce(length(locus_checkpoints.payload), :coalesce_1) + coalesce(length(json_serialize(locus_checkpoints.metadata RETURNING CLOB)), :coalesce_2) + coalesce(length(json_serialize(locus_checkpoints.labels RETURNING CLOB)), :coalesce_3)) AS sum_1
 FROM locus_checkpoints JOIN locus_lines ON locus_lines.line = locus_checkpoints.line
 WHERE locus_lines.tenant = :tenant_2) AS anon_2, (SELECT sum(:param_2 + coalesce(length(locus_segments.payload), :coalesce_4)) AS sum_2
 FROM locus_segments JOIN locus_lines ON locus_lines.line = locus_segments.line
 WHERE locus_lines.tenant = :tenant_2) AS anon_3, (SELECT sum(:param_3 + coalesce(length(locus_writes.payload), :coalesce_5)) AS sum_3
 FROM locus_writes JOIN locus_lines ON locus_lines.line = locus_writes.line
-WHERE locus_lines.tenant = :tenant_2) AS anon_4, (SELECT sum(:param_4 + coalesce(length(locus_messages.payload), :coalesce_6) + coalesce(length(locus_messages.metadata), :coalesce_7) + coalesce(length(locus_messages.text), :coalesce_8)) AS sum_4
+WHERE locus_lines.tenant = :tenant_2) AS anon_4, (SELECT sum(:param_4 + coalesce(length(locus_messages.payload), :coalesce_6) + coalesce(length(json_serialize(locus_messages.metadata RETURNING CLOB)), :coalesce_7) + coalesce(length(locus_messages.text), :coalesce_8)) AS sum_4
 FROM locus_messages JOIN locus_threads ON locus_threads.thread = locus_messages.thread
-WHERE locus_threads.tenant = :tenant_1) AS anon_5, (SELECT sum(:param_5 + coalesce(length(locus_store.value), :coalesce_9) + coalesce(length(locus_store.metadata), :coalesce_10)) AS sum_5
+WHERE locus_threads.tenant = :tenant_1) AS anon_5, (SELECT sum(:param_5 + coalesce(length(json_serialize(locus_store.value RETURNING CLOB)), :coalesce_9) + coalesce(length(json_serialize(locus_store.metadata RETURNING CLOB)), :coalesce_10)) AS sum_5
 FROM locus_store
 WHERE locus_store.tenant = :tenant_3) AS anon_6 FROM DUAL
