@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy.engine import Connection
 
@@ -19,7 +19,9 @@ from locus_store.sql.connections.backend import (
     make_writing,
     run_joined,
 )
+from locus_store.sql.connections.database import Database, ServerDatabase
 from locus_store.sql.connections.diagnostics import Examination
+from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.quotas import (
     SqlQuotas,
     limit_calls,
@@ -64,10 +66,6 @@ from locus_store.values.filters import check_key
 from locus_store.values.text import query_words
 from locus_store.versions.erasing import Sweep
 
-if TYPE_CHECKING:
-    from locus_store.sql.connections.database import Database, ServerDatabase
-    from locus_store.sql.connections.pool import PooledRunner
-
 T = TypeVar("T")
 
 SECONDS_PER_DAY = 86_400
@@ -103,7 +101,6 @@ class SqlBackend(
         record_calls(self, audit, OF_THREADS, READS_OF_THREADS)
 
     async def close(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         if self._owns_runner:
             await self._end_joining()
         await super().close()
@@ -273,8 +270,6 @@ class SqlBackend(
         """Run a body that changes the schema, and that is alone in doing so."""
         return await self._write(lambda it: body(it.connection))
 
-    # --- whole threads
-
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
         check_scan(limit, after)
         return await self._query(lambda it: archives.scan(it, limit, after), self._runner)
@@ -372,8 +367,6 @@ class SqlBackend(
     async def _forget_items(self, key: str, value: Any) -> int:
         return await self._write(lambda it: archives.forget_items(it, key, value))
 
-    # --- tenants
-
     async def tenants(self) -> list[Tenant]:
         return await self._read(archives.list_tenants, self._runner)
 
@@ -388,8 +381,6 @@ class SqlBackend(
 
     async def tenant_facts(self) -> list[Fact]:
         return await self._read(lambda it: self.examination(it).collect_of_tenant(), self._runner)
-
-    # --- housekeeping
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
