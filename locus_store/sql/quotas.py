@@ -378,7 +378,8 @@ class SqlQuotas(LimitsTenants):
             raise
         finally:
             _under_way.reset(token)
-            if quota.end(charge, spent):
+            # Work beside a transaction of the caller's may have to wait for it.
+            if quota.end(charge, spent) and charge.connection is None:
                 self._submit("quota", partial(self._lease, quota))
         return result
 

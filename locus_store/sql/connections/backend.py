@@ -134,13 +134,12 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         """Run a body that belongs to no call, in a transaction of its own or of the caller's."""
         database = self._database
 
-        def work(opened: Connection) -> T:
-            return body(database.make_repository(opened))
+        def work(own: Connection) -> T:
+            return body(database.make_repository(own))
 
         with self._translating():
             if connection is None:
                 return await self._write_by_itself(work)
-            await self._runner.open()
             return await run_joined(database, connection, work)
 
     async def _write_by_itself(self, work: Body[T]) -> T:
