@@ -536,7 +536,7 @@ def quotas_are_never_counted_again(patch: Patch) -> None:
 @of_quotas
 @caught_by("test_objects_at_once_keep_to_one_quota")
 def leases_are_given_twice(patch: Patch) -> None:
-    patch.setattr(quotas.Lease, "compute_left", lambda *_: 0)
+    patch.setattr(quotas.StoredLease, "compute_left", lambda *_: 0)
 
 
 @of_quotas

@@ -69,7 +69,7 @@ class LeaseRequest(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lease:
+class StoredLease:
     """A lease, as it is stored."""
 
     ends: float
@@ -93,7 +93,7 @@ class Usage:
     spent_before: Amounts = field(default_factory=dict)
     """``spent`` before the last count."""
 
-    leases: dict[str, Lease] = field(default_factory=dict)
+    leases: dict[str, StoredLease] = field(default_factory=dict)
     minute: int = 0
     saves: int = 0
     """Granted in that minute."""
@@ -177,7 +177,7 @@ def take_lease(usage: Usage, limits: Amounts, request: LeaseRequest, now: float)
         if refused is None:
             part = 0 if request.is_exact else 1
             granted = {name: max(need[name], part * room // PART) for name, room in rooms.items()}
-            lease = usage.leases[request.key] = Lease(now + LEASE_SECONDS, granted)
+            lease = usage.leases[request.key] = StoredLease(now + LEASE_SECONDS, granted)
             usage.saves += granted.get(SAVES, 0)
     granted = {} if lease is None else {**lease.granted}
     wants_count = request.recount is None and usage.needs_count(limits, refused, now)
@@ -188,5 +188,5 @@ def take_lease(usage: Usage, limits: Amounts, request: LeaseRequest, now: float)
 def load_usage(document: dict[str, Any]) -> Usage:
     """Return the usage of a stored document, which stays as it is."""
     copied = deepcopy(document)
-    leases = {key: Lease(**it) for key, it in copied.pop("leases").items()}
+    leases = {key: StoredLease(**it) for key, it in copied.pop("leases").items()}
     return Usage(**copied, leases=leases)

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from locus_store import versions
-from locus_store.sql.columns.dialect_columns import Json, JsonAsText, JsonValue
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
@@ -68,17 +67,8 @@ class Reads(Scoped):
     rounding: ClassVar = timedelta(milliseconds=1)
     """The time of a version exceeds the one of its line by this at most."""
 
-    measures: ClassVar[Any] = sa.func.length
-    """The function that ``measure_column`` uses."""
-
     def see_all_tenants(self) -> None:
         """Show the rows of all tenants, if the server hides them and the role owns the tables."""
-
-    def measure_column(self, column: sa.Column[Any]) -> sa.ColumnElement[int]:
-        """Return the bytes of a value, or the characters of a text."""
-        is_json = isinstance(column.type, (Json, JsonValue))
-        size: sa.ColumnElement[int] = self.measures(JsonAsText(column) if is_json else column)
-        return size
 
     def make_pattern_condition(
         self, column: sa.ColumnElement[str], pattern: str
