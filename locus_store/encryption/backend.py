@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend, JoinsTransactions, StorageBackend
 from locus_store.encryption.values import Encrypts, Sealing, count_keys
@@ -18,6 +18,7 @@ from locus_store.types import Head, Hit
 from locus_store.types.arguments import check_limit, check_text
 from locus_store.types.facts import Fact
 from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.sealing import THREAD, Subject, make_thread_subject
 from locus_store.values.text import query_words
 from locus_store.versions import erasing
 from locus_store.versions.archives import has_versions
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
         VersionsWanted,
         Written,
     )
-
-_PAGE: Final = 100
 
 
 class EncryptedBackend(Encrypts, FullBackend):
@@ -144,6 +143,31 @@ class EncryptedBackend(Encrypts, FullBackend):
         active_at = datetime.now(UTC) if has_versions(found) else found.active_at
         await self.restore(replace(found, thread_id=dest_thread_id, active_at=active_at))
         return True
+
+    # --- no keys
+
+    async def _erase(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
+        """Remove threads, and destroy their keys."""
+        noted = set[str]()
+
+        async def find_and_note() -> list[str]:
+            found = await find()
+            new = {make_thread_subject(it) for it in found if it not in noted}
+            await self.encryption.note(self._tenant_name, new)
+            noted.update(found)
+            return found
+
+        try:
+            return await super()._erase(find_and_note, which)
+        finally:
+            await self.encryption.destroy_noted(self._tenant_name, self._find_gone)
+
+    async def _find_gone(self, subjects: set[Subject]) -> set[Subject] | None:
+        """Return the threads of a note that are not stored; ``None``: they are not threads."""
+        if any(kind != THREAD for kind, *_ in subjects):
+            return None
+        read = super().read_thread
+        return {it for it in subjects if await read(it[1]) is None}
 
     # --- other keys
 
@@ -254,16 +278,9 @@ class JoiningEncryptedBackend(EncryptedBackend, JoinsTransactions):
         return await self._unseal(lambda it: found and it.open_version(found))
 
     async def _forget_items(self, key: str, value: Any) -> int:
-        """Remove the store's items with ``value`` at ``key`` in their metadata."""
-        if self._is_clear(key):
-            forget: Callable[..., Any] = super()._forget_items  # type: ignore[misc]  # of SqlBackend
-            return int(await forget(key, value))
+        """Remove the store's items with ``value`` at ``key`` in their metadata, and their keys."""
         store = import_module("locus_store.open").Storage(self).store()
-        names, offset = [], 0
-        while page := await store.search((), limit=_PAGE, offset=offset):
-            names += [(it.namespace, it.key) for it in page if has_value(it.metadata, key, value)]
-            offset += len(page)
-        return sum([await store.delete(*name) for name in names])
+        return int(await store.forget(lambda it: has_value(it.metadata, key, value)))
 
 
 @cache

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,11 @@ from locus_store.types.arguments import did_you_mean
 from locus_store.values.sealing import (
     KEY_BYTES,
     KEY_ID_BYTES,
+    LEAF_BYTES,
+    NODE_BYTES,
+    ROOT,
     DataKey,
+    Subject,
     decrypt,
     encrypt,
     load_key,
@@ -37,6 +41,7 @@ REFRESH_SECONDS: Final = 60.0
 
 _ROOT: Final = "data-keys"
 _RECEIPTS: Final = "destroyed-data-keys"
+_NOTED: Final = "keys-to-destroy"
 _IV_BYTES: Final = 12
 _PAGE: Final = 100
 _MOST_KEYS: Final = 10_000
@@ -146,11 +151,17 @@ class KeyStatus:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof that the data keys of a tenant were destroyed."""
+    """The proof that keys of a tenant were destroyed: its data keys, or those of some data."""
 
     tenant: str
     key_ids: list[str]
+    """In hexadecimal: values that one has sealed have these bytes after their length."""
+
     destroyed_at: str
+
+    def __str__(self) -> str:
+        named = ", ".join(self.key_ids) or "none"
+        return f"tenant {self.tenant!r}: destroyed keys {named} at {self.destroyed_at}"
 
 
 class Encryption:
@@ -263,7 +274,11 @@ class Encryption:
         """Store a new data key, unless another process has done so."""
         secrets, key_id = os.urandom(KEY_BYTES) + digest_secret, os.urandom(KEY_ID_BYTES)
         wrapped = await self.ring.wrap(secrets, _make_context(tenant, number, key_id.hex()))
-        value = {"key_id": key_id.hex(), "wrapped": base64.b64encode(wrapped).decode()}
+        value = {
+            "key_id": key_id.hex(),
+            "wrapped": base64.b64encode(wrapped).decode(),
+            "nodes": _pack_nodes({ROOT: os.urandom(NODE_BYTES)}),
+        }
         with suppress(ConflictError):
             await self.keys.put(_name(tenant), f"{number:06d}", value, expected_version=0)
 
@@ -271,7 +286,9 @@ class Encryption:
         key_id = item.value["key_id"]
         wrapped = base64.b64decode(item.value["wrapped"], validate=True)
         secrets = await self.ring.unwrap(wrapped, _make_context(tenant, int(item.key), key_id))
-        return DataKey(bytes.fromhex(key_id), tenant, secrets[:KEY_BYTES], secrets[KEY_BYTES:])
+        nodes = _unpack_nodes(item.value["nodes"])
+        own, digests = secrets[:KEY_BYTES], secrets[KEY_BYTES:]
+        return DataKey(bytes.fromhex(key_id), tenant, own, digests, nodes)
 
     # --- administration
 
@@ -304,7 +321,7 @@ class Encryption:
             context = _make_context(tenant, number, key_id)
             secrets = await self.ring.unwrap(base64.b64decode(item.value["wrapped"]), context)
             wrapped = await self.ring.wrap(secrets, context)
-            value = {"key_id": key_id, "wrapped": base64.b64encode(wrapped).decode()}
+            value = {**item.value, "wrapped": base64.b64encode(wrapped).decode()}
             try:
                 await self.keys.put(_name(tenant), item.key, value, expected_version=item.version)
             except ConflictError:  # destroyed, or wrapped by another process, meanwhile
@@ -344,20 +361,95 @@ class Encryption:
         """
         items = await self._list(tenant)
         key_ids = [it.value["key_id"] for it in items]
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         for item in items:
             await self.keys.delete(_name(tenant), item.key)
         for key_id in key_ids:
             unload_key(bytes.fromhex(key_id))
         self._known.pop(tenant, None)
+        return await self._put_receipt(tenant, key_ids)
+
+    async def _put_receipt(self, tenant: str, key_ids: list[str]) -> Receipt:
+        at = datetime.now(UTC).isoformat(timespec="microseconds")
         kept = {"key_ids": key_ids, "destroyed_at": at}
-        await self.keys.put((_RECEIPTS, _name(tenant)[-1]), at, kept)
+        await self.keys.put(_name(tenant, _RECEIPTS), f"{at} {os.urandom(4).hex()}", kept)
         return Receipt(tenant, key_ids, at)
 
+    async def list_receipts(self, tenant: str, after: str = "") -> list[Receipt]:
+        """Return the receipts of a tenant, the oldest first, from behind a time."""
+        found = []
+        while page := await self.keys.list(_name(tenant, _RECEIPTS), after=after or None):
+            found += [Receipt(tenant, **it.value) for it in page]
+            after = page[-1].key
+        return found
 
-def _name(tenant: str) -> tuple[str, str]:
-    """Return the namespace of a tenant's data keys; a segment is never empty."""
-    return _ROOT, f"={tenant}"
+    # --- the keys of what is forgotten
+
+    async def note(self, tenant: str, subjects: Collection[Subject]) -> None:
+        """Store which subjects are about to be forgotten, before their data is deleted.
+
+        If the process is killed then, the next ``destroy_noted`` destroys their keys.
+        """
+        if subjects:
+            value = [list(it) for it in sorted(subjects)]
+            await self.keys.put(_name(tenant, _NOTED), os.urandom(8).hex(), value)
+
+    async def destroy_noted(
+        self, tenant: str, find_gone: Callable[[set[Subject]], Awaitable[set[Subject] | None]]
+    ) -> None:
+        """Destroy the keys of noted subjects whose data is gone, and keep a receipt.
+
+        Args:
+            tenant: The tenant.
+            find_gone: Returns those of the subjects of a note of which nothing is stored; ``None``:
+                the note is another caller's, and stays. The keys of the others stay.
+        """
+        done: list[StoreItem] = []
+        gone: set[Subject] = set()
+        for item in await self.keys.list(_name(tenant, _NOTED), limit=_MOST_KEYS):
+            found = await find_gone({tuple(it) for it in item.value})
+            if found is not None:
+                done.append(item)
+                gone |= found
+        key_ids: list[str] = []
+        for item in await self._list(tenant) if gone else ():
+            key_ids += await self._puncture(tenant, item, sorted(gone))
+        if key_ids:
+            await self.load(tenant)
+            await self._put_receipt(tenant, key_ids)
+        for item in done:
+            await self.keys.delete(_name(tenant, _NOTED), item.key)
+
+    async def _puncture(self, tenant: str, item: StoreItem, subjects: list[Subject]) -> list[str]:
+        """Destroy the keys of subjects that are derived from a data key; return their ids."""
+        found: StoreItem | None = item
+        while found is not None:
+            key = await self._unwrap(tenant, found)
+            nodes, leaves = key.puncture(subjects)
+            value, version = {**found.value, "nodes": _pack_nodes(nodes)}, found.version
+            with suppress(ConflictError):
+                await self.keys.put(_name(tenant), item.key, value, expected_version=version)
+                return [(key.key_id + it).hex() for it in leaves]
+            found = await self.keys.get_item(_name(tenant), item.key)
+        return []
+
+
+_NODE_NUMBER_BYTES: Final = LEAF_BYTES + 1
+
+
+def _pack_nodes(nodes: Mapping[int, bytes]) -> str:
+    packed = (number.to_bytes(_NODE_NUMBER_BYTES) + node for number, node in nodes.items())
+    return base64.b64encode(b"".join(packed)).decode()
+
+
+def _unpack_nodes(packed: str) -> dict[int, bytes]:
+    content, size = base64.b64decode(packed), _NODE_NUMBER_BYTES + NODE_BYTES
+    parts = (content[at : at + size] for at in range(0, len(content), size))
+    return {int.from_bytes(it[:_NODE_NUMBER_BYTES]): it[_NODE_NUMBER_BYTES:] for it in parts}
+
+
+def _name(tenant: str, root: str = _ROOT) -> tuple[str, str]:
+    """Return the namespace of what is kept of a tenant; a segment is never empty."""
+    return root, f"={tenant}"
 
 
 def _make_context(tenant: str, number: int, key_id: str) -> str:
