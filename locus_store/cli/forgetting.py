@@ -286,7 +286,7 @@ def forget(
             note(it)
         confirm(f"This deletes all {owner}: {held}.")
     found, left, receipts = run(_forgotten(at, owner, wheres))
-    if not any(add_up(found).values()):
+    if not receipts and not any(add_up(found).values()):
         _tell_left(left)
         at.tell_others()
         beside = any(it.namespaces or it.pending_only or it.unowned for it in left)
