@@ -75,8 +75,13 @@ class EncryptedBackend(Encrypts, FullBackend):
         return await self._unseal(lambda it: [it.open_version(one) for one in found])
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
-        shown = tuple(it for it in wanted.metadata if self._is_clear(it[0]))
-        found = await super().newest(replace(wanted, metadata=shown), limit)
+        sealing, shown = await self.get_sealing(), []
+        for key, value in wanted.metadata:
+            if self._is_clear(key):
+                shown.append((key, value))
+            elif self._is_hashed(key, value) and not isinstance(value, list | tuple):
+                shown.append((key, sealing.hash_value(key, value)))
+        found = await super().newest(replace(wanted, metadata=tuple(shown)), limit)
         return await self._unseal(lambda it: [it.open_version(one) for one in found])
 
     async def heads(self, limit: int = 100) -> list[Head]:
@@ -204,6 +209,13 @@ class EncryptedBackend(Encrypts, FullBackend):
         """Return whether the storage finds values of a key of metadata."""
         return key.partition(".")[0] in self.encryption.clear
 
+    def _is_hashed(self, key: str, value: Any) -> bool:
+        """Return whether the storage finds the hash of a value of metadata."""
+        values = value if isinstance(value, list | tuple) else [value]
+        is_plain = not any(isinstance(it, dict | list | tuple) for it in values)
+        chosen = self.encryption
+        return key in chosen.hashed and "." not in key and is_plain and chosen.required
+
     # --- what the storage cannot find: its content is sealed
 
     async def _iterate_threads(self) -> AsyncIterator[ArchivedThread]:
@@ -218,8 +230,11 @@ class EncryptedBackend(Encrypts, FullBackend):
         check_key(key)
         check_limit(limit)
         if self._is_clear(key):
-            found = await super().query(key, value, limit)
-            return await self._unseal(lambda it: [_open_head(it, head) for head in found])
+            return await self._query_stored(key, value, limit)
+        if self._is_hashed(key, value):
+            return await self._query_stored(
+                key, (await self.get_sealing()).hash_value(key, value), limit
+            )
         heads = [
             (record.created_at, record.sequence, _make_head(thread, record))
             async for thread in self._iterate_threads()
@@ -231,9 +246,15 @@ class EncryptedBackend(Encrypts, FullBackend):
         ]
         return [head for *_, head in sorted(heads, key=lambda it: it[:2], reverse=True)[:limit]]
 
+    async def _query_stored(self, key: str, value: Any, limit: int) -> list[Head]:
+        found = await super().query(key, value, limit)
+        return await self._unseal(lambda it: [_open_head(it, head) for head in found])
+
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         if self._is_clear(key):
             return await super().tagged(key, value)
+        if self._is_hashed(key, value):
+            return await super().tagged(key, (await self.get_sealing()).hash_value(key, value))
         return [
             (thread.thread_id, line.namespace, record.checkpoint_id)
             async for thread in self._iterate_threads()
@@ -245,6 +266,10 @@ class EncryptedBackend(Encrypts, FullBackend):
     async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
         if self._is_clear(key):
             return await super().find_threads(key, value, user_id=user_id)
+        if self._is_hashed(key, value):
+            find = super().find_threads  # the metadata of threads is in clear
+            found = await find(key, (await self.get_sealing()).hash_value(key, value))
+            return list(dict.fromkeys([*await find(key, value, user_id=user_id), *found]))
         return await erasing.find_threads(self, key, value, user_id=user_id)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:

@@ -46,7 +46,7 @@ _IV_BYTES: Final = 12
 _PAGE: Final = 100
 _MOST_KEYS: Final = 10_000
 _ENVIRONMENT: Final = "env:"
-_FIELDS: Final = ("current", "keys", "data_keys", "clear", "required")
+_FIELDS: Final = ("current", "keys", "data_keys", "clear", "hashed", "required")
 
 
 class KeyRing(Protocol):
@@ -173,6 +173,8 @@ class Encryption:
             a backup that has the data and the wrapped keys outlives the destruction of a key.
         clear: Keys of metadata that are stored in clear, so that queries find them: for example
             ``user_id``. All others are encrypted; a query of them decrypts every thread.
+        hashed: Keys of metadata that are encrypted, and stored as keyed hashes beside, so that
+            queries of equal values find them.
         required: Refuse what is stored in clear. ``False`` while a storage is converted.
 
     Raises:
@@ -185,14 +187,19 @@ class Encryption:
         keys: BaseStore,
         *,
         clear: Collection[str] = (),
+        hashed: Collection[str] = (),
         required: bool = True,
     ) -> None:
         require_cryptography()
-        if isinstance(clear, str):
-            raise InvalidArgumentError(f"clear={clear!r} must be a list of keys of metadata")
+        for name, given in (("clear", clear), ("hashed", hashed)):
+            if isinstance(given, str):
+                raise InvalidArgumentError(f"{name}={given!r} must be a list of keys of metadata")
+        if both := set(clear) & set(hashed):
+            raise InvalidArgumentError(f"{min(both)!r} is in clear= and in hashed=: choose one")
         self.ring = ring
         self.keys = keys
         self.clear = frozenset(clear)
+        self.hashed = frozenset(hashed)
         self.required = required
         self._known: dict[str, TenantKeys] = {}
 
@@ -204,7 +211,7 @@ class Encryption:
         """Return the encryption that a JSON file, or ``env:NAME`` an environment variable, has.
 
         Its fields: ``keys`` (names to keys of 32 bytes in base64), ``current`` (a name),
-        ``data_keys`` (the URL of the store of data keys), ``clear`` and ``required``.
+        ``data_keys`` (the URL of the store of data keys), ``clear``, ``hashed`` and ``required``.
 
         Raises:
             InvalidArgumentError: It cannot be read, or a field is not valid.
@@ -226,9 +233,8 @@ class Encryption:
             raise InvalidArgumentError(f"{where}: no field {unknown[0]!r}{hint}")
         ring = LocalKeyRing(keys, current)
         store = import_module("locus_store.open").open_store(url)
-        return cls(
-            ring, store, clear=fields.get("clear", ()), required=bool(fields.get("required", True))
-        )
+        named = {it: fields.get(it, ()) for it in ("clear", "hashed")}
+        return cls(ring, store, **named, required=bool(fields.get("required", True)))
 
     def get(self, tenant: str) -> TenantKeys | None:
         """Return a tenant's keys, if they are loaded and fresh."""

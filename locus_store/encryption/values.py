@@ -103,18 +103,19 @@ class Sealing:
 
     Args:
         keys: Of the tenant.
-        clear: See ``Encryption``, as ``required``.
+        clear: See ``Encryption``, as ``hashed`` and ``required``.
         required: Refuse what is in clear.
     """
 
     keys: TenantKeys
     clear: frozenset[str]
+    hashed: frozenset[str]
     required: bool
 
     @classmethod
     def make(cls, encryption: Encryption, keys: TenantKeys) -> Sealing:
         """Return the sealing of an encryption and the keys of a tenant."""
-        return cls(keys, encryption.clear, encryption.required)
+        return cls(keys, encryption.clear, encryption.hashed, encryption.required)
 
     @property
     def tenant(self) -> str:
@@ -147,6 +148,8 @@ class Sealing:
         hidden = {name: it for name, it in values.items() if name in secret}
         if not hidden:
             return shown
+        for name in self.hashed & hidden.keys():
+            shown[name] = self.hash_value(name, hidden[name])
         named = (*place, encode(shown).decode())
         sealed = seal(self._get_key(place[1]), encode(hidden), named, is_repeatable=True)
         return {**shown, SEALED: base64.b64encode(sealed).decode()}
@@ -168,19 +171,32 @@ class Sealing:
         self, values: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
     ) -> dict[str, Any]:
         shown = {name: it for name, it in values.items() if name != SEALED}
-        if self.required and (clear := shown.keys() & secret):
+        hidden: dict[str, Any] = {}
+        if SEALED in values:
+            try:
+                sealed = base64.b64decode(values[SEALED], validate=True)
+            except (TypeError, ValueError) as exc:
+                raise IntegrityError("sealed metadata is not base64") from exc
+            hidden = orjson.loads(self._unseal(sealed, (*place, encode(shown).decode())))
+        if self.required and (clear := shown.keys() & secret - hidden.keys()):
             raise EncryptionError(
                 f"the metadata {min(clear)!r} of {place[1]!r} is stored in clear, and encryption "
                 "is required here"
             )
-        if SEALED not in values:
-            return shown
-        try:
-            sealed = base64.b64decode(values[SEALED], validate=True)
-        except (TypeError, ValueError) as exc:
-            raise IntegrityError("sealed metadata is not base64") from exc
-        named = (*place, encode(shown).decode())
-        return {**shown, **orjson.loads(self._unseal(sealed, named))}
+        return shown | hidden
+
+    def hash_value(self, name: str, value: Any) -> Any:
+        """Return what a value is found by: a keyed hash, or a list of those of its elements.
+
+        Objects are not found by their hash, which is the same for all.
+        """
+        if isinstance(value, dict):
+            value = {}
+        if isinstance(value, list | tuple):
+            return [self.hash_value(name, it) for it in value]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # equal numbers have equal hashes
+        return base64.b64encode(self.keys.current.bind(b"hash", name, value)).decode()
 
     # --- versions
 

@@ -6,10 +6,11 @@ which a node gives all leaves below it (Goldreich, Goldwasser, Micali, 1986). To
 the node above it is replaced with those that give the other leaves (a puncturable pseudorandom
 function: Boneh, Waters, 2013). So nothing is stored or read for a subject until it is forgotten.
 
-Each record has 12 random bytes of salt, from which HKDF (RFC 5869) with SHA-512 derives the key of
-this record and 32 bytes that commit to it. A key encrypts one message, so its initialization vector
-is zero, and the limit of 2**32 random ones of AES-GCM (NIST SP 800-38D, 8.3) holds for the salts of
-a subject. AES-GCM alone does not commit to its key: one ciphertext may have a valid tag under two.
+Each record has 12 random bytes of salt, from which HKDF-Expand (RFC 5869, 3.3: the key is random
+already) with SHA-512 derives the key of this record and 32 bytes that commit to it. A key encrypts
+one message, so its initialization vector is zero, and the limit of 2**32 random ones of AES-GCM
+(NIST SP 800-38D, 8.3) holds for the salts of a subject. AES-GCM alone does not commit to its key:
+one ciphertext may have a valid tag under two.
 The same construction is algorithm suite 0x0478 of the AWS Encryption SDK
 (https://docs.aws.amazon.com/encryption-sdk/latest/developer-guide/algorithms-reference.html) and
 DNDK-GCM (draft-gueron-cfrg-dndkgcm), which also derives a key and a commitment.
@@ -55,8 +56,8 @@ _SALT_AT: Final = _LEAF_AT + LEAF_BYTES
 _COMMITMENT_AT: Final = _SALT_AT + _SALT_BYTES
 _BODY_AT: Final = _COMMITMENT_AT + _COMMITMENT_BYTES
 _IV: Final = bytes(12)
-_INFO: Final = b"locus-store record 1\x01"
-"""The info of HKDF, and the number of its only block."""
+_INFO: Final = b"locus-store record 1"
+"""The info of HKDF before the salt."""
 
 DIGEST_BYTES: Final = 16
 _LINK_BYTES: Final = 8
@@ -249,9 +250,19 @@ def decrypt(key: bytes, iv: bytes, ciphertext: bytes, context: bytes) -> bytes |
 
 
 def _derive(key: SubjectKey, salt: bytes) -> tuple[bytes, bytes]:
-    """Return the key of a record, and its commitment: HKDF of RFC 5869 with one block."""
-    block = hmac.digest(hmac.digest(salt, key.secret, "sha512"), _INFO, "sha512")
+    """Return the key of a record, and its commitment: HKDF-Expand of RFC 5869 with one block."""
+    block = hmac.digest(key.secret, _INFO + salt + b"\x01", "sha512")
     return block[:KEY_BYTES], block[KEY_BYTES:]
+
+
+def _associate(tenant: str, place: Place) -> bytes:
+    """Return what is authenticated with sealed bytes."""
+    return _associate_record(tenant) if place is RECORD else encode([FORMAT, tenant, *place])
+
+
+@lru_cache(64)
+def _associate_record(tenant: str) -> bytes:
+    return encode([FORMAT, tenant, *RECORD])
 
 
 def seal(key: SubjectKey, plaintext: bytes, place: Place, *, is_repeatable: bool = False) -> bytes:
@@ -265,7 +276,7 @@ def seal(key: SubjectKey, plaintext: bytes, place: Place, *, is_repeatable: bool
             bytes are sealed the same way: equal values are equal, and show that they are.
     """
     data_key = key.data_key
-    associated = encode([FORMAT, data_key.tenant, *place])
+    associated = _associate(data_key.tenant, place)
     salt = os.urandom(_SALT_BYTES)
     if is_repeatable:
         salt = hmac.digest(data_key.digest_secret, b"salt" + associated + plaintext, "sha256")
@@ -293,11 +304,14 @@ def find_key(content: bytes) -> SubjectKey:
     Raises:
         UnknownKeyError: Its data key is not loaded, or it was destroyed.
     """
-    key_id = get_key_id(content)
+    return _find_key(content, read_varint(content, 1)[1])
+
+
+def _find_key(content: bytes, at: int) -> SubjectKey:
+    key_id = content[at : at + _LEAF_AT]
     data_key = _LOADED.get(key_id)
     if data_key is None:
         raise UnknownKeyError(key_id)
-    _, at = read_varint(content, 1)
     leaf = content[at + _LEAF_AT : at + _SALT_AT]
     key = data_key.find(leaf)
     if key is None:
@@ -314,34 +328,36 @@ def open_sealed(content: bytes, place: Place, tenant: str | None = None) -> byte
         tenant: The tenant whose they must be; ``None``: that of their key.
 
     Raises:
-        UnknownKeyError: Their data key is not loaded.
+        UnknownKeyError: Their data key is not loaded, or their key was destroyed.
         EncryptionError: They are not sealed, or of another tenant.
         IntegrityError: They were changed, cut off, or stood at another place.
     """
+    return _open(content, place, tenant)[1]
+
+
+def _open(content: bytes, place: Place, tenant: str | None) -> tuple[SubjectKey, bytes]:
     if not is_sealed(content):
         raise EncryptionError(
             "a stored value is in clear, and encryption is required here: it was written without "
             "encryption=, or put there by another program"
         )
     size, at = read_varint(content, 1)
-    rest = content[at:]
-    if size != len(rest) or size < _BODY_AT + _TAG_BYTES:
+    if size != len(content) - at or size < _BODY_AT + _TAG_BYTES:
         raise IntegrityError("a sealed value is cut off")
-    key = find_key(content)
+    key = _find_key(content, at)
     owner = key.data_key.tenant
     if tenant is not None and owner != tenant:
         raise EncryptionError("a stored value is sealed with the key of another tenant")
-    secret, commitment = _derive(key, rest[_SALT_AT:_COMMITMENT_AT])
-    head = rest[:_BODY_AT]
+    head, body = content[at : at + _BODY_AT], content[at + _BODY_AT :]
+    secret, commitment = _derive(key, head[_SALT_AT:_COMMITMENT_AT])
     found = None
-    if hmac.compare_digest(commitment, rest[_COMMITMENT_AT:_BODY_AT]):
-        associated = encode([FORMAT, owner, *place])
-        found = decrypt(secret, _IV, rest[_BODY_AT:], head + associated)
+    if hmac.compare_digest(commitment, head[_COMMITMENT_AT:]):
+        found = decrypt(secret, _IV, body, head + _associate(owner, place))
     if found is None:
         raise IntegrityError(
             "a sealed value is not what was saved: it was changed, or moved from another place"
         )
-    return found
+    return key, found
 
 
 # --- records of states
@@ -432,13 +448,13 @@ class RecordOpener:
         if not is_sealed(payload) and not self._requires_seal:
             self._is_known = False
             return OpenedRecord(payload, None, None)
-        found = open_sealed(payload, RECORD, self._tenant)
+        key, found = _open(payload, RECORD, self._tenant)
         link, digest = found[:_LINK_BYTES], found[_LINK_BYTES : _LINK_BYTES + DIGEST_BYTES]
         if self._is_known and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")
         self._before, self._is_known = digest[:_LINK_BYTES], True
         head, frames = found[: len(link + digest)], found[len(link + digest) :]
-        return OpenedRecord(frames, digest, find_key(payload), head)
+        return OpenedRecord(frames, digest, key, head)
 
     def open_joined(self, payload: bytes) -> bytes:
         """Return the frames of joined records."""

@@ -114,7 +114,8 @@ def run_to_end(url: str, *options: str) -> None:
 async def count(url: str) -> tuple[set[str], set[str]]:
     async with open_encrypted(url) as storage:
         counted = await storage.backend.count_keys() + await storage.store().count_keys()
-        return set(counted), {it.key_id for it in await storage.backend.encryption.list_keys()}
+        known, tenant = await storage.backend.encryption.list_keys(), storage.backend.tenant or ""
+        return set(counted), {it.key_id for it in known if it.tenant == tenant}
 
 
 async def load_modules(url: str) -> None:
