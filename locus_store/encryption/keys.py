@@ -204,7 +204,8 @@ class Encryption:
         self._known: dict[str, TenantKeys] = {}
 
     def __repr__(self) -> str:
-        return f"Encryption({self.ring!r}, clear={sorted(self.clear)}, required={self.required})"
+        keys = f"clear={sorted(self.clear)}, hashed={sorted(self.hashed)}"
+        return f"Encryption({self.ring!r}, {keys}, required={self.required})"
 
     @classmethod
     def read(cls, source: str) -> Encryption:

@@ -155,6 +155,24 @@ async def test_a_thread_that_is_saved_meanwhile_keeps_its_key(
         assert len(receipt.key_ids) == 1
 
 
+async def test_a_process_that_has_not_read_the_keys_loses_what_it_saves(
+    encryption: Encryption, url: str
+) -> None:
+    other = Encryption(encryption.ring, encryption.keys)
+    async with (
+        open_storage(url, encryption=encryption) as one,
+        open_storage(url, encryption=other) as two,
+    ):
+        await one.backend.save("t", {"n": 1}, metadata={"user_id": "zoe"})
+        assert await two.backend.load("t") == {"n": 1}
+        await one.backend.forget_user("zoe")
+        await two.backend.save("t", {"n": 2})
+        with pytest.raises(EncryptionError, match="forgotten"):
+            await one.backend.load("t")
+        assert (await one.backend.forget_user("max"))["threads"] == 1
+        assert await one.backend.scan() == []
+
+
 async def test_keys_of_all_data_keys_are_destroyed(encryption: Encryption, url: str) -> None:
     async with open_storage(url, encryption=encryption) as storage:
         await fill_person(storage, "zoe", "t")

@@ -31,7 +31,8 @@ WORDS = "the secret of Zoe"
 
 async def fill(storage: Any, thread_id: str = "t") -> list[dict[str, Any]]:
     """Store one of each: states, a write, a message, an item; return the states."""
-    states = [{"said": [f"{WORDS} {at}" for at in range(upto)]} for upto in range(1, 4)]
+    said = [f"{WORDS} {at}" for at in range(3)]
+    states = [{"long": WORDS * 40, "said": said[:upto]} for upto in range(1, 4)]
     for at, state in enumerate(states):
         await storage.backend.write_state(
             thread_id, state, checkpoint_id=f"v{at}", metadata={"who": WORDS}, labels={}
