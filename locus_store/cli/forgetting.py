@@ -372,9 +372,9 @@ async def _forgotten(
         async with open_covered(at) as backends:
             found = await run_each(backends, owner.forget)
             left = await find_left(at, backends, owner.user, wheres)
-            for it in backends:
-                if encryption := getattr(it, "encryption", None):
-                    receipts += await encryption.list_receipts(it.tenant or "", began)
+            for backend in backends:
+                if encryption := getattr(backend, "encryption", None):
+                    receipts += await encryption.list_receipts(backend.tenant or "", began)
     if wheres:
         ((name, counts),) = found.items()
         found[name] = {**counts, "store": counts.get("store", 0) + cleared}

@@ -403,12 +403,12 @@ class Encryption:
     async def destroy_noted(
         self, tenant: str, find_gone: Callable[[set[Subject]], Awaitable[set[Subject] | None]]
     ) -> None:
-        """Destroy the keys of noted subjects whose data is gone, and keep a receipt.
+        """Destroy the keys of noted subjects of which nothing is stored; keep a receipt.
 
         Args:
             tenant: The tenant.
-            find_gone: Returns those of the subjects of a note of which nothing is stored; ``None``:
-                the note is another caller's, and stays. The keys of the others stay.
+            find_gone: Returns those of the subjects of a note, whose keys are destroyed; ``None``:
+                the note is another caller's, and stays.
         """
         done: list[StoreItem] = []
         gone: set[Subject] = set()
