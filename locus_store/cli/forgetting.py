@@ -180,7 +180,7 @@ async def _unattributed(backend: FullBackend, user: str | None) -> tuple[int, in
     return pending_only, 0 if user is None else await _unowned(backend, known)
 
 
-async def _unowned(backend: FullBackend, known: set[str]) -> int:
+async def _unowned(backend: FullBackend, thread_ids: set[str]) -> int:
     owned: set[str] = set()
     if isinstance(backend, DescribesThreads):
         offset = 0
@@ -195,7 +195,7 @@ async def _unowned(backend: FullBackend, known: set[str]) -> int:
             head = await backend.version(thread_id)
         return head is None or not {*head.metadata, *head.labels} & {USER_ID}
 
-    count, rest = 0, sorted(known - owned)
+    count, rest = 0, sorted(thread_ids - owned)
     for first in range(0, len(rest), PAGE):
         count += sum(await asyncio.gather(*map(names_no_user, rest[first : first + PAGE])))
     return count

@@ -160,7 +160,7 @@ class EncryptedStore(Encrypts, BaseStore):
         """Remove the items of a namespace and below it, as ``forget`` does."""
         return await self.forget(lambda it: it.namespace[: len(namespace)] == namespace)
 
-    async def forget(self, is_wanted: Callable[[StoreItem], bool]) -> int:
+    async def forget(self, condition: Callable[[StoreItem], bool]) -> int:
         """Remove items, and destroy the keys that seal no other items; return how many items.
 
         Reads all items. Those whose key was destroyed before are removed, too.
@@ -170,7 +170,7 @@ class EncryptedStore(Encrypts, BaseStore):
         subjects = set[Subject]()
         async for stored in self._iterate_stored():
             item = await self._open_unless_forgotten(stored)
-            if item is None or is_wanted(item):
+            if item is None or condition(item):
                 wanted.append((stored.namespace, stored.key))
                 subjects |= {make_item_subject(item)} if item else set()
         await self.encryption.note(tenant, subjects)
@@ -178,12 +178,11 @@ class EncryptedStore(Encrypts, BaseStore):
         await self.encryption.destroy_noted(tenant, self._find_gone)
         return removed
 
-    async def _open_unless_forgotten(self, stored: StoreItem) -> StoreItem | None:
+    async def _open_unless_forgotten(self, item: StoreItem) -> StoreItem | None:
         try:
-            [item] = await self._open_all([stored])
+            return (await self._open_all([item]))[0]
         except ForgottenError:
             return None
-        return item
 
     async def _find_gone(self, subjects: set[Subject]) -> set[Subject] | None:
         """Return the subjects of a note that have no items; ``None``: they have threads."""

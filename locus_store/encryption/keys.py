@@ -448,8 +448,8 @@ def _pack_nodes(nodes: Mapping[int, bytes]) -> str:
     return base64.b64encode(b"".join(packed)).decode()
 
 
-def _unpack_nodes(packed: str) -> dict[int, bytes]:
-    content, size = base64.b64decode(packed), _NODE_NUMBER_BYTES + NODE_BYTES
+def _unpack_nodes(text: str) -> dict[int, bytes]:
+    content, size = base64.b64decode(text), _NODE_NUMBER_BYTES + NODE_BYTES
     parts = (content[at : at + size] for at in range(0, len(content), size))
     return {int.from_bytes(it[:_NODE_NUMBER_BYTES]): it[_NODE_NUMBER_BYTES:] for it in parts}
 
