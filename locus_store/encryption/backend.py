@@ -75,13 +75,9 @@ class EncryptedBackend(Encrypts, FullBackend):
         return await self._unseal(lambda it: [it.open_version(one) for one in found])
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
-        sealing, shown = await self.get_sealing(), []
-        for key, value in wanted.metadata:
-            if self._is_clear(key):
-                shown.append((key, value))
-            elif self._is_hashed(key, value) and not isinstance(value, list | tuple):
-                shown.append((key, sealing.hash_value(key, value)))
-        found = await super().newest(replace(wanted, metadata=tuple(shown)), limit)
+        asked = [(key, await self._make_stored(key, value)) for key, value in wanted.metadata]
+        shown = tuple((key, it[0]) for key, it in asked if it)
+        found = await super().newest(replace(wanted, metadata=shown), limit)
         return await self._unseal(lambda it: [it.open_version(one) for one in found])
 
     async def heads(self, limit: int = 100) -> list[Head]:
@@ -205,16 +201,16 @@ class EncryptedBackend(Encrypts, FullBackend):
                     yield thread_id
             after = page[-1]
 
-    def _is_clear(self, key: str) -> bool:
-        """Return whether the storage finds values of a key of metadata."""
-        return key.partition(".")[0] in self.encryption.clear
-
-    def _is_hashed(self, key: str, value: Any) -> bool:
-        """Return whether the storage finds the hash of a value of metadata."""
+    async def _make_stored(self, key: str, value: Any) -> tuple[Any] | None:
+        """Return what the storage finds a value of metadata by; ``None``: it does not."""
+        chosen = self.encryption
+        if key.partition(".")[0] in chosen.clear:
+            return (value,)
         values = value if isinstance(value, list | tuple) else [value]
         is_plain = not any(isinstance(it, dict | list | tuple) for it in values)
-        chosen = self.encryption
-        return key in chosen.hashed and "." not in key and is_plain and chosen.required
+        if key in chosen.hashed and "." not in key and is_plain and chosen.required:
+            return ((await self.get_sealing()).hash_value(key, value),)
+        return None
 
     # --- what the storage cannot find: its content is sealed
 
@@ -229,12 +225,9 @@ class EncryptedBackend(Encrypts, FullBackend):
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
-        if self._is_clear(key):
-            return await self._query_stored(key, value, limit)
-        if self._is_hashed(key, value):
-            return await self._query_stored(
-                key, (await self.get_sealing()).hash_value(key, value), limit
-            )
+        if stored := await self._make_stored(key, value):
+            found = await super().query(key, *stored, limit)
+            return await self._unseal(lambda it: [_open_head(it, head) for head in found])
         heads = [
             (record.created_at, record.sequence, _make_head(thread, record))
             async for thread in self._iterate_threads()
@@ -246,15 +239,9 @@ class EncryptedBackend(Encrypts, FullBackend):
         ]
         return [head for *_, head in sorted(heads, key=lambda it: it[:2], reverse=True)[:limit]]
 
-    async def _query_stored(self, key: str, value: Any, limit: int) -> list[Head]:
-        found = await super().query(key, value, limit)
-        return await self._unseal(lambda it: [_open_head(it, head) for head in found])
-
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
-        if self._is_clear(key):
-            return await super().tagged(key, value)
-        if self._is_hashed(key, value):
-            return await super().tagged(key, (await self.get_sealing()).hash_value(key, value))
+        if stored := await self._make_stored(key, value):
+            return await super().tagged(key, *stored)
         return [
             (thread.thread_id, line.namespace, record.checkpoint_id)
             async for thread in self._iterate_threads()
@@ -264,12 +251,11 @@ class EncryptedBackend(Encrypts, FullBackend):
         ]
 
     async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
-        if self._is_clear(key):
-            return await super().find_threads(key, value, user_id=user_id)
-        if self._is_hashed(key, value):
+        if stored := await self._make_stored(key, value):
             find = super().find_threads  # the metadata of threads is in clear
-            found = await find(key, (await self.get_sealing()).hash_value(key, value))
-            return list(dict.fromkeys([*await find(key, value, user_id=user_id), *found]))
+            found = await find(key, value, user_id=user_id)
+            found += [] if stored == (value,) else await find(key, *stored)
+            return list(dict.fromkeys(found))
         return await erasing.find_threads(self, key, value, user_id=user_id)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
