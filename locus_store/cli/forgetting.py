@@ -41,6 +41,7 @@ from locus_store.cli.tenants import (
     tell,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from locus_store.store import BaseStore
 from locus_store.transfer.archive import all_threads
 from locus_store.types.items import Namespace, check_namespace
 from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
@@ -48,7 +49,6 @@ from locus_store.values.filters import check_key
 
 if TYPE_CHECKING:
     from locus_store.encryption import Receipt
-    from locus_store.store import BaseStore
 
 PAGE = 1000
 AT_ONCE = 8

@@ -360,9 +360,6 @@ def _open(content: bytes, place: Place, tenant: str | None) -> tuple[SubjectKey,
     return key, found
 
 
-# --- records of states
-
-
 @dataclass(frozen=True, slots=True)
 class OpenedRecord:
     """A record of a chain."""

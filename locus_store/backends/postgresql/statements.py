@@ -356,8 +356,6 @@ class FastStatements:
         self.put_lone = {it: self._puts(**make_lone(it)) for it in range(1, LONE_WRITES + 1)}
         """The statements of a single batch, by the number of its writes."""
 
-    # --- what they are given, and what they give
-
     @staticmethod
     def make_key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
         """Return the parameters after the tenant: of a line, or of a version in it."""
@@ -397,8 +395,6 @@ class FastStatements:
             basis=basis,
             writes=_writes(row) if "writes" in row else None,
         )
-
-    # --- the texts
 
     def _filled(self, text: str, *, line: str = "l.line", **more: str) -> str:
         known = {
