@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConnectionFailedError, InvalidArgumentError
+from locus_store.errors import ConnectionFailedError
 from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.stepping import needs_no_loop
@@ -36,6 +37,7 @@ from locus_store.types.logs import (
     make_puts,
     select_log,
     select_logs,
+    select_page,
 )
 from locus_store.types.messages import (
     Cut,
@@ -55,12 +57,6 @@ from locus_store.types.messages import (
 )
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.values.text import fold
-
-Messages: TypeAlias = "list[LoggedMessage]"
-Logs: TypeAlias = "list[LogInfo]"
-Heads: TypeAlias = "list[LogSnapshot]"
-Reads: TypeAlias = "list[LogRead]"
 
 
 class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
@@ -116,15 +112,14 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
 
     async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
         """Return the contents that ``look`` finds, checked; ``[]`` if there is no such log."""
-        found = await self.look(wanted)
-        return [] if found is None else [it.content for it in await self._logged(found)]
+        return [it.content for it in await self._logged(await self.look(wanted))]
 
     @abstractmethod
-    async def find_logs(self, wanted: LogsWanted) -> Logs:
+    async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         """Return the logs of live threads that match, by thread id and namespace."""
 
     @abstractmethod
-    async def find_heads(self, wanted: LogsWanted) -> Reads:
+    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
         """Return the logs of ``find_logs``, in one read.
 
         Each has its newest message, or, with ``wanted.whole``, all its messages in their order.
@@ -303,7 +298,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
 
     async def load(
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
-    ) -> Messages | None:
+    ) -> list[LoggedMessage] | None:
         """Return the messages of a log, oldest first; ``None`` if there is no such log.
 
         Args:
@@ -336,7 +331,12 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         limit: int = 100,
         after: str | None = None,
         search: str | None = None,
-    ) -> Messages:
+        role: str | None = None,
+        metadata_filter: Mapping[str, Any] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
+    ) -> list[LoggedMessage]:
         """Return a page of a log, oldest first; ``[]`` if there is no such log.
 
         Appends change no page that was read: they add to the last one. Pages by ``after`` stay in
@@ -350,29 +350,33 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             after: Id of the last message of the page before.
             search: Only messages whose text has this, without regard to case and accents. ``%`` and
                 ``_`` are characters like others. The text is the one that was given, or else the
-                strings in the content, not its field names. Reads the messages of this log, one
-                after the other.
+                strings in the content, not its field names. Reads the messages of this log that
+                meet the other conditions, one after the other.
+            role: Only messages of this role.
+            metadata_filter: Only messages with such metadata; see
+                ``locus_store.values.filters.Filter``. Reads messages as ``search`` does.
+            since: Only messages that were first appended then or later.
+            until: Only messages that were first appended then or earlier.
+            newest_first: In the opposite order; not with ``after``.
 
         Raises:
             NotFoundError: The log has no message ``after``.
         """
-        check_names(thread_id, namespace)
-        if after is not None:
-            check_text("after", after)
-            if offset:
-                raise InvalidArgumentError("give offset or after, not both")
-        if search is not None and not isinstance(search, str):
-            raise InvalidArgumentError(f"search must be a str, not {search!r}")
-        wanted = LogWanted(
+        wanted = select_page(
+            search,
+            metadata_filter,
             thread_id=thread_id,
             namespace=namespace,
-            offset=check_limit(offset, "offset"),
-            limit=check_limit(limit),
+            offset=offset,
+            limit=limit,
             after=after,
-            needle=None if search is None else fold(search),
+            newest=newest_first,
+            role=role,
+            since=since,
+            until=until,
         )
-        found = await self.look(wanted) if limit else None
-        return [] if found is None else await self._logged(found)
+        messages = await self._logged(await self.look(wanted) if limit else None)
+        return messages[::-1] if newest_first else messages
 
     async def get(
         self, thread_id: str, message_id: str, *, namespace: str = ""
@@ -381,8 +385,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         check_names(thread_id, namespace)
         check_text("message_id", message_id)
         wanted = LogWanted(thread_id=thread_id, namespace=namespace, limit=1, message_id=message_id)
-        found = await self.look(wanted)
-        messages = [] if found is None else await self._logged(found)
+        messages = await self._logged(await self.look(wanted))
         return messages[0] if messages else None
 
     async def info(self, thread_id: str, *, namespace: str = "") -> LogInfo | None:
@@ -400,7 +403,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         user_id: str | None = None,
         limit: int = 100,
         after: LogName | None = None,
-    ) -> Logs:
+    ) -> list[LogInfo]:
         """Return logs with their counts and times, by thread id and namespace.
 
         Args:
@@ -426,7 +429,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         limit: int = 100,
         after: LogName | None = None,
         whole: bool = False,
-    ) -> Heads:
+    ) -> list[LogSnapshot]:
         """Return logs, each with its newest message, or with none if it is empty; see ``logs``.
 
         With ``whole``, each has all its messages, oldest first: many short logs in one read.
@@ -468,8 +471,8 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         backend = getattr(self, "backend", None)
         return get_number(backend, thread_id) if backend is not None else None
 
-    async def _logged(self, *found: LogRead) -> Messages:
-        messages = [it for log in found for it in log.messages]
+    async def _logged(self, *found: LogRead | None) -> list[LoggedMessage]:
+        messages = [it for log in found if log is not None for it in log.messages]
         size = sum(len(it.payload or b"") for it in messages)
         return await run_off_loop(partial(decode_messages, messages, self.max_state_bytes), size)
 

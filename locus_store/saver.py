@@ -68,8 +68,6 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
-    renewals = BackendFacade.finish_renewals
-
     def __init__(
         self,
         backend: StorageBackend,

@@ -14,6 +14,8 @@ from locus_store import HTTPBackend
 from locus_store.backends.http.backend import HTTPMessageLog, HTTPStore
 from locus_store.backends.http.connections import HTTPClient
 from locus_store.types import PendingWrite, VersionsWanted
+from locus_store.types.turns import TurnStep
+from locus_store.versions.sizes import StatusesWanted
 from locus_store.wire import bodies
 from locus_store.wire.calls import CALLS
 
@@ -150,6 +152,7 @@ async def use(backend: Any, store: Any, log: Any, said: str) -> None:
     await log.contents("T0", namespace="N0")
     await log.logs()
     await log.heads()
+    await log.page("T0", namespace="N0", role="tool", metadata_filter={"tag": {"$ne": said}})
     await change(backend, store, log, said)
 
 
@@ -178,12 +181,20 @@ async def read_threads(backend: Any, said: str) -> None:
     await backend.facts_of("T0")
     await backend.find_threads("user_id", "U0", user_id="U0")
     await backend.threads_by_activity("U0")
+    await backend.list_turns("T0")
+    await backend.list_writes("T0", "")
+    await backend.find_statuses(StatusesWanted(limit=9, metadata=("tag", said), user_id="U0"))
 
 
 async def change(backend: Any, store: Any, log: Any, said: str) -> None:
     """Make each change that is not repeated, the least first."""
     archived = await backend.read_thread("T0")
     await backend.renew("T0", FAR)
+    step = TurnStep(
+        thread_id="T4", turn_key="K4", owner="U0", lease_seconds=FAR / 100, entry="reject"
+    )
+    await backend.step_turn(step)
+    await backend.end_turn("T4", "K4")
     await backend.expire()
     await backend.vacuum_report(30)
     await backend.copy_thread("T0", "T2")

@@ -6,12 +6,14 @@ import asyncio
 import json
 import sqlite3
 from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
+import locus_store.versions.audit
 from locus_store import (
     ConflictError,
     IntegrityError,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KINDS = ("sqlite", "postgresql")
 
 
@@ -228,7 +231,7 @@ async def test_calls_are_sealed_beside_them(url: str) -> None:
         await checkpointer.save({}, "t")
     async with audited(url) as checkpointer:
         assert await verify(checkpointer.backend, {}) == Verified(
-            1, 1, 0, (await checkpointer.backend.read_last_seal()).root.hex()
+            1, 1, 0, 0, (await checkpointer.backend.read_last_seal()).root.hex()
         )
 
 
@@ -251,6 +254,30 @@ async def test_a_transaction_that_commits_late_is_in_a_later_seal(database: str)
         assert await backend.seal_entries() == 1
         checked = await verify(backend, {})
         assert (checked.entries, checked.unsealed) == (6, 0)
+    await engine.dispose()
+
+
+async def test_late_transactions_that_fill_more_than_a_seal_are_sealed_whole(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (audit, locus_store.versions.audit):
+        monkeypatch.setattr(module, "MOST_SEALED", 3)
+    engine = create_async_engine(database.replace("postgresql://", "postgresql+asyncpg://"))
+    async with audited(database) as checkpointer:
+        backend = checkpointer.backend
+        await checkpointer.save({}, "first")
+        async with engine.connect() as connection:
+            await connection.begin()
+            for number in range(8):
+                await checkpointer.save({}, f"late {number}", connection=connection)
+            await checkpointer.save({}, "beside them")
+            await backend.seal_entries()
+            await connection.commit()
+        assert await backend.seal_entries() == 8
+        await checkpointer.save({}, "last")
+        await backend.seal_entries()
+        checked = await verify(backend, {})
+        assert (checked.entries, checked.unsealed) == (11, 0)
     await engine.dispose()
 
 
@@ -291,6 +318,7 @@ BREAKS = {
     "UPDATE locus_audit SET who = 'me' WHERE entry = 4": "entry 4 of seal 2 was changed",
     "UPDATE locus_audit SET recorded_at = recorded_at - 1 WHERE entry = 1": "entry 1 .*changed",
     "UPDATE locus_audit SET thread_id = NULL WHERE entry = 4": "entry 4 of seal 2 was changed",
+    "UPDATE locus_audit SET entry = -9 WHERE entry = 9": "entry -9 was inserted",
     "DELETE FROM locus_audit WHERE entry = 5": "entry 5 of seal 2 was deleted",
     "UPDATE locus_audit SET tenant = '/b' WHERE entry = 6": "entry 6 of seal 2 was deleted",
     "UPDATE locus_audit SET entry = 20 WHERE entry = 3": "entry 3 of seal 1 was deleted",
@@ -334,3 +362,58 @@ async def test_only_an_anchor_shows_that_the_end_was_cut_off(file: Path) -> None
         await backend.seal_entries()
         with pytest.raises(IntegrityError, match="seal 2 is another one than its anchor"):
             await verify(backend, anchors)
+
+
+# --- pruning
+
+
+async def test_a_pruned_record_is_verified_as_far_as_it_remains(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MOST_SEALED", 3)
+    async with audited(url) as checkpointer:
+        backend = checkpointer.backend
+        for number in range(8):
+            await checkpointer.save({}, f"{number}")
+            if number % 4 == 3:
+                await backend.seal_entries()
+        assert await backend.find_prunable(EPOCH) == 0
+        for _ in range(2):
+            upto = await backend.find_prunable(datetime.now(UTC) + timedelta(1))
+            await backend.prune_entries(upto)
+            await checkpointer.save({}, "later")
+            await backend.seal_entries()
+            checked = await verify(backend, {})
+            assert checked.pruned > 0
+            assert (checked.entries + checked.pruned, checked.unsealed) == (upto + 2, 0)
+        assert (await rows(backend))[-2:] == [
+            ("worker", "prune_entries", None, "done"),
+            ("worker", "commit", "later", "done"),
+        ]
+
+
+async def test_only_entries_that_the_record_calls_pruned_may_be_missing(file: Path) -> None:
+    async with audited(f"sqlite:///{file}") as checkpointer:
+        backend = checkpointer.backend
+        for number in range(4):
+            await checkpointer.save({}, f"{number}")
+        await backend.seal_entries()
+        assert await backend.prune_entries(2) == 2
+        assert (await verify(backend, {})).pruned == 2
+        kept = await backend.list_entries(0, 9, 9)
+        for statement, told in {
+            "DELETE FROM locus_audit WHERE entry = 3": "entry 3 of seal 1 was deleted",
+            "DELETE FROM locus_audit WHERE method = 'prune_entries'": "entry 1 .* was deleted",
+            "UPDATE locus_audit SET detail = '{\"upto\":4}' WHERE entry = 5": "entry 5 .* changed",
+            "UPDATE locus_audit SET detail = '{\"upto\":[]}' WHERE entry = 5": "but not which",
+        }.items():
+            with closing(sqlite3.connect(file)) as connection, connection:
+                connection.execute("CREATE TABLE kept AS SELECT * FROM locus_audit")
+                connection.execute(statement)
+            with pytest.raises(IntegrityError, match=told):
+                await verify(backend, {})
+            with closing(sqlite3.connect(file)) as connection, connection:
+                connection.execute("DELETE FROM locus_audit")
+                connection.execute("INSERT INTO locus_audit SELECT * FROM kept")
+                connection.execute("DROP TABLE kept")
+        assert await backend.list_entries(0, 9, 9) == kept

@@ -29,7 +29,7 @@ ROOT = {
 }
 MOST_LINES = 500
 LONG_FILES = {
-    "adapters/langgraph/saver.py": 571,
+    "adapters/langgraph/saver.py": 587,
     "adapters/langgraph/store.py": 510,
     "backend.py": 1_045,
     "backends/postgresql/partitions.py": 504,
@@ -38,7 +38,7 @@ LONG_FILES = {
     "checkpointer.py": 640,
     "effects.py": 558,
     "saver.py": 505,
-    "session/checkpointer.py": 505,
+    "session/checkpointer.py": 504,
     "sql/schema/tables.py": 510,
     "sql/threads/repository.py": 512,
     "store.py": 646,
@@ -63,7 +63,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 99_895
+MOST_LINES_OF_ALL = 100_310
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

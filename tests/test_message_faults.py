@@ -111,6 +111,22 @@ class SearchesExactly(InMemoryMessageLog):
         return LogRead(found.info, some)
 
 
+@caught_by("test_pages_are_filtered_by_role_metadata_and_time")
+class FiltersEachPageByItself(InMemoryMessageLog):
+    async def look(self, wanted):
+        names = ("role", "since", "until", "metadata_filter", "needle")
+        found = await super().look(replace(wanted, **dict.fromkeys(names)))
+        if found is None:
+            return None
+        return LogRead(found.info, [it for it in found.messages if wanted.takes(it, 10**6)])
+
+
+@caught_by("test_pages_of_the_newest_first_are_those_from_the_end")
+class GivesTheLastPageEachTime(InMemoryMessageLog):
+    async def look(self, wanted):
+        return await super().look(replace(wanted, offset=0) if wanted.newest else wanted)
+
+
 @caught_by("test_an_append_to_several_logs_is_one_change")
 class ChangesOneLogAfterTheOther(InMemoryMessageLog):
     async def change(self, change):

@@ -27,6 +27,7 @@ from locus_store.backends.documents.objects import (
 )
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
+from locus_store.versions.sizes import StatusesWanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -175,6 +176,24 @@ async def test_a_writer_that_dies_leaves_the_old_thread_or_the_new_one(
     states = [await shelf_backend(shelf).load("t", it.checkpoint_id) for it in await history(shelf)]
     assert next(it["n"] for it in states) == there
     assert segments(shelf) == named(shelf)
+
+
+@pytest.mark.anyio
+async def test_a_list_has_the_sizes_of_versions_in_segments_without_reading_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shelf = Shelf()
+    with monkeypatch.context() as patch:
+        patch.setattr(segmented, "TAIL_BYTES", 1)
+        for n in range(6):
+            await shelf_backend(shelf).write_state("t", {"n": n, "text": str(n) * 500})
+            await shelf_backend(shelf).write_state("t", {"n": n}, namespace="sub")
+    await shelf_backend(shelf).write_state("t", {"n": 7})
+    assert len(segments(shelf)) > 1
+    for it in segments(shelf):
+        shelf.stored.pop(next(name for name in shelf.stored if name.endswith(it)))
+    [found] = await shelf_backend(shelf).find_statuses(StatusesWanted(limit=9))
+    assert 300 < (found.stored_bytes or 0) < 10_000
 
 
 async def history(shelf: Shelf) -> list[Any]:

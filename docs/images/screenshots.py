@@ -8,6 +8,7 @@ thread of docs/inspector.md; with a folder, also each page in light, dark, on a 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import runpy
 import sys
@@ -34,10 +35,12 @@ PAGES: Final = {
     "timeline": "timeline?thread=trip",
     "bisect": "bisect?thread=trip&path=city",
     "writes": "writes?thread=trip",
-    "messages": "messages?thread=trip",
+    "messages": "messages?thread=chat&q=bern&sort=newest",
     "rewind": "rewind?thread=trip&version=ask",
     "report": "report?thread=trip",
     "store": "store",
+    "items": 'items?segments=["memory","alex"]',
+    "item": 'item?segments=["memory","alex"]&key=fact-7',
 }
 FORMS: Final = {
     "light": {"viewport": {"width": 1440, "height": 900}},
@@ -56,6 +59,24 @@ def fill(folder: Path) -> None:
     with chdir(folder):
         Path("trip.py").write_text(found[1], "utf-8")
         runpy.run_path("trip.py", run_name="__main__")
+
+
+async def add_others(storage: Any) -> None:
+    """Save a chat and items of the store, for the pages that the thread does not have."""
+    from locus_store import NewMessage  # noqa: PLC0415
+
+    said = ["Which rooms in **Bern** are free?", "Two:\n\n- `Alpina`, 90 francs\n- `Bristol`"]
+    messages = [
+        NewMessage(said[n % 2], ("user", "assistant")[n % 2], metadata={"user_id": "alex"})
+        for n in range(60)
+    ]
+    await storage.messages().append("chat", messages, user_id="alex")
+    for n in range(30):
+        value, ttl_seconds = {"text": f"Alex likes trains, {n}"}, None if n % 7 else 3_600
+        about = {"source": "chat"}
+        await storage.store().put(
+            ("memory", "alex"), f"fact-{n}", value, about, ttl_seconds=ttl_seconds
+        )
 
 
 async def shoot(chromium: Any, site: Any, folder: Path | None) -> None:
@@ -78,7 +99,7 @@ def main() -> None:
     sys.path[:0] = [str(TESTS), str(TESTS / "inspector")]
     from browsers import Chromium, Site, executable  # noqa: PLC0415  (of the tests)
 
-    from locus_store import InMemoryStore, SQLiteBackend  # noqa: PLC0415
+    from locus_store import open_storage  # noqa: PLC0415
 
     path = executable()
     if path is None:
@@ -88,8 +109,9 @@ def main() -> None:
         target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder))
-        backend = SQLiteBackend(Path(folder) / "agents.db")
-        site = Site(backend, InMemoryStore(), allow_write=True)
+        storage = open_storage(f"sqlite:///{folder}/agents.db")
+        asyncio.run(add_others(storage))
+        site = Site(storage.backend, storage.store(), allow_write=True)
         chromium = Chromium(path)
         try:
             chromium.run(shoot(chromium, site, target))

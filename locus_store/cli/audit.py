@@ -76,14 +76,15 @@ def verify(
     """Compare all entries with their seals, and the seals with their anchors; name the first break.
 
     Without anchors, a cut-off end cannot be found. --json: [{tenant, entries, seals, unsealed,
-    root, problem}].
+    pruned, root, problem}].
     """
     if (file is None) != (public_key is None):
         raise InvalidArgumentError("pass an export and its --public-key, or neither")
     if file is not None:
         files = importlib.import_module("locus_store.transfer.audit")
         log = files.FileLog(file, public_key)
-        found = [run(_verify(log, log.about["tenant"], log.about["store"], anchors))]
+        known = run(_read_anchors(anchors, log.about["store"]))
+        found = [run(_verify(log, log.about["tenant"], known))]
     else:
         found = at.ask(lambda backend, tenants: _verify_all(backend, tenants, anchors))
     if at.as_json:
@@ -101,58 +102,92 @@ def _print(check: dict[str, Any]) -> None:
         note(about + check["problem"])
         return
     calls, seals = format_count(check["entries"], "call"), format_count(check["seals"], "seal")
-    print_line(f"{about}{calls} in {seals}, {check['unsealed']:,} not sealed yet")
+    pruned = f", {check['pruned']:,} pruned" if check["pruned"] else ""
+    print_line(f"{about}{calls} in {seals}, {check['unsealed']:,} not sealed yet{pruned}")
 
 
 async def _verify_all(
     backend: Any, tenants: list[str], anchors: str | None
 ) -> list[dict[str, Any]]:
-    store, names = backend.store_id, dict.fromkeys(tenants)
-    if anchors is not None:
-        files = importlib.import_module("locus_store.transfer.audit")
-        names |= {it.tenant: None for it in await files.read_anchors(anchors, store)}
-    found = [await _verify(backend.for_tenant(it), it, store, anchors) for it in names]
-    return [it for it in found if it["problem"] or it["entries"] or it["unsealed"]]
+    known = await _read_anchors(anchors, backend.store_id)
+    names = dict.fromkeys([*tenants, *(it.tenant for it in known)])
+    found = [await _verify(backend.for_tenant(it), it, known) for it in names]
+    return [it for it in found if it["problem"] or it["entries"] or it["unsealed"] or it["pruned"]]
 
 
-async def _verify(log: AuditLog, tenant: str, store: str, anchors: str | None) -> dict[str, Any]:
+async def _read_anchors(anchors: str | None, store: str) -> list[Any]:
     files = importlib.import_module("locus_store.transfer.audit")
-    known = await files.read_anchors(anchors, store) if anchors is not None else ()
-    roots = {it.number: it.root for it in known if it.tenant == tenant}
+    return await files.read_anchors(anchors, store) if anchors is not None else []
+
+
+async def _verify(log: AuditLog, tenant: str, anchors: list[Any]) -> dict[str, Any]:
+    files = importlib.import_module("locus_store.transfer.audit")
     rules = importlib.import_module("locus_store.versions.audit")
     try:
-        checked: Verified = await rules.verify(log, roots)
+        checked: Verified = await rules.verify(log, files.select_roots(anchors, tenant))
     except IntegrityError as exc:
         return {"tenant": tenant, "problem": str(exc)}
     return {"tenant": tenant, **checked._asdict(), "problem": None}
 
 
+File = Annotated[Path, typer.Argument(help="Is written, or replaced.")]
+Key = Annotated[Path, typer.Option(help="An Ed25519 private key in PEM, without password.")]
+
+
 @add_command(audit)
-def export(
-    file: Annotated[Path, typer.Argument(help="Is written, or replaced.")],
-    *,
-    key: Annotated[Path, typer.Option(help="An Ed25519 private key in PEM, without password.")],
-    at: OneTenant,
-) -> None:
+def export(file: File, *, key: Key, at: OneTenant) -> None:
     """Write the record of a tenant as JSON Lines, signed at the end; 'audit verify FILE' checks it.
 
     'openssl genpkey -algorithm ed25519 -out key.pem' makes a key.
     """
-    files = importlib.import_module("locus_store.transfer.audit")
 
     async def exported() -> int:
         async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
             log = _require_audit(backend)
             await log.open()
-            about = {"tenant": log.tenant, "store": log.store_id}
-            about["exported_at"] = datetime.now(UTC).isoformat(timespec="seconds")
-            part = file.with_name(f"{file.name}.part")
-            with part.open("wb") as lines:
-                count: int = await files.export(log, about, key, lines)
-            part.replace(file)
-            return count
+            return await _export(log, file, key)
 
     print_line(f"{format_count(run(exported()), 'call')} exported")
+
+
+async def _export(log: Any, file: Path, key: Path) -> int:
+    files = importlib.import_module("locus_store.transfer.audit")
+    about = {"tenant": log.tenant, "store": log.store_id}
+    about["exported_at"] = datetime.now(UTC).isoformat(timespec="seconds")
+    part = file.with_name(f"{file.name}.part")
+    with part.open("wb") as lines:
+        count: int = await files.export(log, about, key, lines)
+    part.replace(file)
+    return count
+
+
+@add_command(audit)
+def prune(
+    file: File,
+    *,
+    key: Key,
+    before: Annotated[datetime, typer.Option(help="A time in UTC.", formats=["%Y-%m-%d"])],
+    at: OneTenant,
+) -> None:
+    """Export the record of a tenant, then delete the calls that were sealed before a day.
+
+    The seals stay, so that what remains can be verified. A record with a break is not pruned.
+    """
+
+    async def pruned() -> int:
+        async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
+            log = _require_audit(backend)
+            await log.open()
+            if problem := (await _verify(log, log.tenant, []))["problem"]:
+                raise IntegrityError(f"nothing was pruned: {problem}")
+            upto = await log.find_prunable(before.replace(tzinfo=UTC))
+            if not upto:
+                return 0
+            await _export(log, file, key)
+            count: int = await log.prune_entries(upto)
+            return count
+
+    print_line(f"{format_count(run(pruned()), 'call')} pruned")
 
 
 @add_command(audit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -55,13 +55,14 @@ def format_time(time: datetime) -> str:
 
 
 def format_age(time: datetime) -> str:
-    """Return how long ago a time was, for people; of older ones the date."""
+    """Return how long ago a time was, or how far ahead it is; of distant ones the date."""
     seconds = (datetime.now(UTC) - time).total_seconds()
-    if seconds < _MINUTE:
-        return "just now"
+    if abs(seconds) < _MINUTE:
+        return "just now" if seconds > 0 else "in a minute"
     for name, length, most in _AGES:
-        if seconds < most:
-            return f"{int(seconds // length)} {name} ago"
+        if abs(seconds) < most:
+            amount = f"{int(abs(seconds) // length)} {name}"
+            return f"{amount} ago" if seconds > 0 else f"in {amount}"
     return f"{time.astimezone(UTC):%Y-%m-%d}"
 
 
@@ -147,19 +148,9 @@ def encode_compact(value: Any) -> str:
     return encode(value).decode()
 
 
-def _lines(rows: list[Any]) -> list[_Drawn]:
-    """Return the lines between the rows of the timeline."""
-    versions = [it["version"] for it in rows]
-    return _drawn((it.checkpoint_id, it.parent_id) for it in versions)
-
-
 def _field(value: str | None, name: str) -> str:
     """Return the name of a field that is filled with a value."""
     return f"{ESCAPED}{name}" if value and has_hidden(value) else name
-
-
-def _largest(sizes: list[int]) -> int:
-    return max(sizes, default=0)
 
 
 def _bar(size: int, largest: int) -> int:
@@ -190,10 +181,10 @@ class _Drawn:
     width: int
 
 
-def _drawn(versions: Iterable[tuple[str, str | None]]) -> list[_Drawn]:
-    """Return the lines of versions, newest first, by their ids and the ids of their parents."""
-    columns: list[str | None] = []
-    return [_row(columns, *it) for it in versions]
+def _lines(rows: list[Any]) -> list[_Drawn]:
+    """Return the lines between the rows of versions, newest first."""
+    versions, columns = [it["version"] for it in rows], list[str | None]()
+    return [_row(columns, it.checkpoint_id, it.parent_id) for it in versions]
 
 
 def _row(columns: list[str | None], version_id: str, parent_id: str | None) -> _Drawn:
@@ -262,7 +253,6 @@ def _environment() -> Environment:
         "typed": encode_typed,
         "field": _field,
         "lines": _lines,
-        "largest": _largest,
         "bar": _bar,
         "ago": format_age,
         "hits": split_hits,
@@ -298,9 +288,9 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     return Response(template.render(values), answer.status, SECURITY, HTML)
 
 
-def _current(template: str, page: str) -> str:
-    """Return the attribute of the link to the page that is shown."""
-    return Markup(' aria-current="page"') if page == template else ""
+def _current(template: str, *pages: str) -> str:
+    """Return the attribute of the link to pages, if one of them is shown."""
+    return Markup(' aria-current="page"') if template in pages else ""
 
 
 def _download(answer: Download) -> dict[str, str]:

@@ -41,7 +41,6 @@ from locus_store.service.exchange import (
 from locus_store.service.openapi import make_document
 from locus_store.store import BaseStore
 from locus_store.types.tenants import ForTenants
-from locus_store.types.thread_info import DescribesThreads
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import BY_PATH, SERVICE, VERSION, Description, WireCall
 
@@ -70,8 +69,8 @@ class Parts:
             raise UnsupportedError(f"this service has no part {call.part!r}")
         if issubclass(call.contract, StorageBackend):
             return needs(found, call.contract)
-        if call.contract is DescribesThreads and not isinstance(found, DescribesThreads):
-            raise UnsupportedError("the storage of this service keeps no facts of threads")
+        if not isinstance(found, call.contract):
+            raise UnsupportedError(f"the storage of this service has no {call.name!r}")
         return found
 
     def for_tenant(self, tenant: str) -> Parts:

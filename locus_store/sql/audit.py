@@ -10,12 +10,14 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import orjson
 import sqlalchemy as sa
 
 from locus_store.errors import (
@@ -34,10 +36,19 @@ from locus_store.types.acting import get_actor
 from locus_store.types.arguments import check_text
 from locus_store.types.items import Change
 from locus_store.types.messages import LogChanged
-from locus_store.versions.audit import LAST, MOST_SEALED, AuditEntry, Seal, Window, make_leaves
+from locus_store.versions.audit import (
+    LAST,
+    MOST_SEALED,
+    PRUNED,
+    AuditEntry,
+    Seal,
+    Window,
+    make_leaves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from datetime import datetime
 
     from sqlalchemy.engine import Connection
 
@@ -134,7 +145,13 @@ def _has_changed(result: object) -> bool:
 
 def _dump(detail: Mapping[str, Any]) -> str | None:
     """Return ids and counts as JSON in ASCII."""
-    return _encode(detail) if detail else None
+    if not detail:
+        return None
+    with suppress(TypeError):  # half of a UTF-16 pair, or a number of more than 64 bits
+        found = orjson.dumps(detail)
+        if found.isascii():
+            return found.decode()
+    return _encode(detail)
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
@@ -283,8 +300,7 @@ class SqlAudit:
 
     def make_call(self, method: str, thread_id: str | None, detail: dict[str, Any]) -> RecordedCall:
         """Return a call by the one who acts now."""
-        audit = self._database.audit
-        assert audit is not None  # noqa: S101  (calls are recorded)
+        audit = self._database.audit or Audit("locus-store", has_reads=False)
         return RecordedCall(audit, get_actor() or audit.who, method, thread_id, detail)
 
     async def record_alone(self, call: RecordedCall, result: str) -> None:
@@ -340,6 +356,22 @@ class SqlAudit:
                 is_full = len(entries) == MOST_SEALED
         return sealed
 
+    async def find_prunable(self, before: datetime) -> int:
+        """Return the last entry such that seals made before a time have all up to it; 0: none."""
+        return await self._query(lambda it: _find_prunable(it, before), self._runner)
+
+    async def prune_entries(self, upto: int) -> int:
+        """Delete the entries up to one of ``find_prunable``; return how many those were.
+
+        The seals stay. An entry says so first, so that an interrupted run may be repeated.
+        """
+        await self.record_alone(self.make_call(PRUNED, None, {"upto": upto}), DONE)
+        await self.seal_entries()
+        count = 0
+        while deleted := await self._write(lambda it: _delete_entries(it, upto)):
+            count += deleted
+        return count
+
     async def list_seals(self, after: int, limit: int) -> list[Seal]:
         """See ``AuditLog``, also for the following method."""
         return await self._query(lambda it: _list_seals(it, after, limit), self._runner)
@@ -370,16 +402,16 @@ def _list_seals(repository: Repository, after: int, limit: int) -> list[Seal]:
     return [Seal(**row._mapping) for row in rows]  # noqa: SLF001  (of the interface)
 
 
-def _read_last_seal(repository: Repository) -> Seal | None:
-    query = _select_seals(repository).order_by(repository.tables.seals.c.number.desc())
+def _read_last_seal(repository: Repository, below: int = LAST) -> Seal | None:
+    number = repository.tables.seals.c.number
+    query = _select_seals(repository).where(number < below).order_by(number.desc())
     row = repository.connection.execute(query.limit(1)).first()
     return None if row is None else Seal(**row._mapping)  # noqa: SLF001  (of the interface)
 
 
 def _select_seals(repository: Repository) -> sa.Select[Any]:
     c = repository.tables.seals.c
-    fields = (it.label(it.key) for it in c)
-    return sa.select(*fields).where(c.tenant == repository.scope.tenant)
+    return sa.select(*(it.label(it.key) for it in c)).where(c.tenant == repository.scope.tenant)
 
 
 def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
@@ -387,10 +419,29 @@ def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> 
     query = sa.select(*(c[name] for name in AuditEntry._fields)).where(
         c.tenant == repository.scope.tenant, c.entry > after, c.entry <= upto
     )
-    return [
-        AuditEntry(*row)
-        for row in repository.connection.execute(query.order_by(c.entry).limit(limit))
-    ]
+    rows = repository.connection.execute(query.order_by(c.entry).limit(limit))
+    return [AuditEntry(*row) for row in rows]
+
+
+def _find_prunable(repository: Repository, before: datetime) -> int:
+    c, tenant = repository.tables.seals.c, repository.scope.tenant
+    kept = sa.select(sa.func.min(c.number)).where(c.tenant == tenant, c.sealed_at >= before)
+    first = repository.connection.execute(kept).scalar() or LAST
+    if (last := _read_last_seal(repository, first)) is None:
+        return 0
+    # What a seal before that one lacks has ended by then, and it has all of it.
+    whole = c.tenant == tenant, c.number <= last.number, c.newest <= last.oldest
+    upto = repository.connection.execute(sa.select(sa.func.max(c.highest)).where(*whole)).scalar()
+    return upto if upto and _list_entries(repository, 0, upto, 1) else 0
+
+
+def _delete_entries(repository: Repository, upto: int) -> int:
+    """Delete the first entries up to one; return how many those were."""
+    found = _list_entries(repository, 0, upto, MOST_SEALED)
+    table, end = repository.tables.audit, found[-1].entry if found else 0
+    mine = table.c.tenant == repository.scope.tenant, table.c.entry <= end
+    repository.connection.execute(table.delete().where(*mine))
+    return len(found)
 
 
 def find_unsealed(repository: Repository) -> tuple[Seal | None, int, list[AuditEntry]] | None:
@@ -399,11 +450,14 @@ def find_unsealed(repository: Repository) -> tuple[Seal | None, int, list[AuditE
     window = _read_window(repository)
     found: list[AuditEntry] = []
     after = window.floor
-    while len(found) < MOST_SEALED and (
+    while len(found) <= MOST_SEALED and (
         page := _list_entries(repository, after, LAST, MOST_SEALED)
     ):
         found += [one for one in page if not window.has(one.entry)]
         after = page[-1].entry
+    rest = found[MOST_SEALED:]
+    if rest and window.last and rest[0].entry <= window.last.highest:
+        oldest = window.last.oldest  # these are late for the next seal, too
     return (window.last, oldest, found[:MOST_SEALED]) if found else None
 
 
@@ -416,9 +470,8 @@ def _read_window(repository: Repository) -> Window:
         )
         first = repository.connection.execute(ended).scalar() or 1
         while window.last is None or window.last.number < last.number:
-            for seal in _list_seals(
-                repository, window.last.number if window.last else first - 1, 1
-            ):
+            after = window.last.number if window.last else first - 1
+            for seal in _list_seals(repository, after, 1):
                 window.add(seal)
     return window
 
@@ -441,9 +494,7 @@ def put_seal(
         newest=repository.read_own_transaction(),
         leaves=leaves,
     )
+    seal = replace(seal, root=seal.compute_root(before))
     values = {name: getattr(seal, name) for name in c.keys()}  # noqa: SIM118  (no dict)
-    root = seal.compute_root(before)
-    repository.connection.execute(
-        repository.tables.seals.insert().values(**values | {"root": root})
-    )
+    repository.connection.execute(repository.tables.seals.insert().values(**values))
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -51,21 +51,23 @@ LAST_CHARACTER: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 
 
+_CONDITIONS: Final = ("after", "message_id", "role", "since", "until")
+
+
 class PageShape(NamedTuple):
     """The form of the statement that reads a page; the values are its parameters."""
 
     is_newest: bool
     is_limited: bool
-    has_after: bool
-    has_id: bool
+    given: frozenset[str]
+    """The conditions that are not ``None``."""
 
     @classmethod
     def make(cls, wanted: LogWanted) -> PageShape:
         """Return the form of a read."""
         is_limited = wanted.limit is not None or wanted.offset > 0
-        return cls(
-            wanted.newest, is_limited, wanted.after is not None, wanted.message_id is not None
-        )
+        given = (name for name in _CONDITIONS if getattr(wanted, name) is not None)
+        return cls(wanted.newest, is_limited, frozenset(given))
 
 
 def look(it: Reads, wanted: LogWanted) -> LogRead | None:
@@ -87,7 +89,7 @@ def _compiled(sql: Statements, shape: PageShape) -> Compiled:
     t, page = sql.tables, _page(sql.tables, shape).subquery("page")
     query = _log(t).add_columns(*(page.c[name] for name in MESSAGE[1:]))
     joined = query.outerjoin(page, page.c.thread == t.logs.c.thread)
-    if shape.has_after:
+    if "after" in shape.given:
         joined = joined.add_columns(_place(t).label("place"))
     return Compiled(joined.order_by(page.c.sequence), sql.dialect)
 
@@ -125,9 +127,8 @@ def search(it: Reads, wanted: LogWanted) -> LogRead | None:
         return None
     scanned = _scanned(it, wanted)
     found = (message for message in scanned if wanted.takes(message, it.max_state_bytes))
-    end = None if wanted.limit is None else wanted.offset + wanted.limit
     info = _info(wanted.thread_id, wanted.namespace, *rows[0])
-    return LogRead(info, [*islice(found, wanted.offset, end)])
+    return LogRead(info, wanted.cut_page(found))
 
 
 def _scanned(it: Reads, wanted: LogWanted) -> Iterator[ArchivedMessage]:
@@ -144,8 +145,7 @@ def _values(it: Reads, wanted: LogWanted) -> dict[str, Any]:
         "tenant": it.scope.tenant,
         "thread_id": wanted.thread_id,
         "namespace": wanted.namespace,
-        "message_id": wanted.message_id,
-        "after": wanted.after,
+        **{name: getattr(wanted, name) for name in _CONDITIONS},
         "limit": MAX_COUNT if wanted.limit is None else wanted.limit,
         "offset": wanted.offset,
     }
@@ -166,9 +166,14 @@ def _messages(t: Tables, shape: PageShape) -> sa.Select[Any]:
     thread = sa.select(t.threads.c.thread).where(*_is_thread(t)).scalar_subquery()
     query = sa.select(c.thread, *(c[name] for name in MESSAGE[1:]))
     query = query.where(c.thread == thread, c.namespace == bind("namespace"))
-    if shape.has_id:
-        query = query.where(c.message_id == bind("message_id"))
-    return query.where(c.sequence > _place(t)) if shape.has_after else query
+    conditions = {
+        "after": lambda: c.sequence > _place(t),
+        "message_id": lambda: c.message_id == bind("message_id"),
+        "role": lambda: c.role == bind("role"),
+        "since": lambda: c.created_at >= bind("since"),
+        "until": lambda: c.created_at <= bind("until"),
+    }
+    return query.where(*(conditions[name]() for name in sorted(shape.given)))
 
 
 def _place(t: Tables) -> sa.ScalarSelect[int]:

@@ -19,7 +19,7 @@ from locus_store.testing.kit import (
     needs_several_threads,
     new,
 )
-from locus_store.types.messages import KeptMessages, NewMessage
+from locus_store.types.messages import ROLE, KeptMessages, NewMessage
 
 
 class Paging(MessageLogKit):
@@ -116,6 +116,37 @@ class Paging(MessageLogKit):
         assert await log.page("t", search="content") == []
         bad = (1, b"a", ["a"])
         await expect_refusals(InvalidArgumentError, bad, lambda it: log.page("t", search=it))
+
+    async def test_pages_are_filtered_by_role_metadata_and_time(self, log: Any) -> None:
+        for number in range(6):
+            puts = [NewMessage(number, "user" if number % 2 else "tool", metadata={"n": number})]
+            await log.append("t", puts, metadata={"user_id": "a"})
+        times = [it.created_at for it in await log.page("t")]  # some may be equal
+        same = [at for at, time in enumerate(times) if time == times[1]]
+        assert contents(await log.page("t", since=times[1], until=times[1])) == same
+        assert contents(await log.page("t", role="user")) == [1, 3, 5]
+        later = [at for at, time in enumerate(times) if at % 2 and time >= times[2]]
+        some = {"since": times[2], "role": "user"}
+        assert contents(await log.page("t", **some)) == later
+        assert contents(await log.page("t", **some, search="")) == later
+        above = {"n": {"$gte": 2}, "user_id": "a"}
+        assert contents(await log.page("t", metadata_filter=above, offset=1, limit=2)) == [3, 4]
+        assert contents(await log.page("t", metadata_filter=above, role="tool")) == [2, 4]
+        for none in ({"role": "User"}, {"metadata_filter": {"user_id": "b"}}):
+            assert await log.page("t", **none) == []
+        bad: list[dict[str, Any]] = [{"role": ""}, {"since": times[0].replace(tzinfo=None)}]
+        bad += [{"until": 1}, {"metadata_filter": {"n": {"$no": 1}}}]
+        bad += [{"newest_first": True, "after": "m"}]
+        await expect_refusals(InvalidArgumentError, bad, lambda wrong: log.page("t", **wrong))
+
+    async def test_pages_of_the_newest_first_are_those_from_the_end(self, log: Any) -> None:
+        await log.append("t", new(*range(25)))
+        for more in ({}, {"search": ""}, {"role": ROLE}):
+            found = [
+                contents(await log.page("t", offset=start, limit=10, newest_first=True, **more))
+                for start in (0, 10, 20, 30)
+            ]
+            assert found == [[*range(24, 14, -1)], [*range(14, 4, -1)], [*range(4, -1, -1)], []]
 
     async def test_pages_of_a_search_give_each_hit_once(self, log: Any) -> None:
         await log.append("t", [NewMessage(f"{'odd' if n % 2 else 'even'} {n}") for n in range(40)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
@@ -17,7 +18,7 @@ from locus_store.backend import (
     TakesTurns,
     needs,
 )
-from locus_store.errors import IntegrityError
+from locus_store.errors import IntegrityError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
@@ -277,8 +278,8 @@ async def list_statuses(
 ) -> list[ThreadStatus]:
     """Return the threads that meet the conditions, the most recently active first.
 
-    SQL databases find them by one statement, and documents in one pass. Another backend is asked
-    for each thread, and of its last ``LOOKED_AT`` threads only.
+    SQL databases find them by one statement, documents in one pass, and a service of them in one
+    request. Another backend is asked for each thread, and of its last ``LOOKED_AT`` threads only.
 
     Args:
         backend: The storage.
@@ -286,10 +287,11 @@ async def list_statuses(
         criteria: The conditions.
 
     Raises:
-        InvalidArgumentError, NotFoundError: There is no place ``criteria.after``.
+        InvalidArgumentError, NotFoundError: There is no place ``criteria.place``.
     """
     if isinstance(backend, ListsStatuses):
-        return await backend.find_statuses(criteria)
+        with suppress(UnsupportedError):  # a service over another backend
+            return await backend.find_statuses(criteria)
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def read(thread_id: str, active_at: datetime | None = None) -> ThreadStatus:
@@ -300,7 +302,7 @@ async def list_statuses(
         named = await asyncio.gather(*map(read, criteria.thread_ids))
         return [it for it in named if criteria.takes(it)][: criteria.limit]
     found: list[ThreadStatus] = []
-    lists, after = needs(backend, ListsThreads), criteria.after
+    lists, after = needs(backend, ListsThreads), criteria.place
     for _ in range(0, LOOKED_AT, PAGE):
         page = await lists.recent(PAGE, criteria.pattern, after=after)
         read_page = await asyncio.gather(*(read(it.thread_id, it.active_at) for it in page))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 from hashlib import sha256
@@ -116,7 +117,8 @@ class FileLog:
 
     async def list_seals(self, after: int, limit: int) -> list[Seal]:
         """See ``AuditLog``, also for the following method."""
-        return [it for it in self._seals[after:] if it.number > after][:limit]
+        first = bisect_right(self._seals, after, key=lambda it: it.number)
+        return self._seals[first : first + limit]
 
     async def list_entries(self, after: int, upto: int, limit: int) -> list[AuditEntry]:
         first, end = bisect_right(self._numbers, after), bisect_right(self._numbers, upto)
@@ -176,7 +178,8 @@ async def write_anchors(anchors: list[Anchor], target: str | None, command: str 
     if target is not None and "://" in target:
         async with open_store(target) as store:
             for anchor in anchors:
-                key = f"{anchor.tenant}/{anchor.number:0{_DIGITS}}"
+                # The root is in the key, so that a record that is written again replaces no anchor.
+                key = f"{anchor.tenant}/{anchor.number:0{_DIGITS}}/{anchor.root}"
                 await store.put((ANCHORS, anchor.store), key, anchor._asdict())
 
 
@@ -185,8 +188,8 @@ def _run(command: str, lines: str) -> None:
 
 
 def _append(path: Path, lines: str) -> None:
-    with path.open("a", encoding="ascii") as file:
-        file.write(lines)
+    with path.open("ab", buffering=len(lines) + 2) as file:  # one write: others append, too
+        file.write(lines.encode())
 
 
 async def read_anchors(target: str, store_id: str) -> list[Anchor]:
@@ -209,6 +212,24 @@ async def read_anchors(target: str, store_id: str) -> list[Anchor]:
             f"{target} has no anchor of this database ({store_id}); was it replaced, or emptied?"
         )
     return found
+
+
+def select_roots(anchors: Iterable[Anchor], tenant: str) -> dict[int, str]:
+    """Return the roots of a tenant's anchors by the numbers of their seals.
+
+    Raises:
+        IntegrityError: Two anchors of one seal have different roots.
+    """
+    roots: dict[int, str] = {}
+    for anchor in anchors:
+        if anchor.tenant != tenant:
+            continue
+        if roots.setdefault(anchor.number, anchor.root) != anchor.root:
+            raise IntegrityError(
+                f"seal {anchor.number} has anchors with different roots: the audit was cut off"
+                " before it, and continued"
+            )
+    return roots
 
 
 async def _list_stored(url: str, namespace: tuple[str, ...]) -> list[Anchor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from fnmatch import translate
 from pathlib import Path
 from typing import Any, get_args
@@ -119,6 +120,16 @@ def check_scan(limit: object, after: object) -> None:
     check_limit(limit)
     if after is not None:
         check_text("after", after)
+
+
+def check_time(name: str, value: object) -> None:
+    """Refuse a time without a time zone.
+
+    Raises:
+        InvalidArgumentError: It is neither ``None`` nor an aware ``datetime``.
+    """
+    if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
+        raise InvalidArgumentError(f"{name} must be a datetime with a time zone, not {value!r}")
 
 
 def check_days(days: object) -> float:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from locus_store.errors import IntegrityError
+from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.types.arguments import (
     check_limit,
     check_list,
     check_names,
     check_text,
+    check_time,
     check_user,
     copy_json_object,
 )
@@ -33,7 +34,9 @@ from locus_store.types.messages import (
     require_digest,
 )
 from locus_store.values.encoding import digest, encode, unpack_verified
+from locus_store.values.filters import Filter
 from locus_store.values.surrogates import decode_restored
+from locus_store.values.text import fold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,34 @@ def select_log(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
     limit = None if newest is None else check_limit(newest, "newest")
     is_newest = newest is not None
     return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=is_newest)
+
+
+def select_page(search: object, metadata_filter: Any, **given: Any) -> LogWanted:
+    """Return the criteria of a page of a log; ``given`` are fields of ``LogWanted``.
+
+    Raises:
+        InvalidArgumentError: One is not valid.
+    """
+    if search is not None and not isinstance(search, str):
+        raise InvalidArgumentError(f"search must be a str, not {search!r}")
+    wanted = LogWanted(
+        **given,
+        metadata_filter=None if metadata_filter is None else Filter(metadata_filter),
+        needle=None if search is None else fold(search),
+    )
+    check_names(wanted.thread_id, wanted.namespace)
+    if wanted.after is not None:
+        check_text("after", wanted.after)
+        if wanted.offset or wanted.newest:
+            other = "offset" if wanted.offset else "newest_first"
+            raise InvalidArgumentError(f"give {other} or after, not both")
+    if wanted.role is not None:
+        check_text("role", wanted.role)
+    check_time("since", wanted.since)
+    check_time("until", wanted.until)
+    check_limit(wanted.offset, "offset")
+    check_limit(wanted.limit)
+    return wanted
 
 
 def select_logs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -21,6 +22,7 @@ from locus_store.types.arguments import check_names, check_text, copy_json_objec
 from locus_store.types.records import ArchivedMessage
 from locus_store.values.canonical import canonicalize, encode_canonical_json
 from locus_store.values.encoding import digest, encode, join_frames, pack_frame, require_size
+from locus_store.values.filters import Filter
 from locus_store.values.frames import collect_text
 from locus_store.values.sealing import SEALED_BYTES, is_sealed_by_client
 from locus_store.values.surrogates import decode_restored, escape, restore
@@ -211,7 +213,8 @@ class LogWanted:
     limit: int | None = None
     offset: int = 0
     newest: bool = False
-    """The last ``limit`` messages, in their order, instead of the first."""
+    """The last ``limit`` messages, in their order, instead of the first; without the last
+    ``offset`` ones."""
 
     after: str | None = None
     """Only what comes after the message with this id."""
@@ -219,18 +222,41 @@ class LogWanted:
     message_id: str | None = None
     """Only the message with this id."""
 
+    role: str | None = None
+    """Only messages of this role."""
+
+    since: datetime | None = None
+    """Only messages that were first appended at this time or later."""
+
+    until: datetime | None = None
+    """Only messages that were first appended at this time or earlier."""
+
+    metadata_filter: Filter | None = None
+    """Only messages whose metadata it takes."""
+
     needle: str | None = None
     """Only messages whose text has it, both folded."""
 
+    @property
+    def reads_content(self) -> bool:
+        """Return whether a condition needs the text or the metadata of each message."""
+        return self.needle is not None or self.metadata_filter is not None
+
     def takes(self, message: ArchivedMessage, max_bytes: int) -> bool:
-        """Return whether a message matches the search: the reference for every backend."""
-        return self.needle is None or self.needle in fold(get_search_text(message, max_bytes))
+        """Return whether a message meets the conditions: the reference for every backend."""
+        return (
+            self.role in {None, message.role}
+            and (self.since is None or message.created_at >= self.since)
+            and (self.until is None or message.created_at <= self.until)
+            and (self.metadata_filter is None or self.metadata_filter.takes(message.metadata))
+            and (self.needle is None or self.needle in fold(get_search_text(message, max_bytes)))
+        )
 
     def cut_page(self, messages: Iterable[ArchivedMessage]) -> list[ArchivedMessage]:
         """Return those of the messages that match which are on the page."""
         if self.newest and self.limit is not None:
-            found = [*messages]
-            return found[max(0, len(found) - self.limit) :]
+            last = deque(messages, self.offset + self.limit)
+            return [*islice(last, max(0, len(last) - self.offset))]
         end = None if self.limit is None else self.offset + self.limit
         return [*islice(messages, self.offset, end)]
 

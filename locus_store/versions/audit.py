@@ -19,6 +19,9 @@ from locus_store.errors import IntegrityError
 MOST_SEALED: Final = 10_000
 """Entries of a seal."""
 
+PRUNED: Final = "prune_entries"
+"""The method of the entry that says up to which one entries were removed."""
+
 LAST: Final = 2**63 - 1
 """No entry has a greater number."""
 
@@ -170,6 +173,9 @@ class Verified(NamedTuple):
     unsealed: int
     """Entries that no seal has yet: a change of them would not be found."""
 
+    pruned: int
+    """Entries of seals that do not exist any more, as the record says itself."""
+
     root: str
     """Of the last seal; "" if there is none."""
 
@@ -185,8 +191,10 @@ async def verify(log: AuditLog, anchors: dict[int, str]) -> Verified:
     Raises:
         IntegrityError: Names the first break.
     """
-    window, seals, entries = Window(), 0, 0
+    window, pruning, seals, entries, pruned = Window(), Pruning(log), 0, 0, 0
     missing = dict(anchors)
+    if added := await log.list_entries(-LAST - 1, 0, 1):
+        raise IntegrityError(f"entry {added[0].entry} was inserted: the first one is 1")
     while found := await log.list_seals(seals, 1):
         [seal] = found
         seals += 1
@@ -196,7 +204,8 @@ async def verify(log: AuditLog, anchors: dict[int, str]) -> Verified:
             raise IntegrityError(f"seal {seals} was changed, or one was inserted or exchanged")
         if (root := missing.pop(seals, None)) not in {None, seal.root.hex()}:
             raise IntegrityError(f"seal {seals} is another one than its anchor {root}")
-        entries += await _verify_entries(seal, window, log)
+        gone = await _verify_entries(seal, window, log, pruning)
+        entries, pruned = entries + len(seal.read_leaves()) - gone, pruned + gone
         window.add(seal)
     if missing:
         raise IntegrityError(
@@ -206,34 +215,70 @@ async def verify(log: AuditLog, anchors: dict[int, str]) -> Verified:
     unsealed = 0
     async for entry in read_entries(log, window.floor):
         unsealed += not window.has(entry.entry)
-    return Verified(entries, seals, unsealed, window.last.root.hex() if window.last else "")
+    root = window.last.root.hex() if window.last else ""
+    return Verified(entries, seals, unsealed, pruned, root)
 
 
-async def _verify_entries(seal: Seal, window: Window, log: AuditLog) -> int:
-    """Compare a seal with its entries; return their number.
+async def _verify_entries(seal: Seal, window: Window, log: AuditLog, pruning: Pruning) -> int:
+    """Compare a seal with its entries; return how many of them were pruned.
 
     Raises:
         IntegrityError: Names the first entry that is wrong.
     """
-    leaves = seal.read_leaves()
-    missing = dict(leaves)
+    leaves, pruned = seal.read_leaves(), 0
+    expected = deque(sorted(leaves))
+
+    async def skip_pruned(upto: int) -> int:
+        count = 0
+        while expected and expected[0] < upto:
+            if not await pruning.has(expected[0]):
+                raise IntegrityError(f"entry {expected[0]} of seal {seal.number} was deleted")
+            expected.popleft()
+            count += 1
+        return count
+
     async for entry in read_entries(log, window.floor, seal.highest):
-        leaf = missing.pop(entry.entry, None)
-        if missing and next(iter(missing)) < entry.entry:
-            break  # it was deleted
-        if leaf is not None and entry.compute_hash() != leaf:
-            raise IntegrityError(
-                f"entry {entry.entry} of seal {seal.number} was changed: {entry.who!r} is said to"
-                f" have called {entry.method!r}"
-            )
+        pruned += await skip_pruned(entry.entry)
+        if expected and expected[0] == entry.entry:
+            expected.popleft()
+            if entry.compute_hash() != leaves[entry.entry]:
+                raise IntegrityError(
+                    f"entry {entry.entry} of seal {seal.number} was changed: {entry.who!r} is said"
+                    f" to have called {entry.method!r}"
+                )
+            continue
         is_late = entry.transaction_id and seal.oldest <= entry.transaction_id < seal.newest
-        if leaf is None and not is_late and not window.has(entry.entry):
+        if not is_late and not window.has(entry.entry):
             raise IntegrityError(
                 f"entry {entry.entry} was inserted after seal {seal.number}, which does not have it"
             )
-    if missing:
-        raise IntegrityError(f"entry {min(missing)} of seal {seal.number} was deleted")
-    return len(leaves)
+    return pruned + await skip_pruned(LAST + 1)
+
+
+class Pruning:
+    """The entries that were pruned, as the record says itself; it is read if one is missing."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+        self._upto: int | None = None
+
+    async def has(self, entry: int) -> bool:
+        """Return whether an entry was pruned."""
+        if self._upto is None:
+            self._upto = 0
+            async for mark in read_entries(self._log):
+                if mark.method == PRUNED:
+                    self._upto = max(self._upto, min(_read_upto(mark), mark.entry - 1))
+        return entry <= self._upto
+
+
+def _read_upto(entry: AuditEntry) -> int:
+    try:
+        return int(json.loads(entry.detail or "")["upto"])
+    except (ValueError, LookupError, TypeError, OverflowError) as exc:
+        raise IntegrityError(
+            f"entry {entry.entry} says that entries were pruned, but not which"
+        ) from exc
 
 
 async def read_entries(

@@ -126,6 +126,10 @@ class History:
         """
         yield FOREVER, lambda: self.rows
 
+    def measure(self) -> int:
+        """Return about how many bytes the versions have, without reading any."""
+        return sum(it.size for it in self.rows.values())
+
     def find_newest_at(self) -> datetime | None:
         """Return the time of the newest version or pending write; ``None`` if there is none."""
         times = [it.created_at for it in self.rows.values()]
@@ -182,6 +186,11 @@ class Row:
         self._held = is_framed, operations
         """True if the operations are frames, and their bytes. They are one value, so that other
         threads see both change together."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the operations in the form that is held."""
+        return len(self._held[1])
 
     def to_payload(self) -> bytes:
         """Return the operations as frames."""

@@ -145,8 +145,7 @@ def look(thread: Thread, wanted: LogWanted, max_state_bytes: int) -> LogRead | N
         return None
     if wanted.message_id is not None:
         messages = (it for it in messages if it.message_id == wanted.message_id)
-    if wanted.needle is not None:
-        messages = (it for it in messages if wanted.takes(it, max_state_bytes))
+    messages = (it for it in messages if wanted.takes(it, max_state_bytes))
     return LogRead(info, deepcopy(wanted.cut_page(messages)))
 
 

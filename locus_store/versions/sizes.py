@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -51,10 +51,13 @@ class ThreadStatus:
     thread_id: str
     active_at: datetime | None = None
     place: str | None = None
-    """The beginning of the next page, for ``StatusesWanted.after``."""
+    """The beginning of the next page, for ``StatusesWanted.place``."""
 
-    badges: Collection[str] = ()
+    badges: Sequence[str] = ()
     """Of ``BADGES``."""
+
+    checkpoint_id: str | None = None
+    """Of the head of the root namespace; ``None``: there is none, or it was not read."""
 
     metadata: Mapping[str, Any] | None = None
     """Of the head of the root namespace; ``None``: there is none."""
@@ -106,8 +109,8 @@ class StatusesWanted:
     """
 
     limit: int
-    after: str | None = None
-    """``ThreadStatus.place`` of the last thread of the page before."""
+    place: str | None = None
+    """Of the last thread of the page before."""
 
     thread_ids: Sequence[str] | None = None
     pattern: str = "*"
@@ -136,7 +139,7 @@ class StatusesWanted:
             check_key(self.metadata[0])
 
     def takes(self, status: ThreadStatus) -> bool:
-        """Return whether a thread meets the conditions; ``limit`` and ``after`` are none."""
+        """Return whether a thread meets the conditions; ``limit`` and ``place`` are none."""
         at = status.active_at
         user = self.user_id
         return (
@@ -165,7 +168,7 @@ def is_soon(expires_at: datetime | None) -> bool:
 
 
 def parse_place(place: str) -> tuple[datetime, str]:
-    """Return the time and the name in ``StatusesWanted.after``.
+    """Return the time and the name in ``StatusesWanted.place``.
 
     Raises:
         InvalidArgumentError: It is not one.
@@ -186,7 +189,7 @@ class ListsStatuses(ABC):
         """Return the threads that meet the conditions, the most recently active first.
 
         Raises:
-            InvalidArgumentError: ``after`` does not name a place.
+            InvalidArgumentError: ``place`` does not name a place.
         """
 
 

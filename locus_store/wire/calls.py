@@ -33,6 +33,7 @@ from locus_store.types.items import Put, Remove
 from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.canonical import canonicalize
+from locus_store.versions.sizes import ListsStatuses
 from locus_store.wire.forms import Forms, Validator, list_parameters
 from locus_store.wire.records import SentItem
 
@@ -150,6 +151,7 @@ CALLS: Final = (
     *_calls("threads", ErasesThreads, "admin", "forget_user", "forget_where"),
     *_calls("threads", Vacuums, "admin", "vacuum_report"),
     *_calls("threads", Expires, "write", "renew", "expire"),
+    *_calls("threads", ListsStatuses, "read", "find_statuses"),
     *_calls("threads", TakesTurns, "read", "list_turns"),
     *_calls("threads", TakesTurns, "write", "step_turn", "end_turn"),
     *_calls("threads", DescribesThreads, "read", "facts_of", "find_facts"),

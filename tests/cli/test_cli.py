@@ -321,6 +321,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "audit anchor",
         "audit export",
         "audit grant",
+        "audit prune",
         "audit verify",
         "bench",
         "doctor",

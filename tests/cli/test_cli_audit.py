@@ -116,6 +116,38 @@ def test_missing_anchors_are_an_error(run: Run) -> None:
     assert "were not written" in run("audit", "anchor", "missing/roots.jsonl")[2]
 
 
+@pytest.mark.parametrize("target", ["roots.jsonl", "sqlite:///roots.db"])
+def test_an_anchor_added_for_another_record_does_not_hide_the_first(run: Run, target: str) -> None:
+    for who in ("clerk", "thief"):
+        with blocking.open_checkpointer(URL, audit=who) as checkpointer:
+            checkpointer.save({"n": 1}, "t")
+        assert run("audit", "anchor", target)[0] == 0
+        if who == "clerk":
+            change("DELETE FROM locus_audit")
+            change("DELETE FROM locus_seals")
+    assert "anchors with different roots" in run("audit", "verify", "--anchors", target)[2]
+
+
+def test_a_record_is_exported_and_then_pruned(run: Run) -> None:
+    save("t")
+    save("u")
+    write_keys("key", ed25519.Ed25519PrivateKey.generate())
+    prune = "audit", "prune", "old.jsonl", "--key", "key.pem", "--before"
+    assert run("audit", "anchor", "roots.jsonl")[0] == 0
+    assert run(*prune, "2020-01-01") == (0, "0 calls pruned\n", "")
+    assert not Path("old.jsonl").exists()
+    assert run(*prune, "2100-01-01") == (0, "2 calls pruned\n", "")
+    told = "tenant 'default': 1 call in 3 seals, 0 not sealed yet, 2 pruned\n"
+    assert run("audit", "verify", "--anchors", "roots.jsonl")[1] == told
+    exported = run("audit", "verify", "old.jsonl", "--public-key", "key.pub")[1]
+    assert "2 calls in 2 seals" in exported
+    run("audit", "export", "new.jsonl", "--key", "key.pem")
+    assert run("audit", "verify", "new.jsonl", "--public-key", "key.pub")[1] == told
+    change("UPDATE locus_audit SET who = 'thief'")
+    code, _, errors = run(*prune, "2100-01-01")
+    assert (code, "nothing was pruned: entry 3 of seal 3 was changed" in errors) == (1, True)
+
+
 def test_a_storage_without_a_record_is_told(run: Run) -> None:
     code, _, errors = run("audit", "verify", "--url", "memory://")
     assert code == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +177,100 @@ async def test_an_encryption_is_read_from_a_file_or_the_environment(
         monkeypatch.setenv("KEYS", json.dumps(wrong))
         with pytest.raises(InvalidArgumentError):
             open_storage(url, encryption="env:KEYS")
+
+
+# --- key rings that fail, and keys at a wrong place
+
+
+class Service(KeyRing):
+    """A key management service that returns something else while ``harm`` is set."""
+
+    harm: Any = None
+
+    async def wrap(self, key: bytes, context: str) -> bytes:
+        return b"w" + key
+
+    async def unwrap(self, blob: bytes, context: str) -> bytes:
+        return self.harm(blob[1:]) if self.harm else blob[1:]
+
+
+GARBAGE = {
+    "nothing": lambda _: b"",
+    "none": lambda _: None,
+    "short": lambda key: key[:20],
+    "zeros": lambda _: bytes(64),
+    "a bit": lambda key: bytes([key[0] ^ 1, *key[1:]]),
+}
+
+
+@pytest.mark.parametrize("harm", GARBAGE)
+async def test_nothing_is_sealed_with_what_a_ring_returns_by_mistake(
+    harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring, store = Service(), InMemoryStore()
+    ring.harm = GARBAGE[harm]
+    with pytest.raises(EncryptionError, match="something else than the data key"):
+        await Encryption(ring, store).load("acme")
+    assert await store.list_namespaces() == []  # a later call begins anew
+    ring.harm = None
+    encryption = Encryption(ring, store)
+    before = await encryption.load("acme")
+    ring.harm = GARBAGE[harm]
+    with pytest.raises(EncryptionError, match="something else than the data key"):
+        await encryption.load("acme")
+    both = Service()  # unwraps what it should, and wraps what nothing unwraps
+    monkeypatch.setattr(both, "wrap", lambda key, context: ring.wrap(bytes(64), context))
+    with pytest.raises(EncryptionError, match="something else than the data key"):
+        await Encryption(both, store).rewrap()
+    ring.harm = None
+    assert (await encryption.load("acme")).current == before.current
+
+
+async def test_keys_are_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = base64.b64encode(NEW).decode()
+    fields = {"keys": {"a": key}, "current": "a", "data_keys": "memory://"}
+    whole = json.dumps(fields)
+    for given in (key, whole, whole[:-1]):
+        with pytest.raises(InvalidArgumentError) as caught:
+            open_storage("memory://", encryption=given)
+        assert key not in str(caught.value)
+    for wrong, told in (
+        ({"keys": {"": key}, "current": ""}, "name of a key is empty"),
+        ({"keys": {"a\0": key}, "current": "a\0"}, "NUL"),
+        ({"clear": 5}, "must be a list"),
+        ({"clear": "tags"}, "must be a list"),
+        ({"clear": [1]}, "must be a list"),
+        ({"required": "false"}, "required must be true or false"),
+        ({"required": 0}, "required must be true or false"),
+    ):
+        monkeypatch.setenv("KEYS", json.dumps(fields | wrong))
+        with pytest.raises(InvalidArgumentError, match=told):
+            open_storage("memory://", encryption="env:KEYS")
+
+
+async def test_values_of_another_storage_are_refused_in_the_same_process(
+    old: Encryption, tmp_path: Path
+) -> None:
+    urls = [f"sqlite:///{tmp_path}/{it}.db" for it in "ab"]
+    other = Encryption(LocalKeyRing({"other": NEW}, "other"), InMemoryStore())
+    async with (
+        open_storage(urls[0], encryption=old) as first,
+        open_storage(urls[1], encryption=other) as second,
+    ):
+        for it in (first, second):
+            await fill(it)
+        with closing(sqlite3.connect(tmp_path / "b.db")) as connection:
+            connection.execute("ATTACH ? AS a", (str(tmp_path / "a.db"),))
+            for table in ("checkpoints", "writes", "messages", "store"):
+                connection.execute(f"DELETE FROM main.locus_{table}")
+                connection.execute(f"INSERT INTO main.locus_{table} SELECT * FROM a.locus_{table}")
+            connection.commit()
+        for call in (
+            lambda: second.backend.load("t", "v1"),
+            lambda: second.backend.history("t"),
+            lambda: second.backend.get_writes("t", "v2"),
+            lambda: second.messages().load("t", namespace="n"),
+            lambda: second.store().get_item(("t",), "k"),
+        ):
+            with pytest.raises(EncryptionError, match="is not known here"):
+                await call()

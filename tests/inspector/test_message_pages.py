@@ -55,8 +55,35 @@ async def test_messages_are_searched_and_what_was_found_is_marked(place: Any) ->
         assert (len(found["messages"]), found["next"]) == (31, None)
         page = (await asking.get("messages?thread=t&q=<bern>")).text
         assert page.count("<mark>&lt;Bern&gt;</mark>") == 50
-        assert "q=%3Cbern%3E&amp;start=50" in page
+        assert "start=50&amp;q=%3Cbern%3E" in page
         assert (await asking.get("messages?thread=t&q=Basel&format=json")).json()["messages"] == []
+
+
+async def test_messages_are_filtered_and_sorted_page_after_page(place: Any) -> None:
+    backend, store, _ = parts(place)
+    said = [
+        NewMessage(f"Line {n}", role=("user", "tool")[n % 2], metadata={"user_id": "ab"[n % 3 > 0]})
+        for n in range(120)
+    ]
+    await Storage(backend).messages().append("t", said)
+    async with client(app(backend, store)) as asking:
+
+        async def ask(query: str) -> Any:
+            return (await asking.get(f"messages?thread=t&format=json&{query}")).json()
+
+        first = await ask("sort=newest&role=user")
+        rest = await ask(f"sort=newest&role=user&start={first['next']}")
+        shown = [it["text"]["text"] for it in first["messages"] + rest["messages"]]
+        assert shown == [f"Line {n}" for n in range(118, -1, -2)]
+        assert (rest["next"], rest["previous"]) == (None, 0)
+        assert len((await ask("metadata=user_id=a"))["messages"]) == 40
+        assert (await ask("since=2100-01-01"))["messages"] == []
+        assert len((await ask("until=2100-01-01&role=tool"))["messages"]) == 50
+        page = (await asking.get("messages?thread=t&role=user&sort=newest")).text
+        assert "role=user&amp;sort=newest" in page
+        assert "Earlier messages" in page
+        for wrong in ("since=no", "metadata=no", "role=" + "x" * 300):
+            assert (await asking.get(f"messages?thread=t&{wrong}")).status_code == 422
 
 
 async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -> None:

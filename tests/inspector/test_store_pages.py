@@ -39,6 +39,7 @@ async def test_an_item_shows_its_version_expiry_and_nearest_items_with_scores() 
         items = (await asking.get("items", params={"segments": '["x"]', "format": "json"})).json()
         assert [it["key"] for it in items["items"]] == ["three", "two"]
         assert items["items"][1]["expires_at"]
+        assert ">in a minute</time>" in (await asking.get("items?segments=[%22x%22]")).text
         assert (await asking.get("value", params=params)).json() == {"n": 2}
         params = {"segments": '["x"]', "key": "three"}
         assert "This item has no embedding." in (await asking.get("item", params=params)).text

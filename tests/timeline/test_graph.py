@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64encode
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from services import Service, parts
 from tiers import first_of
 
 from locus_store import InvalidArgumentError, NewMessage, open_checkpointer
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", *first_of("sqlite", "file", "postgresql", "redis")])
+@pytest.fixture(params=["memory", *first_of("sqlite", "http", "file", "postgresql", "redis")])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     urls = {
         "memory": lambda: "memory://",
@@ -32,9 +36,25 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         "sqlite": lambda: f"sqlite:///{tmp_path}/store.db",
         "postgresql": lambda: request.getfixturevalue("migrated_database"),
         "redis": lambda: request.getfixturevalue("redis_url"),
+        "encrypted": lambda: f"sqlite:///{tmp_path}/sealed.db?encryption={write_keys(tmp_path)}",
     }
-    async with open_checkpointer(urls[request.param](), state_type=dict) as checkpointer:
-        yield checkpointer.backend
+    with ExitStack() as stack:
+        if request.param == "http":
+            served, _, log = parts(tmp_path / "store.db")
+            service = Service(served, messages=log)
+            stack.callback(service.stop)
+            urls["http"] = lambda: service.url
+        async with open_checkpointer(urls[request.param](), state_type=dict) as checkpointer:
+            await checkpointer.backend.open()
+            yield checkpointer.backend
+
+
+def write_keys(folder: Path) -> Path:
+    """Write a file of keys, which leaves no metadata in clear; return its path."""
+    key, data_keys = b64encode(bytes(32)).decode(), f"sqlite:///{folder}/data-keys.db"
+    keys = {"keys": {"k": key}, "current": "k", "data_keys": data_keys}
+    (folder / "keys.json").write_text(json.dumps(keys))
+    return folder / "keys.json"
 
 
 async def grow(backend: Any) -> None:
@@ -93,6 +113,7 @@ async def test_versions_of_several_threads_are_counted_without_hidden_ones(backe
         await backend.write_state("short", {"n": at}, keep_last=2)
     found = await find(backend, "t", "short", "none")
     assert {name: it.versions for name, it in found.items()} == {"t": 10, "short": 2}
+    assert (found["t"].stored_bytes or 0) > (found["short"].stored_bytes or 0) > 0
 
 
 async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
@@ -180,7 +201,7 @@ async def test_a_backend_without_such_lists_is_asked_for_each_thread(backend: An
     assert re.fullmatch(r"messages (= |\+ 1: )'Zurich then'", changes)
     assert (await find(backend, user_id="alex")).keys() == {"chat", "waits"}
     assert (await find(backend, "waits", "chat", badge="interrupted")).keys() == {"waits"}
-    wanted = StatusesWanted(limit=1, after="chat", user_id="alex")
+    wanted = StatusesWanted(limit=1, place="chat", user_id="alex")
     assert [it.thread_id for it in await list_statuses(backend, log, wanted)] == ["waits"]
 
 
@@ -216,6 +237,15 @@ async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
             await find(backend, **wrong)
 
 
+@pytest.mark.parametrize("backend", ["encrypted"], indirect=True)
+async def test_a_list_opens_what_is_encrypted(backend: Any) -> None:
+    await test_threads_meet_all_conditions_of_a_list(backend)
+    for thread in await backend.scan():
+        await backend.delete(thread)
+        await Storage(backend).messages().delete(thread)
+    await test_threads_have_their_user_their_expiry_and_what_the_newest_save_changed(backend)
+
+
 async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active(
     backend: Any,
 ) -> None:
@@ -223,7 +253,7 @@ async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active
         await backend.write_state(f"t{at}", {"n": 1}, metadata={"odd": at % 2})
 
     async def page(after: str | None, limit: int) -> list[ThreadStatus]:
-        wanted = StatusesWanted(limit=limit, after=after, metadata=("odd", 0))
+        wanted = StatusesWanted(limit=limit, place=after, metadata=("odd", 0))
         return await list_statuses(backend, None, wanted)
 
     first = await page(None, 2)

@@ -141,8 +141,8 @@ class ChannelLists:
         sizes = _weigh([prints[at - count] for at in new], shown)
         weight = dict(zip(new, sizes, strict=True))
         elements, makers, weights = list(base.stored), list(base.makers), list(base.weights)
-        for at, it in enumerate(prints, count):
-            before = None if at in made else there[it]
+        for at, element in enumerate(prints, count):
+            before = None if at in made else there[element]
             elements.append(made[at] if before is None else old.stored[before])
             makers.append(None if before is None else old.makers[before])
             weights.append(weight[at] if before is None else old.weights[before])
@@ -208,8 +208,8 @@ def _copied(known: Known, reader: ElementReader) -> list[Any]:
     missing = [at for at, it in enumerate(known.makers) if it is None]
     if missing:
         made = reader.make_makers([known.stored[at] for at in missing])
-        for at, it in zip(missing, made, strict=True):
-            known.makers[at] = it
+        for at, maker in zip(missing, made, strict=True):
+            known.makers[at] = maker
     return [it() for it in known.makers if it is not None]
 
 
@@ -239,7 +239,7 @@ _PLAIN: Final = SCALARS - {bytes}
 _AS_THEY_ARE: Final = _PLAIN | {dict, list}
 
 
-def _print(old: Known, held: list[Any]) -> tuple[int, list[bytes]] | None:
+def _print(old: Known, elements: list[Any]) -> tuple[int, list[bytes]] | None:
     """Return how many elements are those that the older list begins with, and prints of the others.
 
     That is all elements of the older list, or none. ``None``: an element has no print.
@@ -247,10 +247,10 @@ def _print(old: Known, held: list[Any]) -> tuple[int, list[bytes]] | None:
     for encode, make_head in _PRINTERS:
         try:
             count = len(old.stored)
-            before = held[:count]
+            before = elements[:count]
             if old.print is None or encode(before) != make_head(len(before)) + old.print:
                 count = 0
-            return count, list(map(encode, held[count:]))
+            return count, list(map(encode, elements[count:]))
         except (ValueError, TypeError, RecursionError):
             continue
     return None
@@ -267,11 +267,11 @@ _PRINTERS: Final[tuple[tuple[Callable[[object], bytes], Callable[[int], bytes]],
     (partial(ormsgpack.packb, option=EXACT), make_list_head),
     (encode_canonical, lambda count: b"[" + count.to_bytes(4, "little")),
 )
-"""What prints a value, and the head of a list: MessagePack is faster, the encoding holds tuples."""
+"""The encoder of a value, and the head of a list: MessagePack is faster, the other holds tuples."""
 
 
 def _hold(items: list[Any]) -> list[Any] | None:
-    """Return what the elements of a list hold; ``None`` if one is no message and no JSON."""
+    """Return what the elements of a list hold; ``None`` if one is neither a message nor JSON."""
     try:
         return [it if type(it) in _AS_THEY_ARE else _hold_message(it) for it in items]
     except TypeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -150,6 +151,7 @@ def make_status(thread: Thread) -> ThreadStatus:
         active_at=thread.active_at,
         place=f"{thread.active_at.isoformat()}/{thread.thread_id}",
         badges=[it for it, is_so in badges.items() if is_so],
+        checkpoint_id=name or None,
         metadata=head.record.metadata if head else None,
         labels=head.record.labels if head else {},
         facts=thread.metadata,
@@ -247,8 +249,12 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
                 if criteria.thread_ids is None
                 else (it for it in self._threads.read_all(criteria.thread_ids) if it.exists)
             )
-            statuses = (make_status(it) for it in skip_to_place(threads, criteria.after))
-            return list(islice((it for it in statuses if criteria.takes(it)), criteria.limit))
+            statuses = ((it, make_status(it)) for it in skip_to_place(threads, criteria.place))
+            taken = (it for it in statuses if criteria.takes(it[1]))
+            return [
+                replace(status, stored_bytes=sum(it.measure() for it in thread.histories.values()))
+                for thread, status in islice(taken, criteria.limit)
+            ]
 
         return await self._threads.look(find)
 

@@ -57,6 +57,11 @@ class Segment:
         for first, last in self.spans.get(namespace, ()):
             yield from range(first, last + 1)
 
+    def measure(self, namespace: str) -> int:
+        """Return about how many bytes the versions of a namespace have."""
+        counts = {name: len([*self.iterate_sequences(name)]) for name in self.spans}
+        return self.size * counts[namespace] // (sum(counts.values()) or 1)
+
     def has(self, namespace: str, sequence: int) -> bool:
         """Return whether it has a version."""
         return self.has_versions(namespace, sequence, sequence)
@@ -234,6 +239,11 @@ class SegmentedHistory(History):
     def own(self) -> History:
         """The versions and writes that are in memory."""
         return self._own
+
+    def measure(self) -> int:
+        """See ``History``; a segment is divided by the number of versions of each namespace."""
+        shares = (it.measure(self.namespace) for it in self._source.select(self.namespace))
+        return self._own.measure() + (sum(shares) if self.opened is None else 0)
 
     def _whole(self) -> History:
         if self.opened is None:

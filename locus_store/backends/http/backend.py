@@ -42,6 +42,7 @@ from locus_store.types.options import CheckpointOptions, fill_defaults, split_op
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.text import query_words
 from locus_store.values.vectors import Metric
+from locus_store.versions.sizes import ListsStatuses
 from locus_store.wire.calls import BY_PATH, WireCall
 from locus_store.wire.records import SentItem, StateNeededError, encode_save
 
@@ -57,13 +58,13 @@ _Requests: Any = make_requests("threads")
 """Type checkers see the methods of the contract."""
 
 
-class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads):  # type: ignore[misc]
+class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsStatuses):  # type: ignore[misc]
     """Keeps versions in a service of ``locus-store serve``.
 
     A save is one request with the changes, or two if the service needs the whole state. A load is
     one request, and the state of a known head is not sent again. All data belongs to the tenant of
     the token. The ``capabilities`` are those of the service. They are not known before the first
-    call: until then, all but tenants and messages are declared.
+    call: until then, all but tenants, quotas and messages are declared.
 
     Args:
         base_url: ``http://host:port`` or ``https://host:port``, with a path if the service is
@@ -122,7 +123,7 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads):  # type
         found = self.service.description
         if found is None:
             return super().capabilities
-        return replace(found.capabilities, tenants=False, messages=found.has_messages)
+        return replace(found.capabilities, tenants=False, quotas=False, messages=found.has_messages)
 
     @property
     def compares_digests(self) -> bool:

@@ -34,7 +34,7 @@ _PARENTS: Final = {
 }
 """The tables without a tenant: the table that has it, and the column of both."""
 
-OWNED: Final = ("threads", "lines", "turns", "store", "audit", "seals")
+OWNED: Final = ("threads", "lines", "turns", "quotas", "store", "audit", "seals")
 TABLES: Final = (*OWNED, *_PARENTS)
 ON_REQUEST: Final = ("search", "embeddings")
 FIXED: Final = tuple(it for it in TABLES if it not in ON_REQUEST)
@@ -42,15 +42,16 @@ POLICIES: Final = ("tenant", "administrator", "role")
 _KEYS: Final = {"threads": "thread", "lines": "line", "store": "item", "audit": "entry"}
 """The numbers that the server gives; a role of one tenant may not choose them."""
 
-_RECORDS: Final = ("audit", "seals")
-"""Tables to which such a role may only add."""
-
 _GROWING: Final = ("audit", "seals")
 """Tables whose rows a role of one tenant may not change."""
 
 _SET_TENANT: Final = (
     f"(SELECT coalesce(nullif(current_setting('{TENANT}', true), ''), current_setting('{UNSET}')))"
 )
+_RULE: Final = "CASE WHEN tenant = {} THEN true ELSE false END"
+"""A comparison that no index serves, and of which the planner expects that half of the rows pass:
+else it scans a table that is small yet, for the one row that it expects of a tenant."""
+
 _TENANT_OF_ROLE: Final = "(SELECT r.tenant FROM {roles} r WHERE r.role = {me})"
 _ME: Final = "current_user"
 
@@ -92,9 +93,8 @@ def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]
         yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
     for policy in POLICIES:
         yield f"DROP POLICY IF EXISTS {words.quote(policy)} ON {table}"
-    # IS TRUE: without statistics, an index on the tenant looked better than one on the key. `OR`
-    # the function: it also sees the parent's row that the same statement has just inserted.
-    rule = f"(tenant = {_SET_TENANT}) IS TRUE"
+    # `OR` the function: it also sees the parent's row that the same statement has just inserted.
+    rule = _RULE.format(_SET_TENANT)
     if name in _PARENTS:
         parent, key = _PARENTS[name]
         found = f"(SELECT true FROM {words.write_table(parent)} p WHERE p.{key} = {table}.{key})"
@@ -105,7 +105,7 @@ def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]
     if has_wall and name in OWNED:
         mine = _TENANT_OF_ROLE.format(roles=words.write_table("roles"), me=_ME)
         group, kind = words.quote("tenants"), " AS RESTRICTIVE"
-        yield words.write_policy(table, "role", f"(tenant = {mine}) IS TRUE", to=group, kind=kind)
+        yield words.write_policy(table, "role", _RULE.format(mine), to=group, kind=kind)
     if has_wall:
         yield from _render_grants(words, name)
 
@@ -128,7 +128,9 @@ def _render_grants(words: Words, name: str) -> Iterator[str]:
         named = (it.name for it in getattr(words.ours, name).columns if it.name != key)
         columns = f" ({', '.join(map(words.dialect.identifier_preparer.quote, named))})"
     changes = f"INSERT{columns}"
-    if name not in _GROWING:
+    if name == "quotas":  # not the limits
+        changes = "UPDATE (usage, revision)"
+    elif name not in _GROWING:
         changes += f", UPDATE{columns}, DELETE"
     yield f"GRANT SELECT, {changes} ON {words.write_table(name)} TO {group}"
 
@@ -197,8 +199,11 @@ def render_disabled(words: Words) -> Iterator[str]:
     for _, key in dict.fromkeys(_PARENTS.values()):
         yield f"DROP FUNCTION IF EXISTS {words.write_table(f'owns_{key}')}(bigint)"
     group, roles = words.quote("tenants"), words.write_table("roles")
-    tables = ", ".join(map(words.write_table, (*FIXED, "settings", "version", "heads")))
-    removed = f"REVOKE ALL ON {tables}, {roles} FROM {group}", f"DROP TABLE {roles}"
+    tables = ", ".join(map(words.write_table, (*FIXED, "settings", "version", "heads", "roles")))
+    for name in ON_REQUEST:
+        revoked = f"REVOKE ALL ON {words.write_table(name)} FROM {group}"
+        yield render_if_made(words, "roles", [render_if_made(words, name, [revoked])])
+    removed = f"REVOKE ALL ON {tables} FROM {group}", f"DROP TABLE {roles}"
     yield render_if_made(words, "roles", removed)
 
 

@@ -54,7 +54,7 @@ class RowSecurity(NamedTuple):
 
     is_enabled: bool
     problems: tuple[str, ...]
-    """Parts of it that tables lack: run ``locus-store db row-security enable`` again."""
+    """Parts of it that tables lack, which ``enable`` restores, and roles with too many rights."""
 
     roles: dict[str, str]
     """The tenant of each role that is bound to one."""
@@ -305,17 +305,40 @@ def _read(connection: Connection, words: Words) -> RowSecurity:
         problems += [
             f"{table.name} lacks {'the policy ' * (x != 'row security')}{x}" for x in lacking
         ]
+    for role in _read_roles(connection, words, list(roles)) if roles else ():
+        if role.way is not None:
+            problems.append(f"the role {role.rolname!r} can leave its tenant: it {role.way}")
     return RowSecurity(is_enabled, tuple(problems), roles)
 
 
 _ROLE: Final = """
-SELECT rolsuper OR rolbypassrls OR rolcreaterole OR r.oid = (SELECT relowner FROM pg_class
-    WHERE oid = {threads}) AS is_mighty, rolinherit AS inherits,
-  (SELECT min(b.rolname) FROM pg_roles b WHERE b.rolname <> r.rolname AND b.rolname <> $2
-    AND pg_has_role(r.oid, b.oid, 'MEMBER') AND has_table_privilege(b.oid, {threads}, 'SELECT'))
-    AS beyond
-FROM pg_roles r WHERE rolname = $1
+WITH RECURSIVE beyond AS (
+  SELECT m.member AS role, m.roleid FROM pg_auth_members m UNION
+  SELECT b.role, m.roleid FROM beyond b JOIN pg_auth_members m ON m.member = b.roleid)
+SELECT r.rolname, r.rolinherit, CASE
+    WHEN r.rolsuper OR r.rolbypassrls OR r.rolcreaterole OR r.rolreplication OR r.oid = c.relowner
+      THEN 'has more than plain rights'
+    WHEN has_schema_privilege(r.oid, c.relnamespace, 'CREATE')
+      THEN 'may create objects in the schema of the tables'
+    ELSE (SELECT 'is a member of ' || quote_literal(min(b.rolname))
+      FROM beyond m JOIN pg_roles b ON b.oid = m.roleid
+      WHERE m.role = r.oid AND b.rolname <> :of_tenants AND (
+        b.rolname LIKE 'pg\\_%' OR b.rolsuper OR b.rolbypassrls OR b.rolcreaterole
+        OR b.rolreplication OR EXISTS (SELECT FROM unnest(ARRAY[{tables}]) t (oid)
+          WHERE has_any_column_privilege(b.oid, t.oid, 'SELECT, INSERT, UPDATE')
+            OR has_table_privilege(b.oid, t.oid, 'DELETE, TRUNCATE, TRIGGER'))))
+  END AS way
+FROM pg_roles r, pg_class c WHERE r.rolname = ANY (:names) AND c.oid = {threads}
 """
+
+
+def _read_roles(connection: Connection, words: Words, names: Sequence[str]) -> Sequence[Any]:
+    """Return roles, and by which way each could leave its tenant, if there is one."""
+    threads = write_oid(words.write_table("threads"))
+    query = sa.text(_ROLE.format(threads=threads, tables=words.oids))
+    given = sa.bindparam("names", [*names], sa.ARRAY(sa.Text))
+    group = derive_name(f"{words.ours.prefix}tenants")
+    return connection.execute(query.bindparams(given, of_tenants=group)).all()
 
 
 def _add_role(connection: Connection, words: Words, *, tenant: str, role: str) -> bool:
@@ -323,13 +346,7 @@ def _add_role(connection: Connection, words: Words, *, tenant: str, role: str) -
         raise SchemaError("row security is not enabled: locus-store db row-security enable")
     _run(connection, render_wall(words))
     bound = _read(connection, words).roles
-    group = derive_name(f"{words.ours.prefix}tenants")
-    query = sa.text(
-        _ROLE.format(threads=write_oid(words.write_table("threads")))
-        .replace("$1", ":role")
-        .replace("$2", ":g")
-    )
-    found = connection.execute(query, {"role": role, "g": group}).first()
+    found = next(iter(_read_roles(connection, words, [role])), None)
     quoted = words.dialect.identifier_preparer.quote(role)
     if found is None:
         raise NotFoundError(f"there is no role {role!r}: CREATE ROLE {quoted} LOGIN PASSWORD '…'")
@@ -337,13 +354,13 @@ def _add_role(connection: Connection, words: Words, *, tenant: str, role: str) -
         if bound[role] != tenant:
             raise InvalidArgumentError(f"the role {role!r} is bound to tenant {bound[role]!r}")
         return False
-    if found.is_mighty or found.beyond:
-        why = f"is a member of {found.beyond!r}" if found.beyond else "has more than plain rights"
+    if found.way is not None:
         raise InvalidArgumentError(
-            f"the role {role!r} could leave its tenant: it {why}; create a plain role for it (no "
-            "SUPERUSER, BYPASSRLS or CREATEROLE, not the owner, in no role that reads the tables)"
+            f"the role {role!r} could leave its tenant: it {found.way}; create a plain role for it"
+            " (no SUPERUSER, BYPASSRLS, CREATEROLE or REPLICATION, not the owner, without CREATE"
+            " on the schema, in no role of the server's own or with rights on the tables)"
         )
-    if not found.inherits:
+    if not found.rolinherit:
         raise InvalidArgumentError(
             f"the role {role!r} does not inherit: ALTER ROLE {quoted} INHERIT"
         )

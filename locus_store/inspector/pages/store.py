@@ -50,13 +50,11 @@ async def show_items(request: PageRequest) -> Page:
     else:
         found = await store.list(namespace, ROWS + 1, after)
         place = {"after": found[min(len(found), ROWS) - 1].key} if found else {}
-    rows = await request.jobs.run(lambda step: _rows(found[:ROWS], step))
     values = {
         "segments": namespace,
         "given": given,
-        "items": [
-            {"segments": item.namespace} | row for item, row in zip(found[:ROWS], rows, strict=True)
-        ],
+        "is_later": bool(start or after),
+        "items": await request.jobs.run(lambda step: _rows(found[:ROWS], step)),
         "next": place if len(found) > ROWS else None,
     }
     return Page("items", "/".join(namespace) or "/", values)
@@ -69,7 +67,6 @@ async def show_item(request: PageRequest) -> Page:
     values = {
         "segments": found.namespace,
         "created_at": found.created_at,
-        "metadata": shorten(found.metadata),
         "ttl_seconds": found.ttl_seconds,
         **await request.jobs.run(lambda _: _looked(found, start)),
     }
@@ -102,28 +99,27 @@ async def _neighbours(request: PageRequest, found: StoreItem) -> dict[str, Any]:
     hits = await store.search_by_embedding((), embedding, NEAREST + 1)
     others = [it for it in hits if (it.item.namespace, it.item.key) != name][:NEAREST]
     rows = await request.jobs.run(lambda step: _rows([it.item for it in others], step))
-    nearest = [
-        {"segments": hit.item.namespace, "score": hit.score} | row
-        for hit, row in zip(others, rows, strict=True)
-    ]
+    nearest = [{"score": hit.score} | row for hit, row in zip(others, rows, strict=True)]
     return {"nearest": nearest, "without": ""}
 
 
 def _rows(found: list[StoreItem], step: Step) -> list[dict[str, Any]]:
     rows = []
-    for it in found:
+    for item in found:
         step()
-        rows.append(_row(it))
+        rows.append(_row(item))
     return rows
 
 
 def _row(found: StoreItem) -> dict[str, Any]:
     return {
+        "segments": found.namespace,
         "key": found.key,
         "version": found.version,
         "updated_at": found.updated_at,
         "expires_at": found.expires_at,
         "value": render_line(found.value, CELL),
+        "metadata": shorten(found.metadata),
     }
 
 

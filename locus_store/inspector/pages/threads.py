@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import SearchesText, SharedByTenants, needs
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
@@ -12,38 +12,20 @@ from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest, Query
 from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.changes import BriefChanges, describe_record
+from locus_store.timeline.changes import describe_record
 from locus_store.timeline.graph import list_statuses
 from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted, ThreadStatus
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from locus_store.inspector.work import Step
     from locus_store.types import Hit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedThread:
-    """A thread in the list; see ``ThreadStatus``."""
-
-    thread_id: str
-    active_at: datetime | None
-    kind: str
-    badges: list[str]
-    messages: int | None
-    versions: int | None
-    stored_bytes: int | None
-    user_id: str | None
-    expires_at: datetime | None
-    changes: BriefChanges | None
-    """Of the newest save; ``None``: not known."""
-
-    checkpoint_id: str | None
-    """The version that has the text."""
-
-    snippet: str | None
-
+SHOWN: Final = (
+    *("thread_id", "active_at", "kind", "badges", "messages", "versions", "stored_bytes"),
+    "expires_at",
+)
+"""Attributes of a ``ThreadStatus`` that a row has unchanged."""
 
 LISTED: Final = 100
 """Threads on a page."""
@@ -97,7 +79,7 @@ def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
             )
     return StatusesWanted(
         limit=LISTED + 1,
-        after=query.get_optional("after"),
+        place=query.get_optional("after"),
         pattern=fields["id"] or "*",
         user_id=fields["user"] or None,
         metadata=query.get_pair("metadata"),
@@ -110,11 +92,11 @@ def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
 
 async def _describe(
     request: PageRequest, statuses: list[ThreadStatus], hits: dict[str, Hit]
-) -> list[ListedThread]:
+) -> list[dict[str, Any]]:
     """Return the rows, with what the newest save of each changed."""
     most = request.parts.threads.max_state_bytes
 
-    def describe(step: Step) -> list[ListedThread]:
+    def describe(step: Step) -> list[dict[str, Any]]:
         rows = []
         for it in statuses:
             step()
@@ -124,27 +106,20 @@ async def _describe(
     return await request.run_heavy(sum(len(it.record or b"") for it in statuses) * 10, describe)
 
 
-def _make_row(status: ThreadStatus, hit: Hit | None, most: int) -> ListedThread:
+def _make_row(status: ThreadStatus, hit: Hit | None, most: int) -> dict[str, Any]:
+    """Return a thread, the change of its newest save, and the version that has the text."""
     changes = None
     if status.record is not None:
         with suppress(LocusStoreError):  # damaged; its page says so
             changes = describe_record(status.record, most)
     about = {**status.facts, **status.labels, **(status.metadata or {})}
     user = status.user_id or about.get("user_id")
-    return ListedThread(
-        thread_id=status.thread_id,
-        active_at=status.active_at,
-        kind=status.kind,
-        badges=list(status.badges),
-        messages=status.messages,
-        versions=status.versions,
-        stored_bytes=status.stored_bytes,
-        user_id=user[:CELL] if isinstance(user, str) else None,
-        expires_at=status.expires_at,
-        changes=changes,
-        checkpoint_id=hit.checkpoint_id if hit else None,
-        snippet=hit.snippet if hit else None,
-    )
+    return {name: getattr(status, name) for name in SHOWN} | {
+        "user_id": user[:CELL] if isinstance(user, str) else None,
+        "changes": changes,
+        "checkpoint_id": hit.checkpoint_id if hit else None,
+        "snippet": hit.snippet if hit else None,
+    }
 
 
 async def show_tenants(request: PageRequest) -> Page:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from locus_store.types import Version
     from locus_store.types.messages import LoggedMessage, LogInfo
 
+LOG_FILTERS: Final = ("q", "role", "metadata", "since", "until", "sort")
+"""Parameters of a list of messages; ``sort``, if not empty, puts the newest first."""
+
 LOOKED_AT: Final = 10_000
 """Versions that one page reads at most."""
 
@@ -136,7 +139,7 @@ async def _sizes(request: PageRequest, nodes: list[Node]) -> tuple[dict[int, int
 
 
 async def show_messages(request: PageRequest) -> Page:
-    """Return messages of a log, oldest first; without a start, the newest ones.
+    """Return messages of a log that meet all filters; without one and a start, the newest ones.
 
     Raises:
         NotFoundError: There is no such thread, or it does not have this log.
@@ -150,15 +153,20 @@ async def show_messages(request: PageRequest) -> Page:
     name = request.query.get_optional("log") or _first(logs)
     info = await _info(request, log, name)
     count = info.count if info else 0
-    words = request.query.get_text("q").strip()
-    newest = 0 if words else max(count - MESSAGES, 0)
-    start = request.query.get_number("start", newest)
+    query, given = request.query, {it: request.query.get_text(it).strip() for it in LOG_FILTERS}
+    newest = 0 if any(given.values()) else max(count - MESSAGES, 0)
+    start, pair = query.get_number("start", newest), query.get_pair("metadata")
     listed_messages = await log.page(
         request.thread,
         namespace=name,
         offset=start,
         limit=MESSAGES + 1,
-        search=words or None,
+        search=given["q"] or None,
+        role=given["role"] or None,
+        metadata_filter=dict([pair]) if pair else None,
+        since=query.get_time("since"),
+        until=query.get_time("until"),
+        newest_first=bool(given["sort"]),
     )
     found = listed_messages[:MESSAGES]
     values = {
@@ -168,7 +176,7 @@ async def show_messages(request: PageRequest) -> Page:
         "logs": [{"namespace": it.namespace, "count": it.count} for it in logs],
         "logs_behind": behind,
         "logs_next": logs[-1].namespace if len(listed) > ROWS else None,
-        "q": words,
+        "given": given,
         "count": count,
         "changed_at": info.changed_at if info else None,
         "start": start,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.backend import KeepsEffects, StoresThreads, StoresWrites
 from locus_store.effects import NAMESPACE, EffectLog
@@ -43,6 +43,8 @@ from locus_store.versions.sizes import INTERRUPT
 if TYPE_CHECKING:
     from locus_store.inspector.work import Described, Seen, Step
     from locus_store.types import PendingWrite, Version
+
+T = TypeVar("T")
 
 LISTED: Final = 60
 """Versions beside a state."""
@@ -115,11 +117,13 @@ async def show_version(request: PageRequest) -> Page | Redirect:
         "blame_failed": None,
         "origins": None,
     }
+    backend, blames = request.parts.threads, request.blames
     if path:
-        values["blame"], values["blame_failed"] = await _blame(request, seen, path)
+        origin = blames.find(backend, seen, path)
+        values["blame"], values["blame_failed"] = await _find_or_tell(origin)
     if request.query.get_optional("origins"):
-        places = [*_list_places(values)]
-        values["origins"], values["blame_failed"] = await _blame_all(request, seen, places)
+        origins = blames.find_all(backend, seen, [*_list_places(values)])
+        values["origins"], values["blame_failed"] = await _find_or_tell(origins)
     return request.make_page("version", f"{seen.version.checkpoint_id} of {request.thread}", values)
 
 
@@ -185,22 +189,10 @@ def _list_places(values: dict[str, Any]) -> Iterator[str]:
         yield from (it.path for it in tree.parts)
 
 
-async def _blame_all(
-    request: PageRequest, current: Seen, places: list[str]
-) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the last changes of values by their paths, or the reason why they are not known."""
+async def _find_or_tell(finding: Awaitable[T]) -> tuple[T | None, str | None]:
+    """Return origins, or the reason why they are not known."""
     try:
-        return await request.blames.find_all(request.parts.threads, current, places), None
-    except (RefusalError, LocusStoreError) as exc:
-        return None, str(exc)
-
-
-async def _blame(
-    request: PageRequest, seen: Seen, path: Query
-) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the origin of a value, or the reason why it is not known."""
-    try:
-        return await request.blames.find(request.parts.threads, seen, path), None
+        return await finding, None
     except (RefusalError, LocusStoreError) as exc:
         return None, str(exc)
 

@@ -68,7 +68,7 @@ def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> 
 
 def find_statuses(reads: Reads, criteria: StatusesWanted) -> list[ThreadStatus]:
     """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
-    place = _parse_place(criteria.after) if criteria.after else None
+    place = _parse_place(criteria.place) if criteria.place else None
     if criteria.thread_ids is None:
         return _find_statuses(reads, criteria, sa.true(), place)
     name = reads.tables.threads.c.thread_id
@@ -218,7 +218,8 @@ def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     amounts = counts.c.versions, counts.c.own, joined.scalar_subquery().label("joined")
     return (
         sa.select(
-            *(*page.c, lines.c.head, c.metadata, c.labels, record, *facts, *amounts, *badges),
+            *(*page.c, lines.c.head, c.checkpoint_id, c.metadata, c.labels, record),
+            *(*facts, *amounts, *badges),
             messages.correlate(page).scalar_subquery().label("messages"),
         )
         .join_from(page, t.threads, t.threads.c.thread == page.c.thread)
@@ -235,6 +236,7 @@ def _make_status(row: Row[Any]) -> ThreadStatus:
         active_at=row.exact,
         place=f"{row.exact.isoformat()}/{row.thread}",
         badges=[name for name in BADGES if getattr(row, name)],
+        checkpoint_id=row.checkpoint_id,
         metadata=None if row.head is None else row.metadata or {},
         labels=row.labels or {},
         facts=row.facts or {},

@@ -84,6 +84,18 @@ async def test_axe_finds_no_violation_and_no_page_is_wider_than_320_px(
         assert faults == []
 
 
+async def test_paper_has_the_lists_and_no_forms(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    await grow(backend, store)
+    async with chromium.tab(site) as tab:
+        await tab.page.emulate_media(media="print")
+        for address in ("threads", "timeline?thread=trip", 'items?segments=["facts"]'):
+            await tab.goto(address)
+            assert await tab.page.is_visible("table tbody td")
+            assert not await tab.page.is_visible("input")
+
+
 async def test_a_phone_shows_twelve_versions_at_once(chromium: Any, visit: Any) -> None:
     backend, store, _ = parts()
     site = visit(backend, store)

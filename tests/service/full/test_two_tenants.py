@@ -29,12 +29,13 @@ TENANTS = ["acme", "umbrella"]
 TWIN = {"acme": "twin of acme", "umbrella": "twin of umbrella"}
 """Tenants that send the same requests, and come when the others are done."""
 
-PASSING = re.compile(r'"\d{4}-\d\d-\d\dT[^"]*"|"store":"[^"]*"|"line":\d+')
+PASSING = re.compile(r'"\d{4}-\d\d-\d\dT[^"]*"|"store":"[^"]*"|"(?:line|number)":\d+')
 """Times, and identities that the storage counts for all tenants."""
 
 UNORDERED = {
     *("/v1/find_threads", "/v1/tagged"),
     *("/v1/recent", "/v1/heads", "/v1/query", "/v1/find", "/v1/find_facts", "/v1/store/recent"),
+    "/v1/find_statuses",
 }
 """Lists in any order, or in the order of times, of which two may be equal."""
 

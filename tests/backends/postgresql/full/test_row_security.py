@@ -16,6 +16,8 @@ from locus_store import (
     NotFoundError,
     PostgreSQLMessageLog,
     PostgreSQLStore,
+    Quota,
+    QuotaError,
     SchemaError,
     UnsupportedError,
     postgresql_checkpointer,
@@ -39,12 +41,13 @@ TENANTS = {"acme": 1, "globex": 2}
 ORPHAN = 3
 """The number of rows without a parent, which only an administrator sees."""
 
-OWNED = ("lines", "threads", "store", "turns", "audit", "seals")
+OWNED = ("lines", "threads", "store", "turns", "quotas", "audit", "seals")
 KEYS = {
     **dict.fromkeys(("checkpoints", "segments", "writes", "search", "lines"), "line"),
     **dict.fromkeys(("logs", "messages", "threads"), "thread"),
     **dict.fromkeys(("embeddings", "store"), "item"),
     "turns": "turn",
+    "quotas": "revision",
     "audit": "entry",
     "seals": "seal",
 }
@@ -56,6 +59,7 @@ INSERT INTO locus_threads (thread, tenant, thread_id, created_at, active_at)
 INSERT INTO locus_lines (line, tenant, thread_id, namespace, head, open_chain, last_sequence,
   updated_at) VALUES ({n}, '{tenant}', 't', '/', 1, 1, 1, now());
 INSERT INTO locus_turns VALUES ('{tenant}', 't', {n}, now(), 1, '[]');
+INSERT INTO locus_quotas VALUES ('{tenant}', '{{}}', '{{}}', {n});
 INSERT INTO locus_store (item, tenant, namespace, key, created_at, updated_at)
   VALUES ({n}, '{tenant}', 'x', 'k', now(), now());
 INSERT INTO locus_audit (entry, tenant, recorded_at, who, method, result)
@@ -286,6 +290,9 @@ REFUSED = (
     "COPY locus_threads FROM STDIN",
     "INSERT INTO locus_settings VALUES ('x', 'y')",
     "UPDATE locus_roles SET tenant = 'globex'",
+    "UPDATE locus_quotas SET limits = '{}'",
+    "DELETE FROM locus_quotas",
+    "INSERT INTO locus_quotas VALUES ('acme', '{}', '{}', 1)",
     "INSERT INTO locus_roles VALUES ('locus_app', 'globex')",
     "ALTER TABLE locus_threads DISABLE ROW LEVEL SECURITY",
     "DROP POLICY locus_role ON locus_threads",
@@ -367,22 +374,50 @@ async def test_a_shadowed_operator_does_not_open_the_wall(secured: Place) -> Non
         await role.execute("UPDATE locus_checkpoints SET line = 2")
 
 
+async def test_rights_of_the_group_end_with_the_row_security_of_the_database(
+    secured: Place,
+) -> None:
+    """The group is one of the whole server: roles of other databases are its members."""
+    await asyncio.to_thread(row_security.remove_role, secured.admin, "locus_acme")
+    await asyncio.to_thread(row_security.disable, secured.admin)
+    admin, query = (
+        await secured.connect(),
+        "SELECT has_table_privilege('locus_tenants', $1, 'SELECT')",
+    )
+    assert [it for it in KEYS if await admin.fetchval(query, f"locus_{it}")] == []
+
+
 async def test_roles_that_could_leave_are_refused(secured: Place) -> None:
     admin = await secured.connect()
     await admin.execute(
         "CREATE ROLE locus_maker CREATEROLE; CREATE ROLE locus_member IN ROLE locus_app;"
-        "CREATE ROLE locus_alone NOINHERIT; CREATE ROLE locus_second"
+        "CREATE ROLE locus_alone NOINHERIT; CREATE ROLE locus_second;"
+        "CREATE ROLE locus_copier REPLICATION; CREATE ROLE locus_writer IN ROLE pg_write_all_data;"
+        "CREATE ROLE locus_clerk IN ROLE locus_maker; CREATE ROLE locus_column;"
+        "GRANT SELECT (tenant, thread_id) ON locus_threads TO locus_column;"
+        "CREATE ROLE locus_reader IN ROLE locus_column; CREATE ROLE locus_far IN ROLE locus_reader"
     )
     try:
         for role, why in (
             ("locus_maker", "more than plain rights"),
             ("locus_member", "a member of 'locus_app'"),
+            ("locus_copier", "more than plain rights"),
+            ("locus_writer", "a member of 'pg_write_all_data'"),
+            ("locus_clerk", "a member of 'locus_maker'"),
+            ("locus_far", "a member of 'locus_column'"),
             ("locus_owner", "more than plain rights"),
             ("locus_alone", "INHERIT"),
             ("locus_acme", "bound to tenant 'acme'"),
         ):
             with pytest.raises(InvalidArgumentError, match=why):
                 await asyncio.to_thread(row_security.add_role, secured.admin, "globex", role)
+        await admin.execute("GRANT CREATE ON SCHEMA public TO locus_second")
+        with pytest.raises(InvalidArgumentError, match="may create objects in the schema"):
+            await asyncio.to_thread(row_security.add_role, secured.admin, "globex", "locus_second")
+        await admin.execute("GRANT locus_column TO locus_acme")
+        problem = "the role 'locus_acme' can leave its tenant: it is a member of 'locus_column'"
+        found = await asyncio.to_thread(row_security.read, secured.admin)
+        assert found.problems == (problem,)
         with pytest.raises(NotFoundError, match="CREATE ROLE"):
             await asyncio.to_thread(row_security.add_role, secured.admin, "globex", "locus_none")
         with pytest.raises(InvalidArgumentError, match="remove-role"):
@@ -395,8 +430,9 @@ async def test_roles_that_could_leave_are_refused(secured: Place) -> None:
         assert await asyncio.to_thread(row_security.disable, secured.admin)
         assert await secured.read(await secured.connect("locus_app"), "threads") == {1, 2}
     finally:
-        for name in ("maker", "member", "alone", "second"):
-            await admin.execute(f"DROP ROLE locus_{name}")
+        made = "maker member alone second copier writer clerk column reader far"
+        names = ", ".join(f"locus_{it}" for it in made.split())
+        await admin.execute(f"DROP OWNED BY {names}; DROP ROLE {names}")
 
 
 # --- the library
@@ -468,6 +504,24 @@ async def test_the_library_works_for_a_role_of_one_tenant(place: Place) -> None:
         assert await other.for_tenant("globex").load("talk") is None
         with pytest.raises(BackendError, match="42501"):
             await other.for_tenant("globex").save({"n": 1}, "t")
+
+
+async def test_a_role_keeps_to_its_quota_and_cannot_raise_it(place: Place) -> None:
+    await asyncio.to_thread(row_security.enable, place.admin)
+    await asyncio.to_thread(row_security.add_role, place.admin, "acme", "locus_acme")
+    options: Any = {"tenant": "acme", "state_type": dict}
+    async with postgresql_checkpointer(place.url("locus_owner"), **options) as owners:
+        await owners.set_quota(Quota(threads=2))
+        for role in ("locus_acme", "locus_app"):
+            async with postgresql_checkpointer(place.url(role), **options) as checkpointer:
+                await checkpointer.save({}, role)
+                for quota in (Quota(threads=9), Quota()) if role == "locus_acme" else ():
+                    with pytest.raises(BackendError, match="42501"):
+                        await checkpointer.set_quota(quota)
+        async with postgresql_checkpointer(place.url("locus_acme"), **options) as checkpointer:
+            with pytest.raises(QuotaError, match="2 of 2 threads"):
+                await checkpointer.save({}, "third")
+        assert (await owners.get_quota()).quota == Quota(threads=2)
 
 
 async def test_calls_are_recorded_and_sealed(place: Place) -> None:
