@@ -99,13 +99,12 @@ class EncryptedBackend(Encrypts, FullBackend):
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """See ``ListsStatuses``; what sealed metadata says is compared in this process."""
+        clear, named = self.encryption.clear, criteria.metadata
         shown = replace(
             criteria,
-            user_id=criteria.user_id if self._is_clear("user_id") else None,
-            kind=criteria.kind if self._is_clear("source") else None,
-            metadata=criteria.metadata
-            if criteria.metadata and self._is_clear(criteria.metadata[0])
-            else None,
+            user_id=criteria.user_id if "user_id" in clear else None,
+            kind=criteria.kind if "source" in clear else None,
+            metadata=named if named and named[0].partition(".")[0] in clear else None,
         )
         found: list[ThreadStatus] = []
         while len(found) < criteria.limit:
