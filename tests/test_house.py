@@ -41,7 +41,7 @@ LONG_FILES = {
     "saver.py": 503,
     "session/checkpointer.py": 504,
     "sql/audit.py": 501,
-    "sql/quotas.py": 584,
+    "sql/quotas.py": 586,
     "sql/schema/tables.py": 524,
     "sql/threads/repository.py": 516,
     "store.py": 646,
@@ -66,7 +66,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 425
-MOST_LINES_OF_ALL = 101_938
+MOST_LINES_OF_ALL = 101_940
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}
