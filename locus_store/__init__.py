@@ -17,6 +17,7 @@ from locus_store.errors import (
     NotFoundError,
     NotOwnerError,
     OutcomeUnknownError,
+    QuotaError,
     SchemaError,
     SerializationError,
     TurnError,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from locus_store.types.items import SemanticSearchResult, StoreCapabilities, StoreItem
     from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, NewMessage, Popped
     from locus_store.types.state import AgentState, Message, Role, ToolCall
+    from locus_store.types.tenants import Quota, QuotaUse
     from locus_store.types.turns import ThreadTurn
 
 __version__ = "0.1.0"
@@ -79,6 +81,9 @@ __all__ = [
     "NotOwnerError",
     "OutcomeUnknownError",
     "Popped",
+    "Quota",
+    "QuotaError",
+    "QuotaUse",
     "Role",
     "SchemaError",
     "SemanticSearchResult",
@@ -119,6 +124,7 @@ _LAZY = {
         ("LogInfo", "LogSnapshot", "LoggedMessage", "NewMessage", "Popped"), "types.messages"
     ),
     **dict.fromkeys(("AgentState", "Message", "Role", "ToolCall"), "types.state"),
+    **dict.fromkeys(("Quota", "QuotaUse"), "types.tenants"),
     "ThreadTurn": "types.turns",
     "acting_as": "types.acting",
 }

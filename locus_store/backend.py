@@ -50,7 +50,7 @@ from locus_store.types.arguments import (
 )
 from locus_store.types.facts import Fact
 from locus_store.types.marks import refuse_mark
-from locus_store.types.tenants import Closing, ForTenants
+from locus_store.types.tenants import Closing, ForTenants, Quota, QuotaUse
 from locus_store.types.thread_info import PutThread, require_describing
 from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.values import frames
@@ -955,6 +955,27 @@ class SharedByTenants(StorageBackend):
         """
 
 
+class LimitsTenants(SharedByTenants):
+    """A backend that limits what a tenant stores.
+
+    What exceeds the quota raises ``QuotaError``, and writes nothing. Reading, deleting and expiring
+    are never refused. What several processes store at once does not exceed it. A call may be
+    refused before all is used: other processes may have a part of it for a minute, an eighth of
+    what was left then.
+    """
+
+    @abstractmethod
+    async def get_quota(self) -> QuotaUse:
+        """Return the quota of this tenant, and what it uses."""
+
+    @abstractmethod
+    async def set_quota(self, quota: Quota) -> None:
+        """Replace the quota of this tenant. Other processes know it within a minute.
+
+        What is stored already stays, even if it exceeds the limits.
+        """
+
+
 class TakesTurns(StorageBackend):
     """A backend that gives the turn of a thread to one holder at a time.
 
@@ -1005,6 +1026,7 @@ _POWERS: Final[dict[str, type[StorageBackend]]] = {
     "list_threads": ListsThreads,
     "list_with_metadata": ListsHeads,
     "tenants": SharedByTenants,
+    "quotas": LimitsTenants,
     "turns": TakesTurns,
     "effects": KeepsEffects,
 }
@@ -1027,6 +1049,11 @@ def needs(backend: StorageBackend, power: type[P]) -> P:
             "SQLite, PostgreSQL or Oracle; nothing was written"
         )
     lacks, name = missing[0] if missing else power.__name__, type(backend).__name__
+    if issubclass(power, LimitsTenants):
+        raise UnsupportedError(
+            f"{name} does not declare the capability 'quotas': quotas need SQLite, PostgreSQL or "
+            "Oracle, without shards"
+        )
     raise UnsupportedError(
         f"{name} does not declare the capability {lacks!r}; look at `capabilities` first"
     )

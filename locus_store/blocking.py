@@ -125,6 +125,8 @@ class BlockingCheckpointer(_BlockingTurns[BaseCheckpointer[S]], Generic[S]):
     delete = make_blocking(BaseCheckpointer.delete)
     exists = make_blocking(BaseCheckpointer.exists)
     tenants = make_blocking(BaseCheckpointer.tenants)
+    get_quota = make_blocking(BaseCheckpointer.get_quota)
+    set_quota = make_blocking(BaseCheckpointer.set_quota)
     search = make_blocking(BaseCheckpointer.search)
     query_by_metadata = make_blocking(BaseCheckpointer.query_by_metadata)
     get_metadata = make_blocking(BaseCheckpointer.get_metadata)

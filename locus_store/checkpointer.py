@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from locus_store.backend import (
     Expires,
+    LimitsTenants,
     ListsHeads,
     ListsThreads,
     QueriesMetadata,
@@ -45,7 +46,7 @@ from locus_store.types.codec import StateCodec, can_carry_mark, get_labels
 from locus_store.types.marks import LoadOrigin, make_thread_key
 from locus_store.types.records import make_unsupported_error
 from locus_store.types.state_classes import make_label
-from locus_store.types.tenants import Closing, ForTenants
+from locus_store.types.tenants import Closing, ForTenants, Quota, QuotaUse
 from locus_store.values.surrogates import restore
 from locus_store.versions.renewing import make_renewing
 
@@ -157,6 +158,18 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         Needs ``capabilities.tenants``.
         """
         raise self._unsupported("tenants")
+
+    async def get_quota(self) -> QuotaUse:
+        """Return the quota of this tenant, and what it uses. Needs ``capabilities.quotas``."""
+        raise self._unsupported("quotas")
+
+    async def set_quota(self, quota: Quota) -> None:
+        """Replace the quota of this tenant; see ``LimitsTenants``. Needs ``capabilities.quotas``.
+
+        Args:
+            quota: The limits. ``Quota()`` has none.
+        """
+        raise self._unsupported("quotas")
 
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
         """Return the threads whose text has all words of ``query``, best first.
@@ -378,6 +391,14 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
     @observe("tenants")
     async def tenants(self) -> list[Tenant]:
         return await needs(self.backend, SharedByTenants).tenants()
+
+    @observe("get_quota")
+    async def get_quota(self) -> QuotaUse:
+        return await needs(self.backend, LimitsTenants).get_quota()
+
+    @observe("set_quota")
+    async def set_quota(self, quota: Quota) -> None:
+        await needs(self.backend, LimitsTenants).set_quota(quota)
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:

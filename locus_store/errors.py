@@ -5,6 +5,7 @@ LocusStoreError
 │   └── TurnError           another turn of the thread is held, or the caller's own is over
 ├── NotFoundError           the thread or checkpoint does not exist (LookupError)
 ├── NotOwnerError           the thread belongs to another user (PermissionError)
+├── QuotaError              a quota of the tenant is used up (quota, limit, used)
 ├── UnsupportedError        a capability that is not declared (NotImplementedError)
 ├── SerializationError      a state or metadata value that JSON cannot hold exactly (ValueError)
 ├── SchemaError             the schema is missing, another program's, too old or too new
@@ -73,6 +74,34 @@ class NotFoundError(LocusStoreError, LookupError):
 
 class NotOwnerError(LocusStoreError, PermissionError):
     """The thread belongs to another user; nothing was written."""
+
+
+class QuotaError(LocusStoreError):
+    """The call exceeds a quota of its tenant; nothing was written.
+
+    Delete something, or raise the quota. One of saves per minute has ``retry_after_seconds``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tenant: str | None = None,
+        quota: str | None = None,
+        limit: int | None = None,
+        used: int | None = None,
+        retry_after_seconds: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.tenant = tenant
+        """The tenant whose quota it is."""
+        self.quota = quota
+        """The name of the limit: a field of ``Quota``."""
+        self.limit = limit
+        self.used = used
+        """The amount that is used, or reserved for calls that are under way."""
+        self.retry_after_seconds = retry_after_seconds
+        """The rest of the minute; ``None``: time alone does not help."""
 
 
 class UnsupportedError(LocusStoreError, NotImplementedError):

@@ -26,11 +26,13 @@ from locus_store import (
 from locus_store.backends.documents import backend as documents, format as documents_format
 from locus_store.backends.sqlite.dialect import SQLiteRepository
 from locus_store.errors import IntegrityError, LocusStoreError
+from locus_store.sql import quotas as sql_quotas
+from locus_store.sql.backend import SqlBackend
 from locus_store.testing import CheckpointerContract
 from locus_store.types import CheckpointerCapabilities
 from locus_store.values import frames, text
 from locus_store.values.encoding import unpack_frames
-from locus_store.versions import lines as lines_, reading, removing, saving, turns
+from locus_store.versions import lines as lines_, quotas, reading, removing, saving, turns
 from locus_store.versions.erasing import Swept
 from locus_store.versions.saving import Placement
 from locus_store.versions.threads import Thread, ThreadTransaction
@@ -500,9 +502,62 @@ def effects_go_with_versions(patch: Patch) -> None:
     patch.setattr(MemoryBackend, "remove", remove)
 
 
-# --- what runs them
+# --- quotas
 
 ON_SQLITE = {"a_key_is_interpolated"}
+
+
+def of_quotas(fault: Fault) -> Fault:
+    ON_SQLITE.add(fault.__name__)
+    return fault
+
+
+@of_quotas
+@caught_by("test_a_thread_above_the_quota_is_refused")
+def quotas_refuse_nothing(patch: Patch) -> None:
+    patch.setattr(sql_quotas.SqlQuotas, "run_limited", lambda _, charge, call: call())
+
+
+@of_quotas
+@caught_by("test_existing_threads_grow_when_there_may_be_no_more")
+def quotas_take_known_threads_for_new_ones(patch: Patch) -> None:
+    async def has_thread(self, thread_id):
+        return False
+
+    patch.setattr(SqlBackend, "has_thread", has_thread)
+
+
+@of_quotas
+@caught_by("test_a_deletion_makes_room")
+def quotas_are_never_counted_again(patch: Patch) -> None:
+    patch.setattr(quotas.Usage, "needs_count", lambda *_: False)
+
+
+@of_quotas
+@caught_by("test_objects_at_once_keep_to_one_quota")
+def leases_are_given_twice(patch: Patch) -> None:
+    patch.setattr(quotas.StoredLease, "compute_left", lambda *_: 0)
+
+
+@of_quotas
+@caught_by("test_a_copy_counts")
+def copies_are_not_measured(patch: Patch) -> None:
+    patch.setattr(sql_quotas, "count_stored", lambda *_: {"threads": 0, "bytes": 0})
+
+
+@of_quotas
+@caught_by("test_the_saves_of_a_minute_are_limited")
+def a_lease_has_saves_for_ever(patch: Patch) -> None:
+    patch.setattr(sql_quotas._Lease, "add", lambda *_: None)
+
+
+@of_quotas
+@caught_by("test_a_call_that_fails_uses_nothing")
+def a_refused_call_is_charged(patch: Patch) -> None:
+    patch.setattr(sql_quotas, "UNANSWERED", LocusStoreError)
+
+
+# --- what runs them
 
 
 async def kept(test: str, path: Path | None) -> None:

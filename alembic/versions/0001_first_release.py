@@ -17,7 +17,7 @@ depends_on = None
 
 TABLES = (
     *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
-    *("turns", "store", "settings", "audit", "seals"),
+    *("turns", "quotas", "store", "settings", "audit", "seals"),
 )
 
 NEW_ID = {
@@ -45,6 +45,7 @@ def upgrade() -> None:
     _logs(prefix, schema)
     _messages(prefix, schema)
     _turns(prefix, schema)
+    _quotas(prefix, schema)
     _store(prefix, schema)
     _settings(prefix, schema)
     _audit(prefix, schema)
@@ -246,6 +247,19 @@ def _turns(prefix: str, schema: str | None) -> None:
         sa.Column("revision", sa.BigInteger, nullable=False),
         sa.Column("tickets", Json, nullable=False),
         sa.PrimaryKeyConstraint("tenant", "thread_id", name=derive_name(f"{table}_pk")),
+        schema=schema,
+    )
+
+
+def _quotas(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}quotas"
+    op.create_table(
+        table,
+        sa.Column("tenant", Key(64), nullable=False),
+        sa.Column("limits", Json, nullable=False),
+        sa.Column("usage", Json, nullable=False),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("tenant", name=derive_name(f"{table}_pk")),
         schema=schema,
     )
 

@@ -6,8 +6,10 @@ import asyncio
 import json
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,6 +46,9 @@ from locus_store.transfer.archive import all_threads
 from locus_store.types.items import Namespace, check_namespace
 from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
 from locus_store.values.filters import check_key
+
+if TYPE_CHECKING:
+    from locus_store.encryption import Receipt
 
 PAGE = 1000
 AT_ONCE = 8
@@ -175,7 +180,7 @@ async def _unattributed(backend: FullBackend, user: str | None) -> tuple[int, in
     return pending_only, 0 if user is None else await _unowned(backend, known)
 
 
-async def _unowned(backend: FullBackend, known: set[str]) -> int:
+async def _unowned(backend: FullBackend, thread_ids: set[str]) -> int:
     owned: set[str] = set()
     if isinstance(backend, DescribesThreads):
         offset = 0
@@ -190,7 +195,7 @@ async def _unowned(backend: FullBackend, known: set[str]) -> int:
             head = await backend.version(thread_id)
         return head is None or not {*head.metadata, *head.labels} & {USER_ID}
 
-    count, rest = 0, sorted(known - owned)
+    count, rest = 0, sorted(thread_ids - owned)
     for first in range(0, len(rest), PAGE):
         count += sum(await asyncio.gather(*map(names_no_user, rest[first : first + PAGE])))
     return count
@@ -259,7 +264,8 @@ def forget(
     segment are listed with the command that deletes them. Threads that name no user are counted,
     those with pending writes only apart: they may be the user's. --json: {threads, checkpoints,
     writes, messages, …, tenant, left: [{tenant, namespaces, pending_only, unowned}]}, how many of
-    each.
+    each. An encrypted storage also destroys the keys of what it removes; receipts: [{tenant,
+    key_ids, destroyed_at}].
     """
     owner = _owner(user, where)
     wheres = [parse_namespace(it) for it in namespace or ()]
@@ -279,8 +285,8 @@ def forget(
         for it in each_tenant:
             note(it)
         confirm(f"This deletes all {owner}: {held}.")
-    found, left = run(_forgotten(at, owner, wheres))
-    if not any(add_up(found).values()):
+    found, left, receipts = run(_forgotten(at, owner, wheres))
+    if not receipts and not any(add_up(found).values()):
         _tell_left(left)
         at.tell_others()
         beside = any(it.namespaces or it.pending_only or it.unowned for it in left)
@@ -288,11 +294,19 @@ def forget(
             f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
         )
     if at.as_json:
-        put_json({**describe(found, at), "left": [it.to_json() for it in left]})
+        shown = {"left": [it.to_json() for it in left]}
+        more = {"receipts": [asdict(it) for it in receipts]} if receipts else {}
+        put_json({**describe(found, at), **shown, **more})
         at.tell_others()
     else:
         tell(found, _removed, at)
         _tell_left(left)
+        _tell_receipts(receipts)
+
+
+def _tell_receipts(receipts: list[Receipt]) -> None:
+    for receipt in receipts:
+        print_line(f"receipt: {receipt}")
 
 
 def _tell_left(left: list[Left], label: str = "not removed") -> None:
@@ -351,21 +365,27 @@ async def _held(
 
 async def _forgotten(
     at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
-) -> tuple[Outcome, list[Left]]:
+) -> tuple[Outcome, list[Left], list[Receipt]]:
+    began, receipts = datetime.now(UTC).isoformat(timespec="microseconds"), []
     with show_progress("forgetting"):
         cleared = await _cleared(at, wheres) if wheres else 0
         async with open_covered(at) as backends:
             found = await run_each(backends, owner.forget)
             left = await find_left(at, backends, owner.user, wheres)
+            for backend in backends:
+                if encryption := getattr(backend, "encryption", None):
+                    receipts += await encryption.list_receipts(backend.tenant or "", began)
     if wheres:
         ((name, counts),) = found.items()
         found[name] = {**counts, "store": counts.get("store", 0) + cleared}
-    return found, left
+    return found, left, receipts
 
 
 async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
     async with open_existing_store(at.url, **at.options) as store:
-        removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
+        clear = partial(store.clear_namespace, recursive=True)
+        forget_namespace = getattr(store, "forget_namespace", clear)  # which destroys keys, too
+        removed = sum([int(await forget_namespace(it)) for it in wheres])
         await store.expire()  # expired items are not counted, but may be the user's
         return removed
 

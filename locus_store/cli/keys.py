@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -142,7 +143,4 @@ def destroy(*, at: TenantOptions, yes: Yes = False) -> None:
         return receipt
 
     receipt = at.ask(work)
-    named = ", ".join(receipt.key_ids) or "none"
-    text = f"tenant {receipt.tenant!r}: destroyed data keys {named} at {receipt.destroyed_at}"
-    document = select(receipt, ("tenant", "key_ids", "destroyed_at"))
-    put_outcome(document, text, as_json=at.as_json)
+    put_outcome(asdict(receipt), str(receipt), as_json=at.as_json)

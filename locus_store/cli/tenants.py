@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from locus_store.backend import FullBackend, SharedByTenants, needs
+from locus_store.backend import FullBackend, LimitsTenants, SharedByTenants, needs
 from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, open_backend, run
 from locus_store.cli.output import (
@@ -24,6 +24,7 @@ from locus_store.cli.output import (
 )
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 from locus_store.types import Tenant
+from locus_store.types.tenants import Quota, QuotaUse
 
 T = TypeVar("T")
 
@@ -283,3 +284,43 @@ def list_tenants(*, at: UrlOptions) -> None:
     columns = ("tenant", "threads", "store items")
     rows = ((it.name, f"{it.threads:,}", f"{it.items:,}") for it in found)
     put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
+
+
+def _make_limit(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", metavar="N", min=0, help=text)
+
+
+@add_command(tenants, "quota")
+def change_quota(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")],
+    *,
+    threads: Annotated[int | None, _make_limit("threads", "Most threads.")] = None,
+    size: Annotated[int | None, _make_limit("bytes", "Most bytes that are stored.")] = None,
+    saves: Annotated[int | None, _make_limit("saves-per-minute", "Most calls that store.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove all limits first.")] = False,
+    at: UrlOptions,
+) -> None:
+    """Change the limits that are named, and show the quota of a tenant with its use.
+
+    --json: {name: {used, limit}}.
+    """
+    given = {"threads": threads, "bytes": size, "saves_per_minute": saves}
+    changes = {name: limit for name, limit in given.items() if limit is not None}
+
+    async def changed() -> QuotaUse:
+        async with open_backend(at.url) as opened:
+            backend = needs(opened, LimitsTenants).for_tenant(tenant)
+            if changes or remove:
+                old = {} if remove else (await backend.get_quota()).quota.to_limits()
+                await backend.set_quota(Quota(**{**old, **changes}))
+            return await backend.get_quota()
+
+    use = run(changed())
+    used = {"threads": use.threads, "bytes": use.bytes, "saves_per_minute": use.saves}
+    limits = use.quota.to_limits()
+    document = {name: {"used": one, "limit": limits.get(name)} for name, one in used.items()}
+    rows = (
+        (name.replace("_", " "), f"{one:,}", f"{limits[name]:,}" if name in limits else "none")
+        for name, one in used.items()
+    )
+    put_found(document, ("quota", "used", "limit"), rows, as_json=at.as_json)

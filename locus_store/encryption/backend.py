@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend, JoinsTransactions, StorageBackend
 from locus_store.encryption.values import Encrypts, Sealing, count_keys
@@ -19,7 +19,7 @@ from locus_store.types import Head, Hit
 from locus_store.types.arguments import check_limit, check_text
 from locus_store.types.facts import Fact
 from locus_store.values.filters import check_key, has_value, is_found
-from locus_store.values.sealing import UnknownKeyError
+from locus_store.values.sealing import THREAD, Subject, UnknownKeyError, make_thread_subject
 from locus_store.values.text import query_words
 from locus_store.versions import erasing
 from locus_store.versions.archives import has_versions
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
         Written,
     )
     from locus_store.versions.sizes import StatusesWanted, ThreadStatus
-
-_PAGE: Final = 100
 
 
 class EncryptedBackend(Encrypts, FullBackend):
@@ -79,7 +77,8 @@ class EncryptedBackend(Encrypts, FullBackend):
         return await self._unseal(lambda it: [it.open_version(one) for one in found])
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
-        shown = tuple(it for it in wanted.metadata if self._is_clear(it[0]))
+        asked = [(key, await self._make_stored(key, value)) for key, value in wanted.metadata]
+        shown = tuple((key, it[0]) for key, it in asked if it)
         found = await super().newest(replace(wanted, metadata=shown), limit)
         return await self._unseal(lambda it: [it.open_version(one) for one in found])
 
@@ -100,13 +99,12 @@ class EncryptedBackend(Encrypts, FullBackend):
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """See ``ListsStatuses``; what sealed metadata says is compared in this process."""
+        clear, named = self.encryption.clear, criteria.metadata
         shown = replace(
             criteria,
-            user_id=criteria.user_id if self._is_clear("user_id") else None,
-            kind=criteria.kind if self._is_clear("source") else None,
-            metadata=criteria.metadata
-            if criteria.metadata and self._is_clear(criteria.metadata[0])
-            else None,
+            user_id=criteria.user_id if "user_id" in clear else None,
+            kind=criteria.kind if "source" in clear else None,
+            metadata=named if named and named[0].partition(".")[0] in clear else None,
         )
         found: list[ThreadStatus] = []
         while len(found) < criteria.limit:
@@ -168,6 +166,31 @@ class EncryptedBackend(Encrypts, FullBackend):
         await self.restore(replace(found, thread_id=dest_thread_id, active_at=active_at))
         return True
 
+    # --- no keys
+
+    async def _erase(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
+        """Remove threads, and destroy their keys."""
+        noted = set[str]()
+
+        async def find_and_note() -> list[str]:
+            found = await find()
+            new = {make_thread_subject(it) for it in found if it not in noted}
+            await self.encryption.note(self._tenant_name, new)
+            noted.update(found)
+            return found
+
+        try:
+            return await super()._erase(find_and_note, which)
+        finally:
+            await self.encryption.destroy_noted(self._tenant_name, self._find_gone)
+
+    async def _find_gone(self, subjects: set[Subject]) -> set[Subject] | None:
+        """Return the threads of a note that are not stored; ``None``: they are not threads."""
+        if any(kind != THREAD for kind, *_ in subjects):
+            return None
+        read = super().read_thread
+        return {it for it in subjects if await read(it[1]) is None}
+
     # --- other keys
 
     async def count_keys(self) -> Counter[str]:
@@ -199,9 +222,16 @@ class EncryptedBackend(Encrypts, FullBackend):
                     yield thread_id
             after = page[-1]
 
-    def _is_clear(self, key: str) -> bool:
-        """Return whether the storage finds values of a key of metadata."""
-        return key.partition(".")[0] in self.encryption.clear
+    async def _make_stored(self, key: str, value: Any) -> tuple[Any] | None:
+        """Return what the storage finds a value of metadata by; ``None``: it does not."""
+        chosen = self.encryption
+        if key.partition(".")[0] in chosen.clear:
+            return (value,)
+        values = value if isinstance(value, list | tuple) else [value]
+        is_plain = not any(isinstance(it, dict | list | tuple) for it in values)
+        if key in chosen.hashed and "." not in key and is_plain and chosen.required:
+            return ((await self.get_sealing()).hash_value(key, value),)
+        return None
 
     # --- what the storage cannot find: its content is sealed
 
@@ -216,8 +246,8 @@ class EncryptedBackend(Encrypts, FullBackend):
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
-        if self._is_clear(key):
-            found = await super().query(key, value, limit)
+        if stored := await self._make_stored(key, value):
+            found = await super().query(key, *stored, limit)
             return await self._unseal(lambda it: [_open_head(it, head) for head in found])
         heads = [
             (record.created_at, record.sequence, _make_head(thread, record))
@@ -231,8 +261,8 @@ class EncryptedBackend(Encrypts, FullBackend):
         return [head for *_, head in sorted(heads, key=lambda it: it[:2], reverse=True)[:limit]]
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
-        if self._is_clear(key):
-            return await super().tagged(key, value)
+        if stored := await self._make_stored(key, value):
+            return await super().tagged(key, *stored)
         return [
             (thread.thread_id, line.namespace, record.checkpoint_id)
             async for thread in self._iterate_threads()
@@ -242,8 +272,11 @@ class EncryptedBackend(Encrypts, FullBackend):
         ]
 
     async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
-        if self._is_clear(key):
-            return await super().find_threads(key, value, user_id=user_id)
+        if stored := await self._make_stored(key, value):
+            find = super().find_threads  # the metadata of threads is in clear
+            found = await find(key, value, user_id=user_id)
+            found += [] if stored == (value,) else await find(key, *stored)
+            return list(dict.fromkeys(found))
         return await erasing.find_threads(self, key, value, user_id=user_id)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
@@ -277,16 +310,9 @@ class JoiningEncryptedBackend(EncryptedBackend, JoinsTransactions):
         return await self._unseal(lambda it: found and it.open_version(found))
 
     async def _forget_items(self, key: str, value: Any) -> int:
-        """Remove the store's items with ``value`` at ``key`` in their metadata."""
-        if self._is_clear(key):
-            forget: Callable[..., Any] = super()._forget_items  # type: ignore[misc]  # of SqlBackend
-            return int(await forget(key, value))
+        """Remove the store's items with ``value`` at ``key`` in their metadata, and their keys."""
         store = import_module("locus_store.open").Storage(self).store()
-        names, offset = [], 0
-        while page := await store.search((), limit=_PAGE, offset=offset):
-            names += [(it.namespace, it.key) for it in page if has_value(it.metadata, key, value)]
-            offset += len(page)
-        return sum([await store.delete(*name) for name in names])
+        return int(await store.forget(lambda it: has_value(it.metadata, key, value)))
 
 
 @cache

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.encryption.values import Encrypts, Sealing, count_item_key
+from locus_store.encryption.values import Encrypts, Sealing, count_item_key, make_item_subject
 from locus_store.errors import ConflictError
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
@@ -17,6 +17,7 @@ from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Put
 from locus_store.types.messages import LogChange, LogChanged, LogEdit, LogRead, LogWanted
 from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
+from locus_store.values.sealing import THREAD, ForgottenError, Subject
 
 if TYPE_CHECKING:
     from locus_store.types.logs import LogsWanted
@@ -154,6 +155,43 @@ class EncryptedStore(Encrypts, BaseStore):
             with suppress(ConflictError):
                 await self.apply([put])
                 yield name, stored.key
+
+    # --- no keys
+
+    async def forget_namespace(self, namespace: Namespace) -> int:
+        """Remove the items of a namespace and below it, as ``forget`` does."""
+        return await self.forget(lambda it: it.namespace[: len(namespace)] == namespace)
+
+    async def forget(self, condition: Callable[[StoreItem], bool]) -> int:
+        """Remove items, and destroy the keys that seal no other items; return how many items.
+
+        Reads all items. Those whose key was destroyed before are removed, too.
+        """
+        await self.expire()
+        tenant, wanted = self._tenant_name, list[Name]()
+        subjects = set[Subject]()
+        async for stored in self._iterate_stored():
+            item = await self._open_unless_forgotten(stored)
+            if item is None or condition(item):
+                wanted.append((stored.namespace, stored.key))
+                subjects |= {make_item_subject(item)} if item else set()
+        await self.encryption.note(tenant, subjects)
+        removed = sum([await self.delete(*it) for it in wanted])
+        await self.encryption.destroy_noted(tenant, self._find_gone)
+        return removed
+
+    async def _open_unless_forgotten(self, item: StoreItem) -> StoreItem | None:
+        try:
+            return (await self._open_all([item]))[0]
+        except ForgottenError:
+            return None
+
+    async def _find_gone(self, subjects: set[Subject]) -> set[Subject] | None:
+        """Return the subjects of a note that have no items; ``None``: they have threads."""
+        if any(kind == THREAD for kind, *_ in subjects):
+            return None
+        opened = [await self._open_unless_forgotten(it) async for it in self._iterate_stored()]
+        return subjects - {make_item_subject(it) for it in opened if it is not None}
 
     async def _open_all(self, items: list[StoreItem]) -> list[StoreItem]:
         return await self._unseal(lambda it: [it.open_item(one) for one in items])

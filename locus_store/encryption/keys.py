@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +19,11 @@ from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentEr
 from locus_store.types.arguments import did_you_mean
 from locus_store.values.sealing import (
     KEY_BYTES,
+    LEAF_BYTES,
+    NODE_BYTES,
+    ROOT,
     DataKey,
+    Subject,
     compute_key_id,
     decrypt,
     encrypt,
@@ -37,11 +41,12 @@ REFRESH_SECONDS: Final = 60.0
 
 _ROOT: Final = "data-keys"
 _RECEIPTS: Final = "destroyed-data-keys"
+_NOTED: Final = "keys-to-destroy"
 _IV_BYTES: Final = 12
 _PAGE: Final = 100
 _MOST_KEYS: Final = 10_000
 _ENVIRONMENT: Final = "env:"
-_FIELDS: Final = ("current", "keys", "data_keys", "clear", "required")
+_FIELDS: Final = ("current", "keys", "data_keys", "clear", "hashed", "required")
 
 
 class KeyRing(Protocol):
@@ -148,11 +153,17 @@ class KeyStatus:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof that the data keys of a tenant were destroyed."""
+    """The proof that keys of a tenant were destroyed: its data keys, or those of some data."""
 
     tenant: str
     key_ids: list[str]
+    """In hexadecimal: values that one has sealed have these bytes after their length."""
+
     destroyed_at: str
+
+    def __str__(self) -> str:
+        named = ", ".join(self.key_ids) or "none"
+        return f"tenant {self.tenant!r}: destroyed keys {named} at {self.destroyed_at}"
 
 
 class Encryption:
@@ -164,6 +175,8 @@ class Encryption:
             a backup that has the data and the wrapped keys outlives the destruction of a key.
         clear: Keys of metadata that are stored in clear, so that queries find them: for example
             ``user_id``. All others are encrypted; a query of them decrypts every thread.
+        hashed: Keys of metadata that are encrypted, and stored as keyed hashes beside, so that
+            queries of equal values find them.
         required: Refuse what is stored in clear. ``False`` while a storage is converted.
 
     Raises:
@@ -176,27 +189,33 @@ class Encryption:
         keys: BaseStore,
         *,
         clear: Collection[str] = (),
+        hashed: Collection[str] = (),
         required: bool = True,
     ) -> None:
         require_cryptography()
-        is_list = isinstance(clear, Collection) and not isinstance(clear, str)
-        if not is_list or not all(isinstance(it, str) for it in clear):
-            raise InvalidArgumentError(f"clear={clear!r} must be a list of keys of metadata")
+        for name, given in (("clear", clear), ("hashed", hashed)):
+            is_list = isinstance(given, Collection) and not isinstance(given, str)
+            if not is_list or not all(isinstance(it, str) for it in given):
+                raise InvalidArgumentError(f"{name}={given!r} must be a list of keys of metadata")
+        if both := set(clear) & set(hashed):
+            raise InvalidArgumentError(f"{min(both)!r} is in clear= and in hashed=: choose one")
         self.ring = ring
         self.keys = keys
         self.clear = frozenset(clear)
+        self.hashed = frozenset(hashed)
         self.required = required
         self._known: dict[str, TenantKeys] = {}
 
     def __repr__(self) -> str:
-        return f"Encryption({self.ring!r}, clear={sorted(self.clear)}, required={self.required})"
+        keys = f"clear={sorted(self.clear)}, hashed={sorted(self.hashed)}"
+        return f"Encryption({self.ring!r}, {keys}, required={self.required})"
 
     @classmethod
     def read(cls, source: str) -> Encryption:
         """Return the encryption that a JSON file, or ``env:NAME`` an environment variable, has.
 
         Its fields: ``keys`` (names to keys of 32 bytes in base64), ``current`` (a name),
-        ``data_keys`` (the URL of the store of data keys), ``clear`` and ``required``.
+        ``data_keys`` (the URL of the store of data keys), ``clear``, ``hashed`` and ``required``.
 
         Raises:
             InvalidArgumentError: It cannot be read, or a field is not valid.
@@ -208,7 +227,7 @@ class Encryption:
             decode = partial(base64.b64decode, validate=True)
             keys = {name: decode(it) for name, it in fields["keys"].items()}
             current, url = str(fields["current"]), str(fields["data_keys"])
-            clear, required = fields.get("clear", ()), fields.get("required", True)
+            required = fields.get("required", True)
         except (ValueError, LookupError, AttributeError, TypeError):
             raise InvalidArgumentError(
                 f"{where} must be a JSON object with keys (names to 32 bytes in base64), current "
@@ -221,7 +240,8 @@ class Encryption:
             raise InvalidArgumentError(f"{where}: no field {unknown[0]!r}{hint}")
         ring = LocalKeyRing(keys, current)
         store = import_module("locus_store.open").open_store(url)
-        return cls(ring, store, clear=clear, required=required)
+        named = {it: fields.get(it, ()) for it in ("clear", "hashed")}
+        return cls(ring, store, **named, required=required)
 
     def get(self, tenant: str) -> TenantKeys | None:
         """Return a tenant's keys, if they are loaded and fresh."""
@@ -268,7 +288,11 @@ class Encryption:
         secrets = os.urandom(KEY_BYTES) + digest_secret
         key_id = compute_key_id(secrets)
         wrapped = await self._wrap(secrets, _make_context(tenant, number, key_id.hex()), key_id)
-        value = {"key_id": key_id.hex(), "wrapped": base64.b64encode(wrapped).decode()}
+        value = {
+            "key_id": key_id.hex(),
+            "wrapped": base64.b64encode(wrapped).decode(),
+            "nodes": _pack_nodes({ROOT: os.urandom(NODE_BYTES)}),
+        }
         with suppress(ConflictError):
             await self.keys.put(_name(tenant), f"{number:06d}", value, expected_version=0)
 
@@ -277,7 +301,9 @@ class Encryption:
         wrapped = base64.b64decode(item.value["wrapped"], validate=True)
         context = _make_context(tenant, int(item.key), key_id)
         secrets = await self._ask(wrapped, context, bytes.fromhex(key_id))
-        return DataKey(bytes.fromhex(key_id), tenant, secrets[:KEY_BYTES], secrets[KEY_BYTES:])
+        nodes = _unpack_nodes(item.value["nodes"])
+        own, digests = secrets[:KEY_BYTES], secrets[KEY_BYTES:]
+        return DataKey(bytes.fromhex(key_id), tenant, own, digests, nodes)
 
     async def _wrap(self, secrets: bytes, context: str, key_id: bytes) -> bytes:
         """Return a data key wrapped, once the ring has unwrapped it: there is no other copy."""
@@ -326,7 +352,7 @@ class Encryption:
             own = bytes.fromhex(key_id)
             secrets = await self._ask(base64.b64decode(item.value["wrapped"]), context, own)
             wrapped = await self._wrap(secrets, context, own)
-            value = {"key_id": key_id, "wrapped": base64.b64encode(wrapped).decode()}
+            value = {**item.value, "wrapped": base64.b64encode(wrapped).decode()}
             try:
                 await self.keys.put(_name(tenant), item.key, value, expected_version=item.version)
             except ConflictError:  # destroyed, or wrapped by another process, meanwhile
@@ -366,20 +392,95 @@ class Encryption:
         """
         items = await self._list(tenant)
         key_ids = [it.value["key_id"] for it in items]
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         for item in items:
             await self.keys.delete(_name(tenant), item.key)
         for key_id in key_ids:
             unload_key(bytes.fromhex(key_id))
         self._known.pop(tenant, None)
+        return await self._put_receipt(tenant, key_ids)
+
+    async def _put_receipt(self, tenant: str, key_ids: list[str]) -> Receipt:
+        at = datetime.now(UTC).isoformat(timespec="microseconds")
         kept = {"key_ids": key_ids, "destroyed_at": at}
-        await self.keys.put((_RECEIPTS, _name(tenant)[-1]), at, kept)
+        await self.keys.put(_name(tenant, _RECEIPTS), f"{at} {os.urandom(4).hex()}", kept)
         return Receipt(tenant, key_ids, at)
 
+    async def list_receipts(self, tenant: str, after: str = "") -> list[Receipt]:
+        """Return the receipts of a tenant, the oldest first, from behind a time."""
+        found = []
+        while page := await self.keys.list(_name(tenant, _RECEIPTS), after=after or None):
+            found += [Receipt(tenant, **it.value) for it in page]
+            after = page[-1].key
+        return found
 
-def _name(tenant: str) -> tuple[str, str]:
-    """Return the namespace of a tenant's data keys; a segment is never empty."""
-    return _ROOT, f"={tenant}"
+    # --- the keys of what is forgotten
+
+    async def note(self, tenant: str, subjects: Collection[Subject]) -> None:
+        """Store which subjects are about to be forgotten, before their data is deleted.
+
+        If the process is killed then, the next ``destroy_noted`` destroys their keys.
+        """
+        if subjects:
+            value = [list(it) for it in sorted(subjects)]
+            await self.keys.put(_name(tenant, _NOTED), os.urandom(8).hex(), value)
+
+    async def destroy_noted(
+        self, tenant: str, find_gone: Callable[[set[Subject]], Awaitable[set[Subject] | None]]
+    ) -> None:
+        """Destroy the keys of noted subjects of which nothing is stored; keep a receipt.
+
+        Args:
+            tenant: The tenant.
+            find_gone: Returns those of the subjects of a note, whose keys are destroyed; ``None``:
+                the note is another caller's, and stays.
+        """
+        done: list[StoreItem] = []
+        gone: set[Subject] = set()
+        for item in await self.keys.list(_name(tenant, _NOTED), limit=_MOST_KEYS):
+            found = await find_gone({tuple(it) for it in item.value})
+            if found is not None:
+                done.append(item)
+                gone |= found
+        key_ids: list[str] = []
+        for item in await self._list(tenant) if gone else ():
+            key_ids += await self._puncture(tenant, item, sorted(gone))
+        if key_ids:
+            await self.load(tenant)
+            await self._put_receipt(tenant, key_ids)
+        for item in done:
+            await self.keys.delete(_name(tenant, _NOTED), item.key)
+
+    async def _puncture(self, tenant: str, item: StoreItem, subjects: list[Subject]) -> list[str]:
+        """Destroy the keys of subjects that are derived from a data key; return their ids."""
+        found: StoreItem | None = item
+        while found is not None:
+            key = await self._unwrap(tenant, found)
+            nodes, leaves = key.puncture(subjects)
+            value, version = {**found.value, "nodes": _pack_nodes(nodes)}, found.version
+            with suppress(ConflictError):
+                await self.keys.put(_name(tenant), item.key, value, expected_version=version)
+                return [(key.key_id + it).hex() for it in leaves]
+            found = await self.keys.get_item(_name(tenant), item.key)
+        return []
+
+
+_NODE_NUMBER_BYTES: Final = LEAF_BYTES + 1
+
+
+def _pack_nodes(nodes: Mapping[int, bytes]) -> str:
+    packed = (number.to_bytes(_NODE_NUMBER_BYTES) + node for number, node in nodes.items())
+    return base64.b64encode(b"".join(packed)).decode()
+
+
+def _unpack_nodes(text: str) -> dict[int, bytes]:
+    content, size = base64.b64decode(text), _NODE_NUMBER_BYTES + NODE_BYTES
+    parts = (content[at : at + size] for at in range(0, len(content), size))
+    return {int.from_bytes(it[:_NODE_NUMBER_BYTES]): it[_NODE_NUMBER_BYTES:] for it in parts}
+
+
+def _name(tenant: str, root: str = _ROOT) -> tuple[str, str]:
+    """Return the namespace of what is kept of a tenant; a segment is never empty."""
+    return root, f"={tenant}"
 
 
 def _make_context(tenant: str, number: int, key_id: str) -> str:

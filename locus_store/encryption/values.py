@@ -30,9 +30,12 @@ from locus_store.values.sealing import (
     DataKey,
     Place,
     RecordOpener,
+    Subject,
+    SubjectKey,
     UnknownKeyError,
     get_key_id,
     is_sealed,
+    make_thread_subject,
     open_sealed,
     seal,
     seal_record,
@@ -51,12 +54,18 @@ CONTENT_LABELS: Final = frozenset({"agent_id", "tags", "user_id"})
 """The labels that are parts of states. The others name classes and channels."""
 
 
+def make_item_subject(item: Put | StoreItem) -> Subject:
+    """Return the subject of an item: the user that its metadata names, or its namespace."""
+    user_id = item.metadata.get("user_id")
+    return ("user", user_id) if isinstance(user_id, str) else ("items", *item.namespace)
+
+
 class SealedChange(Change):
     """A change whose payloads are sealed; its tree has only the keyed digest and the size."""
 
     __slots__ = ("_key", "_whole")
 
-    def __init__(self, change: Change, key: DataKey, digest: bytes) -> None:
+    def __init__(self, change: Change, key: SubjectKey, digest: bytes) -> None:
         plain = change.frames
         payload = None
         if plain is not None:
@@ -94,18 +103,19 @@ class Sealing:
 
     Args:
         keys: Of the tenant.
-        clear: See ``Encryption``, as ``required``.
+        clear: See ``Encryption``, as ``hashed`` and ``required``.
         required: Refuse what is in clear.
     """
 
     keys: TenantKeys
     clear: frozenset[str]
+    hashed: frozenset[str]
     required: bool
 
     @classmethod
     def make(cls, encryption: Encryption, keys: TenantKeys) -> Sealing:
         """Return the sealing of an encryption and the keys of a tenant."""
-        return cls(keys, encryption.clear, encryption.required)
+        return cls(keys, encryption.clear, encryption.hashed, encryption.required)
 
     @property
     def tenant(self) -> str:
@@ -114,6 +124,9 @@ class Sealing:
 
     def _unseal(self, content: bytes, place: Place) -> bytes:
         return open_sealed(content, place, self.tenant, self.keys.key_ids)
+
+    def _get_key(self, thread_id: str) -> SubjectKey:
+        return self.keys.current.derive(make_thread_subject(thread_id))
 
     # --- metadata
 
@@ -129,14 +142,16 @@ class Sealing:
         return self._seal_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
 
     def _seal_fields(
-        self, values: Mapping[str, Any], place: Place, secret: frozenset[str] | set[str]
+        self, values: Mapping[str, Any], place: tuple[str, ...], secret: frozenset[str] | set[str]
     ) -> dict[str, Any]:
         shown = {name: it for name, it in values.items() if name not in secret}
         hidden = {name: it for name, it in values.items() if name in secret}
         if not hidden:
             return shown
+        for name in self.hashed & hidden.keys():
+            shown[name] = self.hash_value(name, hidden[name])
         named = (*place, encode(shown).decode())
-        sealed = seal(self.keys.current, encode(hidden), named, is_repeatable=True)
+        sealed = seal(self._get_key(place[1]), encode(hidden), named, is_repeatable=True)
         return {**shown, SEALED: base64.b64encode(sealed).decode()}
 
     def open_metadata(self, metadata: dict[str, Any], *place: str) -> dict[str, Any]:
@@ -156,19 +171,32 @@ class Sealing:
         self, values: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
     ) -> dict[str, Any]:
         shown = {name: it for name, it in values.items() if name != SEALED}
-        if self.required and (clear := shown.keys() & secret):
+        hidden: dict[str, Any] = {}
+        if SEALED in values:
+            try:
+                sealed = base64.b64decode(values[SEALED], validate=True)
+            except (TypeError, ValueError) as exc:
+                raise IntegrityError("sealed metadata is not base64") from exc
+            hidden = orjson.loads(self._unseal(sealed, (*place, encode(shown).decode())))
+        if self.required and (clear := shown.keys() & secret - hidden.keys()):
             raise EncryptionError(
                 f"the metadata {min(clear)!r} of {place[1]!r} is stored in clear, and encryption "
                 "is required here"
             )
-        if SEALED not in values:
-            return shown
-        try:
-            sealed = base64.b64decode(values[SEALED], validate=True)
-        except (TypeError, ValueError) as exc:
-            raise IntegrityError("sealed metadata is not base64") from exc
-        named = (*place, encode(shown).decode())
-        return {**shown, **orjson.loads(self._unseal(sealed, named))}
+        return shown | hidden
+
+    def hash_value(self, name: str, value: Any) -> Any:
+        """Return what a value is found by: a keyed hash, or a list of those of its elements.
+
+        Objects are not found by their hash, which is the same for all.
+        """
+        if isinstance(value, dict):
+            value = {}
+        if isinstance(value, list | tuple):
+            return [self.hash_value(name, it) for it in value]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # equal numbers have equal hashes
+        return base64.b64encode(self.keys.current.bind(b"hash", name, value)).decode()
 
     # --- versions
 
@@ -179,7 +207,7 @@ class Sealing:
         digest = _bind(key, save.change.tree.digest, place, metadata, labels)
         given = {it.name: getattr(save, it.name) for it in fields(Save)}
         sealed = {
-            "change": SealedChange(save.change, key, digest),
+            "change": SealedChange(save.change, self._get_key(save.thread_id), digest),
             "metadata": self.seal_metadata(metadata, "metadata", *place),
             "labels": self.seal_labels(labels, *place),
         }
@@ -218,7 +246,7 @@ class Sealing:
     ) -> PendingWrite:
         """Return a pending write with its payload sealed; an equal one has an equal payload."""
         place = make_write_place(thread_id, namespace, checkpoint_id, write)
-        payload = seal(self.keys.current, write.payload, place, is_repeatable=True)
+        payload = seal(self._get_key(thread_id), write.payload, place, is_repeatable=True)
         return replace(write, payload=payload)
 
     def open_write(
@@ -258,7 +286,7 @@ class Sealing:
         beside = encode([hidden, text, payload is not None])
         content = len(beside).to_bytes(4, "little") + beside + (payload or b"")
         place = ("message", *names, encode(shown).decode())
-        return shown, seal(self.keys.current, content, place)
+        return shown, seal(self._get_key(names[0]), content, place)
 
     def open_message(self, thread_id: str, message: ArchivedMessage) -> ArchivedMessage:
         """Return a stored message; see ``open_metadata``."""
@@ -286,14 +314,14 @@ class Sealing:
 
     def _seal_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
         before: dict[int, bytes] = {}
-        records, key = [], self.keys.current
+        records, key = [], self._get_key(thread_id)
         for record in line.records:
             place = thread_id, line.namespace, record.checkpoint_id
             payload = seal_record(key, record.payload, before.get(record.chain), record.digest)
             before[record.chain] = record.digest
             sealed = replace(
                 record,
-                digest=_bind(key, record.digest, place, record.metadata, record.labels),
+                digest=_bind(key.data_key, record.digest, place, record.metadata, record.labels),
                 metadata=self.seal_metadata(record.metadata, "metadata", *place),
                 labels=self.seal_labels(record.labels, *place),
                 payload=payload,
@@ -354,7 +382,8 @@ class Sealing:
         shown = {name: it for name, it in put.metadata.items() if name in self.clear}
         hidden = {name: it for name, it in put.metadata.items() if name not in self.clear}
         named = (*place, encode(shown).decode())
-        sealed = seal(self.keys.current, b"[%b,%b]" % (put.json, encode(hidden)), named)
+        key = self.keys.current.derive(make_item_subject(put))
+        sealed = seal(key, b"[%b,%b]" % (put.json, encode(hidden)), named)
         value = {SEALED: base64.b64encode(sealed).decode()}
         return replace(put, json=encode(value), metadata=shown)
 

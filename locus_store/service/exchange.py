@@ -75,7 +75,8 @@ def answer(value: Any, status: int = 200, **headers: str) -> Response:
 def respond_error(error: LocusStoreError) -> Response:
     """Return an error of a call."""
     status, value = failures.encode_error(error)
-    return answer(value, status)
+    seconds = failures.get_retry_after(error)
+    return answer(value, status, **({} if seconds is None else {"retry-after": f"{seconds}"}))
 
 
 def respond_refusal(refusal: RefusalError) -> Response:

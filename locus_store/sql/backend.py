@@ -12,10 +12,25 @@ from locus_store.runtime.progress import expect_steps, step
 from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
 from locus_store.sql.audit import OF_THREADS, READS_OF_THREADS, Audit, SqlAudit, record_calls
-from locus_store.sql.connections.backend import ConnectedBackend, Runner, make_writing, run_joined
+from locus_store.sql.connections.backend import (
+    Body,
+    ConnectedBackend,
+    Runner,
+    make_writing,
+    run_joined,
+)
 from locus_store.sql.connections.database import Database, ServerDatabase
 from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.connections.pool import PooledRunner
+from locus_store.sql.quotas import (
+    SqlQuotas,
+    limit_calls,
+    measure_copy,
+    measure_facts,
+    measure_save,
+    measure_thread,
+    measure_writes,
+)
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
@@ -59,7 +74,9 @@ VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
 
 
-class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, SqlShard, SqlAudit):
+class SqlBackend(
+    ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, SqlShard, SqlAudit, SqlQuotas
+):
     """Implements the contract with a repository; a subclass names its database and runner."""
 
     persistent_checkpoint_ids = True
@@ -88,9 +105,13 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
             await self._end_joining()
         await super().close()
 
+    put_facts = limit_calls(measure_facts)(SqlThreadInfo.put_facts)
+
+    @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
         return await self._write(lambda repository: repository.save(save))
 
+    @limit_calls(measure_save)
     async def commit_on(self, save: Save, connection: object) -> Written:
         def saved(repository: Repository) -> Written:
             return repository.save(save)
@@ -228,6 +249,7 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
     async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
         return await self._query(lambda it: searching.make_hits(it, best), self._lists)
 
+    @limit_calls(measure_copy)
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
@@ -256,9 +278,11 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
         check_text("thread_id", thread_id)
         return await self._read(lambda it: archives.read_thread(it, thread_id), self._runner)
 
+    @limit_calls(measure_thread)
     async def restore(self, thread: ArchivedThread) -> None:
         await self._write(lambda it: archives.restore(it, thread))
 
+    @limit_calls(measure_writes)
     async def store_writes(
         self,
         thread_id: str,
@@ -399,6 +423,10 @@ class ServerBackend(SqlBackend):
         with self._translating():
             return await self._runner.write_once(make_writing(self._database, body))
 
+    async def _write_by_itself(self, work: Body[T]) -> T:
+        return await self._runner.write_once(work)
+
+    @limit_calls(measure_copy)
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)

@@ -15,6 +15,7 @@ from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
 from locus_store.sql.connections.backend import ConnectedBackend, make_writing
 from locus_store.sql.log_reads import MESSAGE, make_message
+from locus_store.sql.quotas import limit_calls, measure_change
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import Reads
@@ -328,6 +329,7 @@ class SqlMessageLog(BackendMessageLog):
         with self._shared.translating():
             return await self._shared.reader.query(lambda it: body(database.make_repository(it)))
 
+    @limit_calls(measure_change)
     async def change(self, change: LogChange) -> LogChanged:
         return await self._write(lambda it: _change(it, change))
 

@@ -18,6 +18,7 @@ from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, r
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.item_columns import StoreContext
 from locus_store.sql.items import Items, Outcome
+from locus_store.sql.quotas import limit_calls, measure_items
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import lock
 from locus_store.store import BaseStore
@@ -247,6 +248,7 @@ class SqlStore(BaseStore):
 
         return [[item(it) for it in request] for request in requests]
 
+    @limit_calls(measure_items)
     def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         calls, changes = self._calls.get(), self._note_call(changes)
         for change in changes:
@@ -254,6 +256,7 @@ class SqlStore(BaseStore):
                 return calls.submit_after(self._embedding(), changes)
         return calls.submit(changes)
 
+    @limit_calls(measure_items)
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
         if any(it.vectors for it in changes):
             await self._embedding()

@@ -65,7 +65,7 @@ from locus_store.testing.sharing import (
 )
 from locus_store.testing.states import Marks as Marks, StateClasses as StateClasses
 from locus_store.testing.store import StoreContract as StoreContract
-from locus_store.testing.tenants import Tenants as Tenants
+from locus_store.testing.tenants import Quotas as Quotas, Tenants as Tenants
 from locus_store.testing.turns import Turns as Turns
 
 
@@ -76,6 +76,6 @@ class MinimalCheckpointerContract(Minimal):
 class CheckpointerContract(
     Minimal, RoundTrip, HistoryRules, LineageRules, Conflicts, Deleting, Retention, Expiry,
     ThreadListRules, Metadata, Search, Copying, Arguments, Concurrency, Integrity, Marks,
-    StateClasses, Tenants, LimitRules, EffectRules, Turns,
+    StateClasses, Tenants, Quotas, LimitRules, EffectRules, Turns,
 ):  # fmt: skip
     """Everything that a checkpointer of this package promises; see the module's docstring."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
+from locus_store.errors import ConflictError, InvalidArgumentError, QuotaError, UnsupportedError
 from locus_store.testing.kit import (
     INVALID_IDS,
     NS,
@@ -21,6 +24,7 @@ from locus_store.testing.kit import (
     tick,
 )
 from locus_store.testing.steps import written
+from locus_store.types.tenants import Quota
 
 NAMES = (
     *("a", "A", "a:b", "%", "*", "'", "a\u0301", "\u00e1", "日本語", " ", "null"),
@@ -159,6 +163,156 @@ class Tenants(Kit):
         for bad in (*INVALID_IDS, "x" * 65, "日" * 65):
             with refused(InvalidArgumentError, bad, match="tenant"):
                 checkpointer.for_tenant(bad)
+
+
+FULL = Quota(threads=0, bytes=0, saves_per_minute=0)
+
+
+def make_text() -> str:
+    """Return 4 KB of text that no storage compresses to less than half."""
+    return os.urandom(2048).hex()
+
+
+MOST = 15
+"""Calls after which a quota should have refused one."""
+
+
+async def repeat(call: Callable[[int], Awaitable[Any]]) -> tuple[int, QuotaError]:
+    """Repeat a call until a quota refuses it; return how many were not refused."""
+    for number in range(MOST):
+        try:
+            await call(number)
+        except QuotaError as error:
+            return number, error
+    pytest.fail(f"{MOST} calls were not refused")
+
+
+@requires("quotas")
+class Quotas(Kit):
+    """``get_quota`` and ``set_quota`` of a checkpointer."""
+
+    async def limit(self, checkpointer: Any, **limits: int) -> Any:
+        """Return the object of a tenant with a quota."""
+        acme = checkpointer.for_tenant("acme")
+        await acme.set_quota(Quota(**limits))
+        return acme
+
+    @requires()
+    async def test_without_quotas_both_calls_are_refused(self, checkpointer: Any) -> None:
+        if checkpointer.capabilities.quotas:
+            pytest.skip(f"{type(checkpointer).__name__} declares quotas")
+        for call in (checkpointer.get_quota(), checkpointer.set_quota(Quota(threads=1))):
+            with pytest.raises(UnsupportedError, match="quotas"):
+                await call
+
+    async def test_a_thread_above_the_quota_is_refused(self, checkpointer: Any) -> None:
+        acme = await self.limit(checkpointer, threads=2)
+        for thread in ("a", "b"):
+            await acme.save(self.new("x"), thread)
+        with pytest.raises(QuotaError, match="2 of 2 threads") as caught:
+            await acme.save(self.new("x"), "c")
+        error = caught.value
+        assert (error.tenant, error.quota, error.limit, error.used) == ("acme", "threads", 2, 2)
+        assert error.retry_after_seconds is None
+        assert await acme.exists("c") is False
+        await checkpointer.for_tenant("globex").save(self.new("x"), "c")
+
+    async def test_existing_threads_grow_when_there_may_be_no_more(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        acme = await self.limit(checkpointer, threads=1)
+        await self.grow(acme, "t", "a", "b")
+        await another().for_tenant("acme").save(self.new("c"), "t")
+        await acme.backend.write_state("t", {"n": 1}, namespace="sub")
+        assert await self.said_in(acme, "t") == ["c"]
+
+    async def test_a_deletion_makes_room(self, checkpointer: Any) -> None:
+        acme = await self.limit(checkpointer, threads=1)
+        for thread in ("a", "b", "c"):
+            await acme.save(self.new("x"), thread)
+            with pytest.raises(QuotaError):
+                await acme.save(self.new("x"), "d")
+            await acme.delete(thread)
+        assert (await acme.get_quota()).threads == 0
+
+    async def test_bytes_above_the_quota_are_refused(self, checkpointer: Any) -> None:
+        acme = await self.limit(checkpointer, bytes=20_000)
+        kept, error = await repeat(lambda n: acme.save(self.new(make_text()), f"t{n}"))
+        assert (error.quota, error.limit, kept) == ("bytes", 20_000, len(await acme.list_threads()))
+        assert 3 <= kept < MOST
+        assert 2000 * kept < (await acme.get_quota()).bytes <= 20_000
+        await acme.delete("t0")
+        await acme.save(self.new("x"), "small")
+
+    async def test_pending_writes_count(self, checkpointer: Any) -> None:
+        acme = await self.limit(checkpointer, bytes=5_000)
+        await acme.save(self.new("x"), "t", "v")
+        write = replace(written("task"), payload=os.urandom(6_000))
+        with pytest.raises(QuotaError):
+            await acme.backend.put_writes("t", "v", [write])
+        assert await acme.backend.get_writes("t", "v") == []
+
+    async def test_a_copy_counts(self, checkpointer: Any) -> None:
+        acme = await self.limit(checkpointer, bytes=8_000)
+        await acme.save(self.new(make_text()), "t")
+        copies, _ = await repeat(lambda n: acme.copy_thread("t", f"copy {n}"))
+        assert 1 <= copies < MOST
+        assert (await acme.get_quota()).bytes <= 8_000
+
+    async def test_the_saves_of_a_minute_are_limited(self, checkpointer: Any) -> None:
+        acme = await self.limit(checkpointer, saves_per_minute=3)
+        saved, error = await repeat(lambda _: acme.save(self.new("x"), "t"))
+        assert 3 <= saved <= 6  # of two minutes
+        assert (error.quota, error.used) == ("saves_per_minute", 3)
+        assert error.retry_after_seconds in range(1, 61)
+
+    async def test_objects_at_once_keep_to_one_quota(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        acme = await self.limit(checkpointer, threads=7)
+        objects = [acme, another().for_tenant("acme"), another().for_tenant("acme")]
+        saves = [
+            one.save(self.new("x"), f"t{at}-{n}")
+            for at, one in enumerate(objects)
+            for n in range(6)
+        ]
+        results = await asyncio.gather(*saves, return_exceptions=True)
+        refused = [one for one in results if isinstance(one, QuotaError)]
+        assert len(await acme.list_threads()) == len(results) - len(refused) == 7
+
+    async def test_a_call_that_fails_uses_nothing(self, checkpointer: Any) -> None:
+        acme = await self.limit(checkpointer, saves_per_minute=3)
+        await acme.save(self.new("x"), "t")
+        for _ in range(7):
+            with pytest.raises(ConflictError):
+                await acme.copy_thread("t", "t")
+        await acme.save(self.new("x"), "t")
+
+    async def test_a_full_tenant_may_read_and_delete(self, checkpointer: Any) -> None:
+        acme = checkpointer.for_tenant("acme")
+        await self.grow(acme, "t", "a", "b")
+        await acme.set_quota(FULL)
+        with pytest.raises(QuotaError):
+            await acme.save(self.said(await acme.load("t"), "c"), "t")
+        assert await self.said_in(acme, "t") == ["a", "b"]
+        assert await acme.vacuum(0) == 2
+        assert await acme.delete("t") is False
+
+    async def test_a_removed_quota_limits_nothing(self, checkpointer: Any) -> None:
+        acme = checkpointer.for_tenant("acme")
+        await acme.set_quota(FULL)
+        await acme.set_quota(Quota(threads=5))
+        assert (await acme.get_quota()).quota == Quota(threads=5)
+        await acme.set_quota(Quota())
+        await acme.save(self.new("x"), "t")
+        use = await acme.get_quota()
+        assert (use.quota, use.threads, use.saves) == (Quota(), 1, 0)
+
+    @requires()
+    async def test_limits_that_are_no_counts_are_refused(self) -> None:
+        for bad in (-1, 1.5, "1", True):
+            with refused(InvalidArgumentError, bad, match="threads"):
+                Quota(threads=bad)  # type: ignore[arg-type]
 
 
 @seam("loop", "layout")

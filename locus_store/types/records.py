@@ -61,6 +61,9 @@ class CheckpointerCapabilities:
     turns: bool = False
     """One turn of a thread at a time: ``turn``, ``busy`` and ``turns``."""
 
+    quotas: bool = False
+    """Limits of a tenant: ``get_quota`` and ``set_quota``."""
+
     effects: bool = False
     """Calls of tools that run once: ``effect``, ``effects`` and ``resolve_effect``."""
 

@@ -1,12 +1,53 @@
-"""The base of objects over a storage: ``async with``, and ``for_tenant``."""
+"""The base of objects over a storage: ``async with``, and ``for_tenant``; the quota of a tenant."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from copy import copy
+from dataclasses import asdict, dataclass
 from typing import Self
 
-from locus_store.errors import UnsupportedError
+from locus_store.errors import InvalidArgumentError, UnsupportedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """The limits of a tenant; ``None``: there is no limit.
+
+    Raises:
+        InvalidArgumentError: A limit is not a whole number, or is below 0.
+    """
+
+    threads: int | None = None
+    """Threads that exist."""
+
+    bytes: int | None = None
+    """Bytes of versions, pending writes, messages and store items, and 100 for each of them."""
+
+    saves_per_minute: int | None = None
+    """Calls that store something, by the minutes of the database's clock."""
+
+    def __post_init__(self) -> None:
+        for name, limit in self.to_limits().items():
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+                raise InvalidArgumentError(
+                    f"{name}={limit!r} must be an int of at least 0, or None"
+                )
+
+    def to_limits(self) -> dict[str, int]:
+        """Return the limits that there are, by name."""
+        return {name: it for name, it in asdict(self).items() if it is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """The quota of a tenant, and how much of it is used now."""
+
+    quota: Quota
+    threads: int
+    bytes: int
+    saves: int
+    """In this minute, and those that processes have reserved; 0 without a quota of saves."""
 
 
 class ForTenants:

@@ -1,26 +1,34 @@
 """Sealed bytes: AES-256-GCM with a key for each record, key commitment, and their place.
 
-A data key never encrypts itself. Each record has 16 random bytes of salt, from which HKDF
-(RFC 5869) with SHA-512 derives the key of this record and 32 bytes that commit to it. A key
-encrypts one message, so its initialization vector is zero, and the limit of 2**32 random ones of
-AES-GCM (NIST SP 800-38D, 8.3) does not apply. AES-GCM alone does not commit to its key: one
-ciphertext may have a valid tag under two. The same construction is algorithm suite 0x0478 of the
-AWS Encryption SDK
+A data key never encrypts itself. Each *subject* (a thread, the items of a user) has a key, derived
+from the data key and the subject's share. The shares are the leaves of a binary tree of hashes, in
+which a node gives all leaves below it (Goldreich, Goldwasser, Micali, 1986). To destroy a share,
+the node above it is replaced with those that give the other leaves (a puncturable pseudorandom
+function: Boneh, Waters, 2013). So nothing is stored or read for a subject until it is forgotten.
+
+Each record has 12 random bytes of salt, from which HKDF-Expand (RFC 5869, 3.3: the key is random
+already) with SHA-512 derives the key of this record and 32 bytes that commit to it. A key encrypts
+one message, so its initialization vector is zero, and the limit of 2**32 random ones of AES-GCM
+(NIST SP 800-38D, 8.3) holds for the salts of a subject. AES-GCM alone does not commit to its key:
+one ciphertext may have a valid tag under two.
+The same construction is algorithm suite 0x0478 of the AWS Encryption SDK
 (https://docs.aws.amazon.com/encryption-sdk/latest/developer-guide/algorithms-reference.html) and
 DNDK-GCM (draft-gueron-cfrg-dndkgcm), which also derives a key and a commitment.
 
-Sealed bytes: a format byte, the length of the rest as a varint, the id of the data key (8), the
-salt (16), the commitment (32), the ciphertext with its tag. They can be joined, as frames can.
+Sealed bytes: a format byte, the length of the rest as a varint, the id of the data key (6), the
+leaf of the subject (6), the salt (12), the commitment (32), the ciphertext with its tag. They can
+be joined, as frames can.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 from locus_store.errors import (
@@ -35,14 +43,21 @@ FORMAT: Final = 0xE1
 """The first byte of sealed bytes; that of a frame is its version, which is small."""
 
 KEY_BYTES: Final = 32
-KEY_ID_BYTES: Final = 8
-_SALT_BYTES, _COMMITMENT_BYTES, _TAG_BYTES = 16, 32, 16
-_SALT_AT: Final = KEY_ID_BYTES
+KEY_ID_BYTES: Final = 6
+LEAF_BYTES: Final = 6
+_DEPTH: Final = 8 * LEAF_BYTES
+NODE_BYTES: Final = 16
+ROOT: Final = 1
+"""The number of the root; the children of a node ``n`` are ``2 * n`` and ``2 * n + 1``."""
+
+_SALT_BYTES, _COMMITMENT_BYTES, _TAG_BYTES = 12, 32, 16
+_LEAF_AT: Final = KEY_ID_BYTES
+_SALT_AT: Final = _LEAF_AT + LEAF_BYTES
 _COMMITMENT_AT: Final = _SALT_AT + _SALT_BYTES
 _BODY_AT: Final = _COMMITMENT_AT + _COMMITMENT_BYTES
 _IV: Final = bytes(12)
-_INFO: Final = b"locus-store record 1\x01"
-"""The info of HKDF, and the number of its only block."""
+_INFO: Final = b"locus-store record 1"
+"""The info of HKDF before the salt."""
 
 DIGEST_BYTES: Final = 16
 _LINK_BYTES: Final = 8
@@ -55,9 +70,56 @@ RECORD: Final[Place] = ("record",)
 """The place of records of states: their links and the digest of the version name the rest."""
 
 
+Subject: TypeAlias = "tuple[str, ...]"
+"""Whatever is forgotten as a whole: its kind, and its name."""
+
+
+THREAD: Final = "thread"
+"""The kind of a subject that is a thread."""
+
+
+def make_thread_subject(thread_id: str) -> Subject:
+    """Return the subject of all that a thread owns."""
+    return THREAD, thread_id
+
+
+class UnknownKeyError(EncryptionError):
+    """The data key of sealed bytes is not loaded: it is new, or was destroyed."""
+
+    reason = (
+        "is not known here: it was destroyed, or belongs to other keys than encryption= has; the "
+        "data cannot be read without it"
+    )
+
+    def __init__(self, key_id: bytes) -> None:
+        super().__init__(f"the data key {key_id.hex()} {self.reason}")
+
+
+class ForgottenError(UnknownKeyError):
+    """The key of a thread, or of items, was destroyed."""
+
+    reason = "was destroyed when its owner was forgotten; what it sealed can only be deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectKey:
+    """A key that the records of one subject are sealed with."""
+
+    data_key: DataKey
+    leaf: bytes
+    """The number of the share, which is a hash of the subject."""
+
+    secret: bytes = field(repr=False)
+
+    @property
+    def key_id(self) -> bytes:
+        """The id of the data key and the leaf: sealed bytes have these."""
+        return self.data_key.key_id + self.leaf
+
+
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """A key that records of one tenant are sealed with."""
+    """A key of one tenant, from which the keys of its subjects are derived."""
 
     key_id: bytes
     tenant: str
@@ -65,21 +127,76 @@ class DataKey:
     digest_secret: bytes = field(repr=False)
     """The key of digests: the same for all data keys of a tenant."""
 
+    nodes: Mapping[int, bytes] = field(repr=False, hash=False)
+    """The nodes of the tree that are left, by their numbers."""
+
+    _derived: dict[bytes | Subject, SubjectKey] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
     def bind(self, digest: bytes, *place: Any) -> bytes:
         """Return the digest of a state at a place: what is stored in the place of ``digest``."""
         named = encode([self.tenant, *place])
         return hmac.digest(self.digest_secret, digest + named, "sha256")[:DIGEST_BYTES]
 
+    def derive(self, subject: Subject) -> SubjectKey:
+        """Return the key that seals what a subject stores from now on.
 
-class UnknownKeyError(EncryptionError):
-    """The data key of sealed bytes is not loaded: it is new, or was destroyed."""
+        A subject that was forgotten, and is used again, has another leaf.
+        """
+        found = self._derived.get(subject)
+        if found is None:
+            found = next(filter(None, map(self.find, self._iterate_leaves(subject))))
+            self._derived[subject] = found
+        return found
 
-    def __init__(self, key_id: bytes) -> None:
-        super().__init__(
-            f"the data key {key_id.hex()} is not known here: it was destroyed, or belongs to other "
-            "keys than encryption= has; the data cannot be read without it"
-        )
-        self.key_id = key_id
+    def _iterate_leaves(self, subject: Subject) -> Iterator[bytes]:
+        for number in count():
+            named = encode([self.tenant, number, *subject])
+            yield hmac.digest(self.digest_secret, b"leaf" + named, "sha256")[:LEAF_BYTES]
+
+    def find(self, leaf: bytes) -> SubjectKey | None:
+        """Return the key of a leaf; ``None``: it was destroyed."""
+        found = self._derived.get(leaf)
+        if found is None:
+            number = 1 << _DEPTH | int.from_bytes(leaf)
+            above = _find_above(self.nodes, number)
+            if above is None:
+                return None
+            node = self.nodes[number >> above]
+            for at in reversed(range(above)):
+                node = _make_child(node, number >> at)
+            if len(self._derived) > _MOST_DERIVED:
+                self._derived.clear()
+            secret = hmac.digest(self.secret, node, "sha256")
+            found = self._derived[leaf] = SubjectKey(self, leaf, secret)
+        return found
+
+    def puncture(self, subjects: Iterable[Subject]) -> tuple[dict[int, bytes], list[bytes]]:
+        """Return the nodes without the shares of subjects, and the leaves of these."""
+        nodes, leaves = dict(self.nodes), [self.derive(it).leaf for it in subjects]
+        for leaf in leaves:
+            number = 1 << _DEPTH | int.from_bytes(leaf)
+            above = _find_above(nodes, number)
+            if above is None:
+                continue
+            node = nodes.pop(number >> above)
+            for at in reversed(range(above)):
+                nodes[number >> at ^ 1] = _make_child(node, number >> at ^ 1)
+                node = _make_child(node, number >> at)
+        return nodes, leaves
+
+
+_MOST_DERIVED: Final = 20_000
+
+
+def _find_above(nodes: Mapping[int, bytes], number: int) -> int | None:
+    """Return how far above a leaf the node is that it is computed from."""
+    return next((it for it in range(_DEPTH + 1) if number >> it in nodes), None)
+
+
+def _make_child(node: bytes, number: int) -> bytes:
+    return hmac.digest(node, b"\x01" if number & 1 else b"\x00", "sha256")[:NODE_BYTES]
 
 
 _LOADED: Final[dict[bytes, DataKey]] = {}
@@ -137,26 +254,37 @@ def compute_key_id(secrets: bytes) -> bytes:
     return hmac.digest(secrets, b"locus-store key id", "sha256")[:KEY_ID_BYTES]
 
 
-def _derive(key: DataKey, salt: bytes) -> tuple[bytes, bytes]:
-    """Return the key of a record, and its commitment: HKDF of RFC 5869 with one block."""
-    block = hmac.digest(hmac.digest(salt, key.secret, "sha512"), _INFO, "sha512")
+def _derive(key: SubjectKey, salt: bytes) -> tuple[bytes, bytes]:
+    """Return the key of a record, and its commitment: HKDF-Expand of RFC 5869 with one block."""
+    block = hmac.digest(key.secret, _INFO + salt + b"\x01", "sha512")
     return block[:KEY_BYTES], block[KEY_BYTES:]
 
 
-def seal(key: DataKey, plaintext: bytes, place: Place, *, is_repeatable: bool = False) -> bytes:
+def _associate(tenant: str, place: Place) -> bytes:
+    """Return what is authenticated with sealed bytes."""
+    return _associate_record(tenant) if place is RECORD else encode([FORMAT, tenant, *place])
+
+
+@lru_cache(64)
+def _associate_record(tenant: str) -> bytes:
+    return encode([FORMAT, tenant, *RECORD])
+
+
+def seal(key: SubjectKey, plaintext: bytes, place: Place, *, is_repeatable: bool = False) -> bytes:
     """Return sealed bytes.
 
     Args:
-        key: The data key.
+        key: Of the subject.
         plaintext: Of any length.
         place: What ``open_sealed`` has to name again.
         is_repeatable: The salt is a keyed hash of the plaintext and its place, so that the same
             bytes are sealed the same way: equal values are equal, and show that they are.
     """
-    associated = encode([FORMAT, key.tenant, *place])
+    data_key = key.data_key
+    associated = _associate(data_key.tenant, place)
     salt = os.urandom(_SALT_BYTES)
     if is_repeatable:
-        salt = hmac.digest(key.digest_secret, b"salt" + associated + plaintext, "sha256")
+        salt = hmac.digest(data_key.digest_secret, b"salt" + associated + plaintext, "sha256")
         salt = salt[:_SALT_BYTES]
     secret, commitment = _derive(key, salt)
     head = key.key_id + salt + commitment
@@ -175,16 +303,24 @@ def get_key_id(content: bytes) -> bytes:
     return content[at : at + KEY_ID_BYTES]
 
 
-def find_key(content: bytes) -> DataKey:
-    """Return the data key of sealed bytes.
+def find_key(content: bytes) -> SubjectKey:
+    """Return the key of sealed bytes.
 
     Raises:
-        UnknownKeyError: It is not loaded.
+        UnknownKeyError: Its data key is not loaded, or it was destroyed.
     """
-    key_id = get_key_id(content)
-    key = _LOADED.get(key_id)
-    if key is None:
+    return _find_key(content, read_varint(content, 1)[1])
+
+
+def _find_key(content: bytes, at: int) -> SubjectKey:
+    key_id = content[at : at + _LEAF_AT]
+    data_key = _LOADED.get(key_id)
+    if data_key is None:
         raise UnknownKeyError(key_id)
+    leaf = content[at + _LEAF_AT : at + _SALT_AT]
+    key = data_key.find(leaf)
+    if key is None:
+        raise ForgottenError(key_id + leaf)
     return key
 
 
@@ -203,35 +339,40 @@ def open_sealed(
         key_ids: The data keys of the storage, as the process may have others, too; ``None``: any.
 
     Raises:
-        UnknownKeyError: Their data key is not loaded.
+        UnknownKeyError: Their data key is not loaded, or their key was destroyed.
         EncryptionError: They are not sealed, or of another tenant.
         IntegrityError: They were changed, cut off, or stood at another place.
     """
+    return _open(content, place, tenant, key_ids)[1]
+
+
+def _open(
+    content: bytes, place: Place, tenant: str | None, key_ids: Container[bytes] | None
+) -> tuple[SubjectKey, bytes]:
     if not is_sealed(content):
         raise EncryptionError(
             "a stored value is in clear, and encryption is required here: it was written without "
             "encryption=, or put there by another program"
         )
     size, at = read_varint(content, 1)
-    rest = content[at:]
-    if size != len(rest) or size < _BODY_AT + _TAG_BYTES:
+    if size != len(content) - at or size < _BODY_AT + _TAG_BYTES:
         raise IntegrityError("a sealed value is cut off")
-    key = find_key(content)
-    if tenant is not None and key.tenant != tenant:
+    key = _find_key(content, at)
+    owner = key.data_key.tenant
+    if tenant is not None and owner != tenant:
         raise EncryptionError("a stored value is sealed with the key of another tenant")
-    if key_ids is not None and get_key_id(content) not in key_ids:
-        raise UnknownKeyError(get_key_id(content))
-    secret, commitment = _derive(key, rest[_SALT_AT:_COMMITMENT_AT])
-    head = rest[:_BODY_AT]
+    if key_ids is not None and key.data_key.key_id not in key_ids:
+        raise UnknownKeyError(key.data_key.key_id)
+    head, body = content[at : at + _BODY_AT], content[at + _BODY_AT :]
+    secret, commitment = _derive(key, head[_SALT_AT:_COMMITMENT_AT])
     found = None
-    if hmac.compare_digest(commitment, rest[_COMMITMENT_AT:_BODY_AT]):
-        associated = encode([FORMAT, key.tenant, *place])
-        found = decrypt(secret, _IV, rest[_BODY_AT:], head + associated)
+    if hmac.compare_digest(commitment, head[_COMMITMENT_AT:]):
+        found = decrypt(secret, _IV, body, head + _associate(owner, place))
     if found is None:
         raise IntegrityError(
             "a sealed value is not what was saved: it was changed, or moved from another place"
         )
-    return found
+    return key, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,18 +385,18 @@ class OpenedRecord:
     digest: bytes | None
     """The digest of the state after it; ``None``: it is not sealed."""
 
-    key: DataKey | None
-    """Its data key."""
+    key: SubjectKey | None
+    """Its key."""
 
     link: bytes = b""
     """The bytes that stand before the frames in what is sealed."""
 
 
-def seal_record(key: DataKey, payload: bytes, basis: bytes | None, digest: bytes) -> bytes:
+def seal_record(key: SubjectKey, payload: bytes, basis: bytes | None, digest: bytes) -> bytes:
     """Return a sealed record.
 
     Args:
-        key: The data key.
+        key: Of the thread.
         payload: The frames.
         basis: Digest of the state that they change; ``None``: they are a whole state.
         digest: Digest of the state after them.
@@ -322,13 +463,13 @@ class RecordOpener:
         if not is_sealed(payload) and not self._requires_seal:
             self._is_known = False
             return OpenedRecord(payload, None, None)
-        found = open_sealed(payload, RECORD, self._tenant, self._key_ids)
+        key, found = _open(payload, RECORD, self._tenant, self._key_ids)
         link, digest = found[:_LINK_BYTES], found[_LINK_BYTES : _LINK_BYTES + DIGEST_BYTES]
         if self._is_known and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")
         self._before, self._is_known = digest[:_LINK_BYTES], True
         head, frames = found[: len(link + digest)], found[len(link + digest) :]
-        return OpenedRecord(frames, digest, find_key(payload), head)
+        return OpenedRecord(frames, digest, key, head)
 
     def open_joined(self, payload: bytes) -> bytes:
         """Return the frames of joined records."""

@@ -12,6 +12,7 @@ from locus_store.runtime.progress import iterate_steps
 from locus_store.types import ArchivedThread, Removed, Vacuumed
 from locus_store.values.canonical import canonicalize
 from locus_store.values.filters import check_key
+from locus_store.values.sealing import ForgottenError
 from locus_store.versions.archives import has
 
 _PASSES: Final = 2
@@ -53,7 +54,11 @@ async def find_threads(
     after: str | None = None
     while page := await backend.scan(after=after):
         for thread_id in page:
-            thread = await backend.read_thread(thread_id)
+            try:
+                thread = await backend.read_thread(thread_id)
+            except ForgottenError:  # of a backup, say: it is removed with the others
+                found.append(thread_id)
+                continue
             if thread is not None and has(thread, key, value, user_id=user_id):
                 found.append(thread_id)
         after = page[-1]
@@ -78,12 +83,17 @@ async def erase(
     counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
     for _ in range(_PASSES):
         for thread_id in iterate_steps(await find()):
-            thread = await backend.read_thread(thread_id)
+            thread, unreadable = None, 0
+            try:
+                thread = await backend.read_thread(thread_id)
+            except ForgottenError:
+                unreadable = 1
             try:
                 await backend.remove_thread(thread_id)
             except BackendError as exc:
                 failed.append(exc)
                 continue
+            counts["threads"] += unreadable
             if thread is not None:
                 counts["threads"] += 1
                 counts["messages"] += len(thread.messages)

@@ -28,9 +28,9 @@ from locus_store.values.encoding import (
 )
 from locus_store.values.sealing import (
     RECORD,
-    DataKey,
     Place,
     RecordOpener,
+    SubjectKey,
     find_key,
     is_sealed,
     open_records,
@@ -182,7 +182,7 @@ def _plain(payload: bytes, max_bytes: int) -> bytes:
 
 
 def _packed(
-    parts: Sequence[tuple[int, bytes]], key: DataKey | None, names: tuple[int, int, int]
+    parts: Sequence[tuple[int, bytes]], key: SubjectKey | None, names: tuple[int, int, int]
 ) -> bytes:
     """Return the payload of a segment; with a key, its records are compressed and then sealed."""
     head = b"".join(_ENTRY.pack(sequence, len(payload)) for sequence, payload in parts)

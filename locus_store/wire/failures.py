@@ -15,6 +15,7 @@ from locus_store.errors import (
     MissingExtraError,
     NotFoundError,
     NotOwnerError,
+    QuotaError,
     SchemaError,
     SerializationError,
     TurnError,
@@ -24,12 +25,14 @@ from locus_store.values.encoding import TooLargeError
 from locus_store.wire.records import StateNeededError
 
 UNAVAILABLE: Final = 503
+TOO_MANY: Final = 429
 
 STATUSES: Final[dict[type[LocusStoreError], int]] = {
     ConflictError: 409,
     TurnError: 409,
     NotFoundError: 404,
     NotOwnerError: 403,
+    QuotaError: 403,
     UnsupportedError: 501,
     SerializationError: 422,
     InvalidArgumentError: 422,
@@ -40,7 +43,10 @@ STATUSES: Final[dict[type[LocusStoreError], int]] = {
     MissingExtraError: UNAVAILABLE,
     StateNeededError: 428,
 }
-"""The status of each class. 428 is ``Precondition Required``."""
+"""The status of each class. 428 is ``Precondition Required``.
+
+A quota that time renews has 429; clients and proxies repeat a 507, which would not help.
+"""
 
 SHOWN: Final = frozenset(
     it for it, status in STATUSES.items() if status != UNAVAILABLE and it is not IntegrityError
@@ -51,19 +57,40 @@ name a host or a file, and stay in the log of the service."""
 HIDDEN: Final = "the storage of the service failed; the log of the service says why"
 DAMAGED: Final = "stored data is damaged; the log of the service names it"
 
-FIELDS: Final = ("head_id", "parent_id")
-"""Attributes of errors that cross the wire."""
+FIELDS: Final[dict[type[LocusStoreError], dict[str, type]]] = {
+    ConflictError: {"head_id": str, "parent_id": str},
+    QuotaError: {
+        "tenant": str,
+        "quota": str,
+        "limit": int,
+        "used": int,
+        "retry_after_seconds": int,
+    },
+}
+"""Attributes of errors that cross the wire, with their types."""
 
 
 def encode_error(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON of an error."""
     kind = next(it for it in type(error).__mro__ if it in STATUSES or it is LocusStoreError)
-    found = {name: it for name in FIELDS if (it := getattr(error, name, None)) is not None}
-    return STATUSES.get(kind, UNAVAILABLE), {
+    found = {
+        name: value
+        for owner, names in FIELDS.items()
+        if isinstance(error, owner)
+        for name in names
+        if (value := getattr(error, name)) is not None
+    }
+    status = STATUSES.get(kind, UNAVAILABLE)
+    return TOO_MANY if get_retry_after(error) is not None else status, {
         "error": kind.__name__,
         "message": str(error) if is_shown(error) else _hidden(kind),
         "fields": found,
     }
+
+
+def get_retry_after(error: LocusStoreError) -> int | None:
+    """Return the seconds after which the call may be repeated, if an error names them."""
+    return error.retry_after_seconds if isinstance(error, QuotaError) else None
 
 
 def is_shown(error: LocusStoreError) -> bool:
@@ -83,10 +110,14 @@ def decode_error(answer: Any) -> LocusStoreError | None:
     if kind is None:
         return None
     message, found = answer["message"], answer.get("fields")
-    if kind is not ConflictError or not isinstance(found, dict):
+    if not isinstance(found, dict):
         return kind(message)
-    ids = {name: it for name in FIELDS if isinstance(it := found.get(name), str)}
-    return ConflictError(message, **ids)
+    fields = {
+        name: value
+        for name, type_ in FIELDS.get(kind, {}).items()
+        if isinstance(value := found.get(name), type_)
+    }
+    return kind(message, **fields)
 
 
 _CLASSES: Final = {it.__name__: it for it in STATUSES} | {

@@ -10,23 +10,37 @@ import pytest
 from locus_store import EncryptionError, IntegrityError
 from locus_store.values import sealing
 from locus_store.values.encoding import pack_frame
-from locus_store.values.sealing import DataKey, RecordOpener, open_sealed, seal, seal_record
+from locus_store.values.sealing import (
+    NODE_BYTES,
+    ROOT,
+    DataKey,
+    RecordOpener,
+    SubjectKey,
+    open_sealed,
+    seal,
+    seal_record,
+)
 
 PLACE = ("write", "t", "", "v1", 0)
 
 
-def make_key(tenant: str = "acme") -> DataKey:
-    key = DataKey(os.urandom(8), tenant, os.urandom(32), os.urandom(32))
+def make_data_key() -> DataKey:
+    nodes = {ROOT: os.urandom(NODE_BYTES)}
+    return DataKey(os.urandom(6), "acme", os.urandom(32), os.urandom(32), nodes)
+
+
+def make_key() -> SubjectKey:
+    key = make_data_key()
     sealing.load_key(key)
-    return key
+    return key.derive(("thread", "t"))
 
 
 @pytest.fixture
-def key() -> DataKey:
+def key() -> SubjectKey:
     return make_key()
 
 
-def test_sealed_bytes_come_back_and_take_a_hundred_bytes_more(key: DataKey) -> None:
+def test_sealed_bytes_come_back_and_take_a_hundred_bytes_more(key: SubjectKey) -> None:
     for size in (0, 1, 100, 100_000):
         content = os.urandom(size)
         sealed = seal(key, content, PLACE)
@@ -36,16 +50,16 @@ def test_sealed_bytes_come_back_and_take_a_hundred_bytes_more(key: DataKey) -> N
     assert len(record) - len(pack_frame(b"[]")) <= 100
 
 
-def test_the_key_of_a_record_is_that_of_hkdf(key: DataKey) -> None:
+def test_the_key_of_a_record_is_that_of_hkdf(key: SubjectKey) -> None:
     from cryptography.hazmat.primitives.hashes import SHA512
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-    salt = os.urandom(16)
-    derived = HKDF(SHA512(), 64, salt, b"locus-store record 1").derive(key.secret)
+    salt = os.urandom(12)
+    derived = HKDFExpand(SHA512(), 64, b"locus-store record 1" + salt).derive(key.secret)
     assert b"".join(sealing._derive(key, salt)) == derived
 
 
-def test_another_place_or_tenant_is_refused(key: DataKey) -> None:
+def test_another_place_or_tenant_is_refused(key: SubjectKey) -> None:
     sealed = seal(key, b"x", PLACE)
     for place in (("item", *PLACE[1:]), (*PLACE[:-1], 1), (*PLACE, None), ("write", "t", "", "v1")):
         with pytest.raises(IntegrityError, match="moved"):
@@ -54,14 +68,15 @@ def test_another_place_or_tenant_is_refused(key: DataKey) -> None:
         open_sealed(sealed, PLACE, "other")
 
 
-def test_a_key_that_is_not_loaded_is_named(key: DataKey) -> None:
+def test_a_key_that_is_not_loaded_is_named(key: SubjectKey) -> None:
     sealed = seal(key, b"x", PLACE)
-    sealing.unload_key(key.key_id)
-    with pytest.raises(EncryptionError, match=key.key_id.hex()):
+    key_id = key.data_key.key_id
+    sealing.unload_key(key_id)
+    with pytest.raises(EncryptionError, match=key_id.hex()):
         open_sealed(sealed, PLACE)
 
 
-def test_a_key_commits(key: DataKey) -> None:
+def test_a_key_commits(key: SubjectKey) -> None:
     """The id of another key in the head is refused before anything is decrypted."""
     other, sealed = make_key(), seal(key, b"x", PLACE)
     with pytest.raises(IntegrityError, match="not what was saved"):
@@ -74,7 +89,7 @@ def test_clear_bytes_are_refused() -> None:
             open_sealed(content, PLACE)
 
 
-def test_equal_bytes_are_equal_only_where_that_is_asked_for(key: DataKey) -> None:
+def test_equal_bytes_are_equal_only_where_that_is_asked_for(key: SubjectKey) -> None:
     assert seal(key, b"x", PLACE) != seal(key, b"x", PLACE)
     repeated = seal(key, b"x", PLACE, is_repeatable=True)
     assert repeated == seal(key, b"x", PLACE, is_repeatable=True)
@@ -95,7 +110,7 @@ def tamper(sealed: bytes, rng: random.Random) -> bytes:
     return sealed[at:] + sealed[:at] if at else sealed[1:]
 
 
-def count_accepted(rows: int, key: DataKey) -> int:
+def count_accepted(rows: int, key: SubjectKey) -> int:
     """Tamper with that many sealed values, each once; return how many are opened."""
     rng, accepted = random.Random(rows), 0
     sealed = [seal(key, rng.randbytes(rng.randrange(200)), (*PLACE, at)) for at in range(50)]
@@ -115,11 +130,11 @@ def count_accepted(rows: int, key: DataKey) -> int:
     return accepted
 
 
-def test_no_tampered_value_is_accepted(key: DataKey) -> None:
+def test_no_tampered_value_is_accepted(key: SubjectKey) -> None:
     assert count_accepted(2000, key) == 0
 
 
-def test_records_that_do_not_continue_each_other_are_refused(key: DataKey) -> None:
+def test_records_that_do_not_continue_each_other_are_refused(key: SubjectKey) -> None:
     digests = [os.urandom(16) for _ in range(4)]
     records = [
         seal_record(key, b"%d" % at, digests[at - 1] if at else None, digests[at])
@@ -131,7 +146,7 @@ def test_records_that_do_not_continue_each_other_are_refused(key: DataKey) -> No
             RecordOpener().open_joined(b"".join(records[at] for at in order))
 
 
-def test_records_and_frames_are_told_apart_where_they_were_joined(key: DataKey) -> None:
+def test_records_and_frames_are_told_apart_where_they_were_joined(key: SubjectKey) -> None:
     frames = [pack_frame(b"a" * 5), pack_frame(b"b" * 2000)]
     sealed = seal_record(key, b"c", os.urandom(16), bytes(16))
     joined = b"".join((*frames, sealed))

@@ -31,7 +31,8 @@ WORDS = "the secret of Zoe"
 
 async def fill(storage: Any, thread_id: str = "t") -> list[dict[str, Any]]:
     """Store one of each: states, a write, a message, an item; return the states."""
-    states = [{"said": [f"{WORDS} {at}" for at in range(upto)]} for upto in range(1, 4)]
+    said = [f"{WORDS} {at}" for at in range(3)]
+    states = [{"long": WORDS * 40, "said": said[:upto]} for upto in range(1, 4)]
     for at, state in enumerate(states):
         await storage.backend.write_state(
             thread_id, state, checkpoint_id=f"v{at}", metadata={"who": WORDS}, labels={}
@@ -201,6 +202,39 @@ async def test_listed_keys_of_metadata_stay_in_clear(encryption: Encryption, url
     assert b"Zoe" not in found
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+async def test_hashed_keys_of_metadata_are_found_and_not_read(
+    scheme: str, encryption: Encryption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/d.db" if scheme == "sqlite" else f"file://{tmp_path}/d"
+    chosen = Encryption(encryption.ring, encryption.keys, hashed=["city", "user_id", "tags"])
+    async with open_storage(url, encryption=chosen) as storage:
+        backend, cities = storage.backend, ["Bern", ["Bern", "Ulm"], 3, None, {"a": "Bern"}]
+        for at, city in enumerate(cities):
+            labels = {"user_id": "zoe", "tags": ["x", "y"]}
+            await backend.write_state(f"t{at}", {}, metadata={"city": city}, labels=labels)
+
+        async def find(key: str, value: Any) -> list[str]:
+            found = sorted(it.thread_id for it in await backend.query(key, value))
+            assert sorted(await backend.threads_where(key, value)) == found
+            return found
+
+        assert await find("city.a", "Bern") == ["t4"]
+        assert await find("city", {"a": "Bern"}) == ["t4"]
+        monkeypatch.setattr(type(backend), "_iterate_threads", None)  # no thread is decrypted
+        assert await find("city", "Bern") == ["t0", "t1"]
+        assert await find("city", ["Ulm"]) == ["t1"]
+        assert (await find("city", 3.0), await find("city", "3")) == (["t2"], [])
+        assert await find("city", None) == ["t3"]
+        assert len(await find("tags", ["y", "x"])) == len(await backend.threads_of("zoe")) == 5
+    again = Encryption(encryption.ring, encryption.keys)
+    async with open_storage(url, encryption=again) as storage:
+        listed = [await storage.backend.history(f"t{at}") for at in range(len(cities))]
+        assert [it.metadata["city"] for [it] in listed] == cities
+    assert b"Bern" not in contents(tmp_path)
+    assert b"zoe" not in contents(tmp_path)
+
+
 async def test_objects_of_their_own_encrypt(encryption: Encryption, url: str) -> None:
     async with open_message_log(url, encryption=encryption) as log:
         await log.append("t", [(WORDS, "user")])
@@ -234,5 +268,8 @@ def test_an_encryption_that_is_none_is_refused(url: str) -> None:
         open_storage(url, encryption=5)
     with pytest.raises(InvalidArgumentError, match="cannot be read"):
         open_storage(f"{url}?encryption=/nowhere/keys.json")
+    ring = LocalKeyRing({"a": bytes(32)}, "a")
+    with pytest.raises(InvalidArgumentError, match="choose one"):
+        Encryption(ring, None, clear=["city"], hashed=["city"])  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="a list of keys"):
         Encryption(LocalKeyRing({"a": bytes(32)}, "a"), None, clear="city")  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
     A save is one request with the changes, or two if the service needs the whole state. A load is
     one request, and the state of a known head is not sent again. All data belongs to the tenant of
     the token. The ``capabilities`` are those of the service. They are not known before the first
-    call: until then, all but tenants and messages are declared.
+    call: until then, all but tenants, quotas and messages are declared.
 
     Args:
         base_url: ``http://host:port`` or ``https://host:port``, with a path if the service is
@@ -122,7 +122,7 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
         found = self.service.description
         if found is None:
             return super().capabilities
-        return replace(found.capabilities, tenants=False, messages=found.has_messages)
+        return replace(found.capabilities, tenants=False, quotas=False, messages=found.has_messages)
 
     async def open(self) -> None:
         await self.service.read_description()

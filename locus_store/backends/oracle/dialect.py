@@ -48,6 +48,13 @@ from locus_store.values.text import split_words
 class OracleRepository(IndexedRepository):
     """Oracle's implementations of the hooks."""
 
+    def measure_column(self, column: sa.Column[Any]) -> sa.ColumnElement[int]:
+        """Return the bytes of a value; JSON has a length as text only."""
+        if isinstance(column.type, (Json, JsonValue)):
+            text = column.op("RETURNING")(sa.literal_column("CLOB"))
+            return sa.func.length(sa.func.json_serialize(text))
+        return sa.func.length(column)
+
     def read_oldest_transaction(self) -> int:
         """Wait for the transactions that write entries; see ``Repository``."""
         table = self.connection.dialect.identifier_preparer.format_table(self.tables.audit)

@@ -41,6 +41,7 @@ from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
+from locus_store.sql.quotas import limit_calls, measure_save, measure_writes
 from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import (
@@ -151,6 +152,7 @@ class PostgreSQLBackend(ServerBackend):
     def __repr__(self) -> str:
         return f"PostgreSQLBackend({self._where!r})"
 
+    @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
         with self._translating():
             pool = await self._runner.get_pool()
@@ -248,6 +250,7 @@ class PostgreSQLBackend(ServerBackend):
         text = self._database.fast.contents
         return contents.parse_contents(await self._ask(text, contents.make_parameters(versions)))
 
+    @limit_calls(measure_writes)
     async def store_writes(
         self,
         thread_id: str,

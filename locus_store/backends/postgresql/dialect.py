@@ -98,6 +98,7 @@ class PostgreSQLRepository(IndexedRepository):
 
     rounding = timedelta()
     parents_go_last = True
+    measures = sa.func.octet_length
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
         """See ``Scoped``. In a transaction of the caller's, only the caller limits the pauses."""

@@ -192,6 +192,7 @@ SELECT count(*) = 2 FROM (VALUES (1, 2), (2, 3)) a (i, j) LEFT JOIN (VALUES (1))
 --- aggregates and windows | loads, store, lists
 SELECT string_agg(v.p, ''::bytea ORDER BY v.n) = '\x0102'::bytea
   AND pg_catalog.array_agg(ROW(v.n, v.p)) IS NOT NULL AND avg(length(v.p)) = 1
+  AND avg(octet_length(v.p)) = 1
 FROM (VALUES (2, '\x02'::bytea), (1, '\x01'::bytea)) v (n, p);
 SELECT bool_and(v.n > 0) OVER (PARTITION BY v.n) FROM (VALUES (1), (2)) v (n) GROUP BY v.n;
 

@@ -34,7 +34,7 @@ _PARENTS: Final = {
 }
 """The tables without a tenant: the table that has it, and the column of both."""
 
-OWNED: Final = ("threads", "lines", "turns", "store", "audit", "seals")
+OWNED: Final = ("threads", "lines", "turns", "quotas", "store", "audit", "seals")
 TABLES: Final = (*OWNED, *_PARENTS)
 ON_REQUEST: Final = ("search", "embeddings")
 FIXED: Final = tuple(it for it in TABLES if it not in ON_REQUEST)
@@ -128,7 +128,9 @@ def _render_grants(words: Words, name: str) -> Iterator[str]:
         named = (it.name for it in getattr(words.ours, name).columns if it.name != key)
         columns = f" ({', '.join(map(words.dialect.identifier_preparer.quote, named))})"
     changes = f"INSERT{columns}"
-    if name not in _GROWING:
+    if name == "quotas":  # not the limits
+        changes = "UPDATE (usage, revision)"
+    elif name not in _GROWING:
         changes += f", UPDATE{columns}, DELETE"
     yield f"GRANT SELECT, {changes} ON {words.write_table(name)} TO {group}"
 

@@ -34,6 +34,7 @@ from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
+from locus_store.sql.quotas import Charge, get_charge
 from locus_store.types import Mark, Save, Written
 from locus_store.types.thread_info import UserIdType, is_user_id
 from locus_store.values import frames
@@ -103,6 +104,9 @@ class _Item:
     operation: observe.Operation | None
     call: RecordedCall | None
     """The call, if it is recorded."""
+
+    charge: Charge | None
+    """The charge of the call, if its tenant has a quota."""
 
     deadline: _Deadline
     """Counted from the submission."""
@@ -181,7 +185,7 @@ class Saves:
         row = make_row(save, database.store, indexed=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         limit, call = _Deadline(self._timeout_seconds), get_call(database.audit)
-        item = _Item(save, row, done, observe.get_current(), call, limit)
+        item = _Item(save, row, done, observe.get_current(), call, get_charge(), limit)
         queued = self._queued.get(item.line)
         if queued is not None:
             queued.append(item)
@@ -436,6 +440,8 @@ class Saves:
             repository = database.make_repository(connection)
             database.has_index = repository.has_index
             written = repository.save(item.save)
+            if item.charge is not None:
+                item.charge.appended = repository.appended_bytes
             if item.call is not None:
                 item.call.record(connection, repository.scope, written)
             return written

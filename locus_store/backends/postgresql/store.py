@@ -25,6 +25,7 @@ from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog, make_columns
+from locus_store.sql.quotas import limit_calls, measure_change
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.store import ServerStore
 from locus_store.sql.threads.statements import Scope
@@ -133,6 +134,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
             ttl_seconds=ttl_seconds,
         )
 
+    @limit_calls(measure_change)
     async def change(self, change: LogChange) -> LogChanged:
         change.also = [it for it in change.also if it.puts]
         if change.puts and change.cut is None:

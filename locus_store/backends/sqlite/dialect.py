@@ -25,6 +25,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql.columns.dialect_columns import dump_value, escape_text
+from locus_store.sql.columns.types import Blob
 from locus_store.sql.connections.backend import make_autocommit_error
 from locus_store.sql.connections.database import Database, iterate_causes
 from locus_store.sql.migrate import AutoMigrate, check
@@ -51,6 +52,11 @@ class SQLiteRepository(Repository):
     """SQLite's implementations of the hooks."""
 
     _has_tombstones = False
+
+    def measure_column(self, column: sa.Column[Any]) -> sa.ColumnElement[int]:
+        """Return the bytes of a value."""
+        is_blob = isinstance(column.type, Blob)
+        return sa.func.length(column if is_blob else sa.cast(column, sa.LargeBinary))
 
     def make_pattern_condition(
         self, column: sa.ColumnElement[str], pattern: str
@@ -244,6 +250,7 @@ class SQLiteDatabase(Database):
     """
 
     dialect = "sqlite"
+    has_one_writer = True
     repository = SQLiteRepository
     driver_errors = (*Database.driver_errors, sqlite3.Error, UnicodeDecodeError)
 

@@ -431,14 +431,14 @@ class JsonValue(sa.types.TypeDecorator[Any]):
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """See ``DialectColumns.select_json``."""
-        return sa.type_coerce(_JsonAsText(column), _ReadJson())
+        return sa.type_coerce(JsonAsText(column), _ReadJson())
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
         return get_columns(dialect).bind_json(value)
 
 
-class _JsonAsText(FunctionElement[Any]):
+class JsonAsText(FunctionElement[Any]):
     """A JSON column as a query gives it."""
 
     type = sa.JSON()
@@ -446,8 +446,8 @@ class _JsonAsText(FunctionElement[Any]):
     inherit_cache = True
 
 
-@compiles(_JsonAsText)
-def _json_as_text(element: _JsonAsText, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(JsonAsText)
+def _json_as_text(element: JsonAsText, compiler: SQLCompiler, **kw: Any) -> str:
     column = compiler.process(next(iter(element.clauses)), **kw)
     return get_columns(compiler.dialect).select_json(column)
 

@@ -14,6 +14,7 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.runtime.retries import retry_lost_races
 from locus_store.sql.audit import Audit, get_call
 from locus_store.sql.connections.database import Database
+from locus_store.sql.quotas import get_charge
 from locus_store.sql.threads.repository import Repository
 from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -127,6 +128,27 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
             work = make_writing(self._database, body, thread_id)
             return await self._runner.write(work, thread_id=thread_id)
 
+    async def _write_unrecorded(
+        self, body: Callable[[Repository], T], connection: object = None
+    ) -> T:
+        """Run a body that belongs to no call, in a transaction of its own or of the caller's."""
+        database = self._database
+
+        def work(own: Connection) -> T:
+            return body(database.make_repository(own))
+
+        with self._translating():
+            if connection is None:
+                return await self._write_by_itself(work)
+            return await run_joined(database, connection, work)
+
+    async def _write_by_itself(self, work: Body[T]) -> T:
+        """Run statements of which each, where several transactions write, may commit by itself.
+
+        A process that stands still between two of them then holds no lock.
+        """
+        return await self._runner.write(work)
+
     async def _read(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body on one snapshot, of the runner if a write depends on its answer."""
         database = self._database
@@ -167,12 +189,14 @@ def make_writing(
     database: Database, body: Callable[[Repository], T], thread_id: str | None = None
 ) -> Callable[[Connection], T]:
     """Return a body that writes, and records the call that is under way."""
-    call = get_call(database.audit)
+    call, charge = get_call(database.audit), get_charge()
 
     def run(connection: Connection) -> T:
         repository = database.make_repository(connection)
         result = body(repository)
         repository.finish()
+        if charge is not None:
+            charge.appended = repository.appended_bytes
         if call is not None:
             call.record(connection, repository.scope, result, thread_id)
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sqlalchemy.engine import Connection
@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql.audit import Audit
 from locus_store.sql.migrate import AutoMigrate, ensure
+from locus_store.sql.quotas import QUOTAS_SETTING, KnownQuotas
 from locus_store.sql.schema.status import SEARCH_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.threads.repository import Repository
@@ -41,6 +42,9 @@ class OpenedDatabase:
     has_row_security: bool = False
     """Statements have to name their tenant to the server."""
 
+    quotas: KnownQuotas = field(default_factory=KnownQuotas)
+    """The quotas, as this process knows them."""
+
 
 class Database(ForTenants, ABC):
     """A database, its tables, and a tenant.
@@ -57,6 +61,9 @@ class Database(ForTenants, ABC):
 
     dialect: ClassVar[str]
     """SQLAlchemy's name of it."""
+
+    has_one_writer: ClassVar[bool] = False
+    """Two transactions never write at the same time, so one waits for the end of the other."""
 
     repository: type[Repository] = Repository
     driver_errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError, OSError)
@@ -107,6 +114,7 @@ class Database(ForTenants, ABC):
         )
         self._facts.store = settings.store_id
         self._facts.user_id_type = settings.user_id_type
+        self._facts.quotas.note(has_some=QUOTAS_SETTING in settings.raw)
         self.read_settings(settings)
 
     def read_settings(self, settings: Settings) -> None:
@@ -143,6 +151,11 @@ class Database(ForTenants, ABC):
     def change_user_ids(self, users: UserIdType) -> None:
         """Take the type that the column for users' ids now has."""
         self._facts.user_id_type = users
+
+    @property
+    def quotas(self) -> KnownQuotas:
+        """The quotas of all tenants, as this process knows them."""
+        return self._facts.quotas
 
     @property
     def has_index(self) -> bool:

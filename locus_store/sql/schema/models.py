@@ -70,6 +70,12 @@ class TurnRow(Base):
     __table__ = _tables.turns
 
 
+class QuotaRow(Base):
+    """The quota of a tenant, and its use."""
+
+    __table__ = _tables.quotas
+
+
 class StoreItemRow(Base):
     """A value of the long-term store."""
 

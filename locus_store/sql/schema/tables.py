@@ -126,7 +126,7 @@ NAME_LENGTH: Final = 1000
 
 _TABLE_NAMES = (
     *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
-    *("turns", "store", "settings", "audit", "seals"),
+    *("turns", "quotas", "store", "settings", "audit", "seals"),
 )
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 _ONLY_SERVERS = {"dialects": ("postgresql", "oracle")}
@@ -350,6 +350,19 @@ sa.Table(
     sa.PrimaryKeyConstraint("tenant", "thread_id", name="locus_turns_pk"),
 )
 
+# The quota of a tenant; without one there is no row.
+sa.Table(
+    "locus_quotas",
+    METADATA,
+    sa.Column("tenant", Key(TENANT_LENGTH), primary_key=True),
+    sa.Column("limits", Json, nullable=False),
+    # All of ``versions.quotas.Usage``.
+    sa.Column("usage", Json, nullable=False),
+    # Grows with each change.
+    sa.Column("revision", BigInteger, nullable=False),
+    sa.PrimaryKeyConstraint("tenant", name="locus_quotas_pk"),
+)
+
 # A cross-thread key/value entry.
 sa.Table(
     "locus_store",
@@ -438,6 +451,7 @@ class Tables:
     logs: sa.Table
     messages: sa.Table
     turns: sa.Table
+    quotas: sa.Table
     store: sa.Table
     settings: sa.Table
     audit: sa.Table

@@ -45,6 +45,9 @@ class Repository(Reads):
     _has_index: bool | None = None
     """The result of the query; ``None`` before the query."""
 
+    appended_bytes = 0
+    """The payloads of the records that the transaction has added."""
+
     # --- dialect hooks
 
     parents_go_last: ClassVar[bool] = False
@@ -212,6 +215,7 @@ class Repository(Reads):
         return bool(self.connection.execute(renewed).rowcount)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
+        self.appended_bytes += len(payload)
         self.sql.new_record.run(
             self.connection,
             {

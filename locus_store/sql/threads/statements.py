@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 from sqlalchemy.engine import Connection, Dialect
 
 from locus_store.sql.columns.compiled import Compiled, Query
+from locus_store.sql.columns.dialect_columns import Json, JsonAsText, JsonValue
 from locus_store.sql.columns.types import OwnTransaction, after, minute, moment, now
 from locus_store.sql.schema.tables import Tables
 from locus_store.versions.segments import RecordSegment
@@ -408,6 +409,9 @@ class Scope:
 class Scoped:
     """A synchronous connection in a transaction, and its scope."""
 
+    measures: ClassVar[Any] = sa.func.length
+    """The function that ``measure_column`` uses."""
+
     def __init__(self, connection: Connection, scope: Scope) -> None:
         self.connection = connection
         self.scope = scope
@@ -417,6 +421,12 @@ class Scoped:
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
         """Dialect hook: return what a query selects so that a stopped client keeps no lock."""
         return ()
+
+    def measure_column(self, column: sa.Column[Any]) -> sa.ColumnElement[int]:
+        """Dialect hook: return the bytes of a value, or the characters of a text."""
+        is_json = isinstance(column.type, (Json, JsonValue))
+        size: sa.ColumnElement[int] = self.measures(JsonAsText(column) if is_json else column)
+        return size
 
     def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         """Return conditions of the rows of ``threads`` of these ids."""

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from locus_store.runtime import holding
 from locus_store.types import FOREVER, PendingWrite, VersionsWanted
 from locus_store.types.items import NamespaceMatch, Put
+from locus_store.types.tenants import Quota
 from locus_store.types.thread_info import ThreadsWanted
 from locus_store.types.turns import TurnStep
 from locus_store.versions import segments
@@ -37,6 +38,7 @@ STATUSES = StatusesWanted(
     since=FOREVER,
     until=FOREVER,
 )
+QUOTA = Quota(threads=100, bytes=10**9)
 MOVE = Move(tenant="default", target=1)
 
 
@@ -76,6 +78,16 @@ async def _expected(it: Opened, **more: Any) -> Any:
 
 def _step(entry: Any) -> TurnStep:
     return TurnStep(thread_id="t", turn_key="k", owner="o", lease_seconds=30, entry=entry)
+
+
+async def _quota(it: Opened) -> None:
+    await it.backend.set_quota(QUOTA)
+    await it.backend.get_quota()
+
+
+async def _limited(it: Opened) -> None:
+    await it.backend.set_quota(QUOTA)
+    await it.backend.save("t", {"n": 4}, checkpoint_id="v4")
 
 
 async def _renew_turn(it: Opened) -> None:
@@ -201,6 +213,9 @@ BACKEND: dict[str, Scenario] = {
         "t", {"n": 9}, checkpoint_id="f1", parent_id="v1"),
     "commit": lambda it: it.backend.write_state("t", {"n": 4}, checkpoint_id="v4"),
     "commit_on": _commit_on,
+    "set_quota": lambda it: it.backend.set_quota(QUOTA),
+    "get_quota": _quota,
+    "save/limited": _limited,
     "load": lambda it: it.backend.load("t"),
     "load/id": lambda it: it.backend.load("t", "v1"),
     "fetch": lambda it: it.backend.fetch("t"),

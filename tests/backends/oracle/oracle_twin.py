@@ -546,6 +546,7 @@ _FETCH = re.compile(r"FETCH (?:APPROX )?FIRST (\S+) ROWS ONLY")
 def _translated(_: Any, __: Any, text: str, params: Any, *___: Any) -> tuple[str, Any]:
     text = _FETCH.sub(r"LIMIT \1", text)
     text = re.sub(r", (COSINE|EUCLIDEAN|DOT)\)", r", '\1')", text)
+    text = re.sub(r"json_serialize\((\S+) RETURNING CLOB\)", r"\1", text)
     if isinstance(params, tuple):
         params = tuple(str(it) if isinstance(it, Decimal) else it for it in params)
     return text, params

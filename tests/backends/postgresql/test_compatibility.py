@@ -408,6 +408,7 @@ DISTRIBUTION = {
     "lines": set(),
     "logs": {"thread", "namespace"},
     "messages": {"thread", "namespace"},
+    "quotas": {"tenant"},
     "seals": {"tenant", "seal"},
     "segments": {"line", "last"},
     "settings": {"name"},

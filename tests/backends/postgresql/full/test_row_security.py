@@ -16,6 +16,8 @@ from locus_store import (
     NotFoundError,
     PostgreSQLMessageLog,
     PostgreSQLStore,
+    Quota,
+    QuotaError,
     SchemaError,
     UnsupportedError,
     postgresql_checkpointer,
@@ -39,12 +41,13 @@ TENANTS = {"acme": 1, "globex": 2}
 ORPHAN = 3
 """The number of rows without a parent, which only an administrator sees."""
 
-OWNED = ("lines", "threads", "store", "turns", "audit", "seals")
+OWNED = ("lines", "threads", "store", "turns", "quotas", "audit", "seals")
 KEYS = {
     **dict.fromkeys(("checkpoints", "segments", "writes", "search", "lines"), "line"),
     **dict.fromkeys(("logs", "messages", "threads"), "thread"),
     **dict.fromkeys(("embeddings", "store"), "item"),
     "turns": "turn",
+    "quotas": "revision",
     "audit": "entry",
     "seals": "seal",
 }
@@ -56,6 +59,7 @@ INSERT INTO locus_threads (thread, tenant, thread_id, created_at, active_at)
 INSERT INTO locus_lines (line, tenant, thread_id, namespace, head, open_chain, last_sequence,
   updated_at) VALUES ({n}, '{tenant}', 't', '/', 1, 1, 1, now());
 INSERT INTO locus_turns VALUES ('{tenant}', 't', {n}, now(), 1, '[]');
+INSERT INTO locus_quotas VALUES ('{tenant}', '{{}}', '{{}}', {n});
 INSERT INTO locus_store (item, tenant, namespace, key, created_at, updated_at)
   VALUES ({n}, '{tenant}', 'x', 'k', now(), now());
 INSERT INTO locus_audit (entry, tenant, recorded_at, who, method, result)
@@ -286,6 +290,9 @@ REFUSED = (
     "COPY locus_threads FROM STDIN",
     "INSERT INTO locus_settings VALUES ('x', 'y')",
     "UPDATE locus_roles SET tenant = 'globex'",
+    "UPDATE locus_quotas SET limits = '{}'",
+    "DELETE FROM locus_quotas",
+    "INSERT INTO locus_quotas VALUES ('acme', '{}', '{}', 1)",
     "INSERT INTO locus_roles VALUES ('locus_app', 'globex')",
     "ALTER TABLE locus_threads DISABLE ROW LEVEL SECURITY",
     "DROP POLICY locus_role ON locus_threads",
@@ -497,6 +504,24 @@ async def test_the_library_works_for_a_role_of_one_tenant(place: Place) -> None:
         assert await other.for_tenant("globex").load("talk") is None
         with pytest.raises(BackendError, match="42501"):
             await other.for_tenant("globex").save({"n": 1}, "t")
+
+
+async def test_a_role_keeps_to_its_quota_and_cannot_raise_it(place: Place) -> None:
+    await asyncio.to_thread(row_security.enable, place.admin)
+    await asyncio.to_thread(row_security.add_role, place.admin, "acme", "locus_acme")
+    options: Any = {"tenant": "acme", "state_type": dict}
+    async with postgresql_checkpointer(place.url("locus_owner"), **options) as owners:
+        await owners.set_quota(Quota(threads=2))
+        for role in ("locus_acme", "locus_app"):
+            async with postgresql_checkpointer(place.url(role), **options) as checkpointer:
+                await checkpointer.save({}, role)
+                for quota in (Quota(threads=9), Quota()) if role == "locus_acme" else ():
+                    with pytest.raises(BackendError, match="42501"):
+                        await checkpointer.set_quota(quota)
+        async with postgresql_checkpointer(place.url("locus_acme"), **options) as checkpointer:
+            with pytest.raises(QuotaError, match="2 of 2 threads"):
+                await checkpointer.save({}, "third")
+        assert (await owners.get_quota()).quota == Quota(threads=2)
 
 
 async def test_calls_are_recorded_and_sealed(place: Place) -> None:

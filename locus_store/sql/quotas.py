@@ -1,0 +1,586 @@
+"""Quotas of tenants in a SQL database: the row of a tenant, and what a process knows of it.
+
+Methods that store something are decorated with ``limit_calls``. A call of a tenant without a quota
+passes by a comparison of two times.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from functools import partial, wraps
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from locus_store.backend import LimitsTenants
+from locus_store.errors import LocusStoreError, QuotaError
+from locus_store.runtime.recent import Recent
+from locus_store.sql.audit import UNANSWERED
+from locus_store.sql.columns.types import now
+from locus_store.sql.threads.statements import is_live
+from locus_store.types.items import Change, Put
+from locus_store.types.tenants import Quota, QuotaUse
+from locus_store.values.encoding import encode
+from locus_store.versions.quotas import (
+    ROW_BYTES,
+    SAVES,
+    STORED,
+    UNNOTICED_SECONDS,
+    USE_SECONDS,
+    Amounts,
+    Count,
+    LeaseAnswer,
+    LeaseRequest,
+    Usage,
+    load_usage,
+    take_lease,
+)
+
+if TYPE_CHECKING:
+    from locus_store.runtime.background import Background
+    from locus_store.runtime.gathering import PerLoop
+    from locus_store.sql.threads.reads import Reads
+    from locus_store.sql.threads.repository import Repository
+    from locus_store.types import ArchivedThread, PendingWrite, Save
+    from locus_store.types.messages import LogChange, PutMessage
+    from locus_store.types.thread_info import PutThread
+
+T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+logger = logging.getLogger(__name__)
+
+QUOTAS_SETTING: Final = "quotas"
+"""Row of ``settings`` that says that some tenant has, or had, a quota."""
+
+LOOK_SECONDS: Final = 60.0
+"""A process looks for a first quota of the database, and of a tenant, after this time."""
+
+MOST_TENANTS: Final = 10_000
+"""Tenants whose quotas a process remembers."""
+
+
+# --- what a call stores
+
+
+@dataclass(slots=True)
+class Charge:
+    """Amounts that a call may store, and later those that it has stored."""
+
+    need: Amounts
+    thread_id: str | None = None
+    """A thread that the call may create."""
+
+    is_new: Callable[[Any], bool] = lambda _: False
+    """Says of the result whether the call may have created a thread."""
+
+    source: str | None = None
+    """The thread that is copied."""
+
+    connection: object = None
+    """The caller's transaction, if the call is a part of it."""
+
+    appended: int = 0
+    """Bytes of the version, as a transaction has written it."""
+
+    lease: _Lease | None = None
+
+
+def _charge(sizes: Sequence[int], **about: Any) -> Charge:
+    threads = 1 if about.get("thread_id") is not None else 0
+    stored = sum(sizes) + len(sizes) * ROW_BYTES
+    return Charge({"threads": threads, "bytes": stored, SAVES: 1}, **about)
+
+
+def _measure_json(value: Any) -> int:
+    return len(encode(value)) if value else 0
+
+
+def measure_save(save: Save, connection: object = None) -> Charge:
+    """Return the charge of a version."""
+    frames = None if save.basis is None else save.change.frames
+    size = len(save.change.to_payload() if frames is None else frames)
+    is_known = save.basis is not None or save.thread_must_exist
+    return _charge(
+        [size + _measure_json(save.metadata) + _measure_json(save.labels)],
+        thread_id=None if is_known else save.thread_id,
+        is_new=lambda written: written.mark.sequence == 1,
+        connection=connection,
+    )
+
+
+def measure_writes(
+    thread_id: str,
+    namespace: str,
+    checkpoint_id: str,
+    writes: Sequence[PendingWrite],
+    **options: Any,
+) -> Charge:
+    """Return the charge of pending writes."""
+    del thread_id, namespace, checkpoint_id, options
+    return _charge([len(it.payload) for it in writes])
+
+
+def measure_change(change: LogChange) -> Charge | None:
+    """Return the charge of a change of message logs; ``None`` if it only removes some."""
+    puts = change.get_all_puts()
+    if not puts:
+        return None
+    return _charge(
+        [_measure_message(it) for it in puts],
+        thread_id=change.thread_id,
+        is_new=lambda changed: changed.revision == change.first_revision,
+    )
+
+
+def _measure_message(put: PutMessage) -> int:
+    return len(put.payload) + len((put.text or "").encode()) + _measure_json(put.metadata)
+
+
+def measure_items(changes: Sequence[Change], connection: object = None) -> Charge | None:
+    """Return the charge of changes of items; ``None`` if they only remove some."""
+    sizes = [it.json_bytes for it in changes if isinstance(it, Put)]
+    return _charge(sizes, connection=connection) if sizes else None
+
+
+def measure_facts(put: PutThread) -> Charge:
+    """Return the charge of the facts of a thread."""
+    return _charge([_measure_json(put.metadata)], thread_id=put.thread_id, is_new=lambda _: True)
+
+
+def measure_thread(thread: ArchivedThread) -> Charge:
+    """Return the charge of a thread that is restored."""
+    sizes = [len(it.payload or b"") for it in thread.messages]
+    for line in thread.lines:
+        sizes += [len(it.payload) + _measure_json(it.metadata) for it in line.records]
+        sizes += [len(it.write.payload) for it in line.writes]
+    return _charge(sizes, thread_id=thread.thread_id, is_new=lambda _: True)
+
+
+def measure_copy(source_thread_id: str, dest_thread_id: str) -> Charge:
+    """Return the charge of a copy, whose bytes are measured when there is a quota."""
+    return _charge([], thread_id=dest_thread_id, is_new=bool, source=source_thread_id)
+
+
+# --- which calls
+
+
+_under_way: ContextVar[Charge | None] = ContextVar("locus_store_charge", default=None)
+
+
+def get_charge() -> Charge | None:
+    """Return the charge of the call that is under way, if its tenant has a quota."""
+    return _under_way.get()
+
+
+def limit_calls(charge: Callable[..., Charge | None]) -> Callable[[Method], Method]:
+    """Return a decorator of a method that stores something, of a backend, store or message log.
+
+    Args:
+        charge: Returns the charge of a call; ``None``: no quota refuses it.
+    """
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def run_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            backend: SqlQuotas = getattr(self, "backend", self)
+            call = partial(method, self, *args, **kwargs)
+            if backend.is_unlimited() or _under_way.get() is not None:
+                return call()
+            found = charge(*args, **kwargs)
+            return call() if found is None else backend.run_limited(found, call)
+
+        return cast("Method", run_method)
+
+    return decorate
+
+
+# --- what a process knows
+
+
+@dataclass(slots=True)
+class _Lease:
+    """A lease of this process."""
+
+    key: str
+    left: Amounts
+    spent: Amounts
+    ends: float
+    minute_ends: float
+    calls: int = 0
+    """Under way."""
+
+    granted: Amounts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.granted = {**self.left}
+
+    def has(self, need: Amounts, at: float) -> bool:
+        """Return whether a call may take what it needs."""
+        if at >= self.ends or (SAVES in self.left and at >= self.minute_ends):
+            return False
+        return all(need.get(name, 0) <= left for name, left in self.left.items())
+
+    def take(self, charge: Charge) -> None:
+        """Take what a call needs."""
+        charge.lease = self
+        self.calls += 1
+        self.add(charge.need, -1)
+
+    def add(self, amounts: Amounts, sign: int) -> None:
+        """Change what is left."""
+        for name in self.left:
+            self.left[name] += sign * amounts.get(name, 0)
+
+    def pass_saves(self, other: _Lease) -> None:
+        """Leave the saves of this minute, which no report returns, to the next lease."""
+        if SAVES in self.left and SAVES in other.left and monotonic() < self.minute_ends:
+            other.left[SAVES] += self.left[SAVES]
+            self.left[SAVES] = 0
+
+    @property
+    def is_low(self) -> bool:
+        """True if more than half of it is used."""
+        return any(2 * left < self.granted[name] for name, left in self.left.items())
+
+
+class TenantQuota:
+    """The quota of a tenant, as one process knows it; used by several threads at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lease: _Lease | None = None
+        self._ended: list[_Lease] = []
+        self._free_until = 0.0
+        """There is no quota until then."""
+
+    def take(self, charge: Charge) -> bool:
+        """Take what a call needs; ``False``: a lease is needed first."""
+        with self._lock:
+            if (at := monotonic()) < self._free_until:
+                return True
+            if self._lease is None or not self._lease.has(charge.need, at):
+                return False
+            self._lease.take(charge)
+            return True
+
+    def make_request(self, need: Amounts, *, is_exact: bool) -> LeaseRequest:
+        """Return a request for a lease, which reports the earlier ones."""
+        with self._lock:
+            known = self._ended if self._lease is None else [*self._ended, self._lease]
+            spent = {it.key: {**it.spent} for it in known}
+            ended = frozenset(it.key for it in self._ended if not it.calls)
+        return LeaseRequest(uuid4().hex, need, spent, ended, is_exact)
+
+    def add(
+        self, request: LeaseRequest, answer: LeaseAnswer | None, start: float, charge: Charge | None
+    ) -> None:
+        """Take the answer to a request that began then; the call takes what it needs."""
+        with self._lock:
+            self._ended = [it for it in self._ended if it.key not in request.ended]
+            if answer is None:
+                self._free_until = start + LOOK_SECONDS
+            elif answer.refused is None:
+                ends = start + USE_SECONDS, start + answer.seconds_left
+                made = _Lease(request.key, {**answer.granted}, {}, *ends)
+                if self._lease is not None:
+                    self._lease.pass_saves(made)
+                    self._ended.append(self._lease)
+                self._lease = made
+                if charge is not None:
+                    made.take(charge)
+
+    def end(self, charge: Charge, amounts: Amounts) -> bool:
+        """Note what a call has stored; return whether another lease will be needed soon."""
+        lease = charge.lease
+        if lease is None:
+            return False
+        with self._lock:
+            lease.calls -= 1
+            lease.add(charge.need, 1)
+            lease.add(amounts, -1)
+            for name in STORED:
+                lease.spent[name] = lease.spent.get(name, 0) + amounts.get(name, 0)
+            return lease is self._lease and lease.is_low
+
+
+class KnownQuotas:
+    """The quotas of a database, as one process knows them, for all tenants."""
+
+    def __init__(self) -> None:
+        self.has_some = False
+        self.next_look = 0.0
+        """When a database without quotas is asked again."""
+
+        self._tenants: Recent[str, TenantQuota] = Recent(MOST_TENANTS)
+
+    def note(self, *, has_some: bool) -> None:
+        """Note whether the database has quotas."""
+        self.has_some = has_some
+        self.next_look = 0.0 if has_some else monotonic() + LOOK_SECONDS
+
+    def get_tenant(self, tenant: str) -> TenantQuota:
+        """Return what is known of a tenant."""
+        found = self._tenants.get(tenant)
+        if found is None:
+            found = TenantQuota()
+            self._tenants.put(tenant, found)
+        return found
+
+    def drop_tenant(self, tenant: str) -> None:
+        """Forget a tenant, whose quota was changed."""
+        self.note(has_some=True)
+        self._tenants.drop(tenant)
+
+
+class SqlQuotas(LimitsTenants):
+    """The part of a backend that limits its tenant."""
+
+    _background: PerLoop[Background]
+    _database: Any
+    _runner: Any
+    _translating: Callable[[], Any]
+    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+    _write_unrecorded: Callable[[Callable[[Repository], T], object], Awaitable[T]]
+
+    def is_unlimited(self) -> bool:
+        """Return whether the database had no quota when this process looked last."""
+        return bool(monotonic() < self._database.quotas.next_look)
+
+    async def run_limited(self, charge: Charge, call: Callable[[], Awaitable[T]]) -> T:
+        """Run a call that stores something, if the quota of the tenant permits it.
+
+        Raises:
+            QuotaError: It does not.
+        """
+        if charge.connection is not None:
+            self._database.require_joinable(charge.connection)
+        if not await self._has_quotas():
+            return await call()
+        quota = self._database.quotas.get_tenant(self._database.tenant)
+        await self._admit(quota, charge)
+        if charge.lease is None:
+            return await call()
+        spent = charge.need  # also by a call whose outcome is unknown
+        token = _under_way.set(charge)
+        try:
+            result = await call()
+            stored = max(spent["bytes"], charge.appended)
+            spent = {**spent, "bytes": stored, "threads": int(charge.is_new(result))}
+        except LocusStoreError as exc:
+            if not isinstance(exc, UNANSWERED):
+                spent = {}
+            raise
+        finally:
+            _under_way.reset(token)
+            # Work beside a transaction of the caller's may have to wait for it.
+            if quota.end(charge, spent) and charge.connection is None:
+                self._submit("quota", partial(self._lease, quota))
+        return result
+
+    async def _has_quotas(self) -> bool:
+        """Return whether the database has quotas; look for the first one beside the calls."""
+        known: KnownQuotas = self._database.quotas
+        if not known.has_some and self._database.store:
+            known.note(has_some=False)
+            self._submit("quotas", self._look)
+        elif not known.has_some:
+            with self._translating():
+                await self._runner.open()
+        return known.has_some
+
+    def _submit(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Do work beside the calls; the next call does what has failed."""
+
+        async def run() -> None:
+            try:
+                await work()
+            except QuotaError:
+                pass
+            except Exception as exc:  # noqa: BLE001  (of the storage)
+                logger.warning("the quotas of %r were not read: %s", self._database.tenant, exc)
+
+        self._background.get().submit((name, self._database.tenant), run)
+
+    async def _look(self) -> None:
+        named = {"name": QUOTAS_SETTING}
+        row = await self._query(
+            lambda it: it.sql.setting.fetch_first(it.connection, named), self._runner
+        )
+        self._database.quotas.note(has_some=row is not None)
+
+    async def _admit(self, quota: TenantQuota, charge: Charge) -> None:
+        """Take what a call needs, by another lease if that is necessary."""
+        if charge.source is not None:
+            source, charge.source = charge.source, None
+            measured = await self._query(lambda it: count_stored(it, source), self._runner)
+            charge.need["bytes"] += measured["bytes"]
+        if quota.take(charge):
+            return
+        try:
+            await self._lease(quota, charge)
+        except QuotaError as exc:
+            thread_id = charge.thread_id
+            if exc.quota != "threads" or not thread_id or not await self.has_thread(thread_id):
+                raise
+            charge.need["threads"] = 0
+            await self._lease(quota, charge)
+
+    async def _lease(self, quota: TenantQuota, charge: Charge | None = None) -> None:
+        """Ask for a lease, of which a call takes what it needs.
+
+        Raises:
+            QuotaError: There is not enough left.
+        """
+        connection = charge.connection if charge and self._database.has_one_writer else None
+        need = charge.need if charge else {}
+        request = quota.make_request(need, is_exact=connection is not None)
+        begun = monotonic()
+        answer = await self._write_unrecorded(partial(_take, request=request), connection)
+        if answer is not None and answer.wants_count:
+            count = await self._count(answer.spent, connection)
+            request = request._replace(recount=count)
+            answer = await self._write_unrecorded(partial(_take, request=request), connection)
+        quota.add(request, answer, begun, charge)
+        if answer is not None and answer.refused is not None:
+            raise _make_error(self._database.tenant, answer, request.need)
+
+    async def _count(self, spent_before: Amounts, connection: object = None) -> Count:
+        """Count what the tenant stores, as the caller's transaction sees it if there is one."""
+        begun = monotonic()
+        if connection is None:
+            stored = await self._query(count_stored, self._runner)
+        else:
+            stored = await self._write_unrecorded(count_stored, connection)
+        return Count(stored, spent_before, monotonic() - begun)
+
+    async def get_quota(self) -> QuotaUse:
+        """See ``LimitsTenants``, also for the following method."""
+        row = await self._query(_read, self._runner)
+        stored = (await self._count({})).stored
+        if row is None:
+            return QuotaUse(quota=Quota(), saves=0, **stored)
+        used = load_usage(row.usage).compute_used(row.at.timestamp())
+        return QuotaUse(quota=Quota(**row.limits), saves=used[SAVES], **stored)
+
+    async def set_quota(self, quota: Quota) -> None:
+        row = await self._query(_read, self._runner)
+        count = await self._count({} if row is None else load_usage(row.usage).spent)
+        put = partial(_put_limits, limits=quota.to_limits(), count=count)
+        await self._write_unrecorded(put, None)
+        self._database.quotas.drop_tenant(self._database.tenant)
+
+
+def _make_error(tenant: str, answer: LeaseAnswer, need: Amounts) -> QuotaError:
+    name = answer.refused or ""
+    limit, used = answer.limits[name], answer.used[name]
+    left = math.ceil(answer.seconds_left) if name == SAVES else None
+    remedy = "delete something" if left is None else f"try again in {left} s"
+    return QuotaError(
+        f"tenant {tenant!r} has used {used:,} of {limit:,} {name.replace('_', ' ')}, and this call "
+        f"needs {need[name]:,}; nothing was written: {remedy}, or raise the quota",
+        tenant=tenant,
+        quota=name,
+        limit=limit,
+        used=used,
+        retry_after_seconds=left,
+    )
+
+
+# --- the row of a tenant
+
+
+def _read(reads: Reads) -> sa.Row[Any] | None:
+    """Return the row of the tenant, with the server's time in seconds since 1970."""
+    c = reads.tables.quotas.c
+    query = sa.select(c.limits, c.usage, c.revision, now().label("at"))
+    return reads.connection.execute(query.where(c.tenant == reads.scope.tenant)).first()
+
+
+def _take(repository: Repository, request: LeaseRequest) -> LeaseAnswer | None:
+    """Take a lease; ``None``: the tenant has no quota."""
+    while (row := _read(repository)) is not None:
+        usage = load_usage(row.usage)
+        answer = take_lease(usage, row.limits, request, row.at.timestamp())
+        if _put(repository, row, usage=asdict(usage)):
+            return answer
+    return None
+
+
+def _put(repository: Repository, row: sa.Row[Any], **values: Any) -> bool:
+    """Change the row, unless another transaction has changed it since it was read."""
+    table = repository.tables.quotas
+    if all(getattr(row, name) == value for name, value in values.items()):
+        return True
+    is_it = table.c.tenant == repository.scope.tenant, table.c.revision == row.revision
+    changed = table.update().where(*is_it).values(**values, revision=row.revision + 1)
+    return bool(repository.connection.execute(changed).rowcount)
+
+
+def _put_limits(repository: Repository, limits: Amounts, count: Count) -> None:
+    """Store the limits of the tenant; without any it has no row."""
+    table, settings = repository.tables.quotas, repository.tables.settings
+    if not limits:
+        repository.connection.execute(
+            table.delete().where(table.c.tenant == repository.scope.tenant)
+        )
+        return
+    while (row := _read(repository)) is not None:
+        usage = load_usage(row.usage)
+        usage.take_count(count, row.at.timestamp())
+        usage.due_at = row.at.timestamp() + UNNOTICED_SECONDS
+        if _put(repository, row, limits=limits, usage=asdict(usage)):
+            return
+    at = repository.connection.execute(sa.select(now())).scalar_one().timestamp()
+    usage = Usage(due_at=at + UNNOTICED_SECONDS, counted=count.stored, counted_at=at)
+    usage.count_seconds = count.seconds
+    if repository.sql.setting.fetch_first(repository.connection, {"name": QUOTAS_SETTING}) is None:
+        repository.connection.execute(settings.insert().values(name=QUOTAS_SETTING, value="on"))
+    row_values = {"tenant": repository.scope.tenant, "limits": limits, "usage": asdict(usage)}
+    repository.connection.execute(table.insert().values(**row_values, revision=1))
+
+
+def count_stored(reads: Reads, thread_id: str | None = None) -> Amounts:
+    """Return what the tenant, or one thread of reads, stores; one statement."""
+    t, tenant = reads.tables, reads.scope.tenant
+    is_line = t.lines.c.tenant == tenant
+    is_thread = t.threads.c.tenant == tenant
+    threads = sa.select(sa.func.count()).where(is_thread, is_live(t))
+    if thread_id is not None:
+        is_line &= t.lines.c.thread_id == thread_id
+        is_thread &= t.threads.c.thread_id == thread_id
+    contents = "payload", "metadata", "labels"
+    parts = [
+        _sum(reads, t.checkpoints, t.lines, "line", is_line, *contents),
+        _sum(reads, t.segments, t.lines, "line", is_line, "payload"),
+        _sum(reads, t.writes, t.lines, "line", is_line, "payload"),
+        _sum(reads, t.messages, t.threads, "thread", is_thread, "payload", "metadata", "text"),
+    ]
+    if thread_id is None:
+        is_item = t.store.c.tenant == tenant
+        parts.append(_sum(reads, t.store, t.store, "item", is_item, "value", "metadata"))
+    row = reads.connection.execute(sa.select(threads.scalar_subquery(), *parts)).one()
+    return {"threads": int(row[0]), "bytes": sum(int(size or 0) for size in row[1:])}
+
+
+def _sum(
+    reads: Reads,
+    table: sa.Table,
+    parent: sa.Table,
+    key: str,
+    condition: sa.ColumnElement[bool],
+    *contents: str,
+) -> sa.ScalarSelect[Any]:
+    """Return the bytes of a table's rows, whose parent meets a condition."""
+    sizes = (sa.func.coalesce(reads.measure_column(table.c[name]), 0) for name in contents)
+    query = sa.select(sa.func.sum(sum(sizes, sa.literal(ROW_BYTES)))).where(condition)
+    if parent is not table:
+        query = query.select_from(table.join(parent, parent.c[key] == table.c[key]))
+    return query.scalar_subquery()

@@ -1,0 +1,129 @@
+"""``locus-store db keys``, and the receipts of ``locus-store forget``."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import test_cli
+
+from locus_store import open_storage
+from locus_store.encryption import keys
+
+if TYPE_CHECKING:
+    from test_cli import Run
+
+run = test_cli.run
+
+URL = "sqlite:///locus_checkpoints.db?encryption=keys.json"
+
+
+def write_ring(*names: str, **more: Any) -> None:
+    """Store a ring whose last key is the current one; their values are those of their names."""
+    ring = {it: base64.b64encode(it.encode() * 32).decode() for it in names}
+    fields = {"keys": ring, "current": names[-1], "data_keys": "sqlite:///keys.db", **more}
+    Path("keys.json").write_text(json.dumps(fields))
+
+
+def fill(url: str = URL) -> None:
+    async def work() -> None:
+        async with open_storage(url) as storage:
+            await storage.backend.save("t", {"n": 1}, metadata={"user_id": "zoe"})
+            await storage.backend.save("u", {"n": 2}, metadata={"user_id": "max"})
+            await storage.store().put(("m", "zoe"), "k", {"n": 3})
+
+    asyncio.run(work())
+
+
+def load(thread_id: str) -> Any:
+    async def work() -> Any:
+        async with open_storage(URL) as storage:
+            return await storage.backend.load(thread_id)
+
+    return asyncio.run(work())
+
+
+def status(run: Run) -> dict[str, Any]:
+    code, out, errors = run("db", "keys", "status", "--url", URL, "--json")
+    assert (code, errors) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_key_of_the_ring_is_replaced(run: Run) -> None:
+    write_ring("a")
+    fill()
+    [before] = status(run)["keys"]
+    write_ring("a", "b")
+    assert run("db", "keys", "rotate", "--url", URL) == (0, "wrapped 1 data key again\n", "")
+    assert status(run)["keys"] == [{**before, "wrapped_by": "b"}]
+    write_ring("b")
+    assert run("db", "keys", "rotate", "--url", URL)[1] == "wrapped 0 data keys again\n"
+    assert load("t") == {"n": 1}
+    write_ring("a")
+    assert "does not have" in run("threads", "show", "t", "--url", URL)[2]
+
+
+def test_a_data_key_is_replaced(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_ring("a")
+    fill()
+    [old] = status(run)["keys"]
+    assert status(run)["values"] == {old["key_id"]: 5}
+    out = run("db", "keys", "rotate", "--new-key", "--data", "--url", URL)[1].splitlines()
+    assert out[2:] == ["sealed 2 threads and 1 item again", "removed 0 data keys that seal nothing"]
+    found = status(run)
+    assert [it["number"] for it in found["keys"]] == [1, 2]
+    assert found["values"] == {found["keys"][1]["key_id"]: 5}
+    monkeypatch.setattr(keys, "REFRESH_SECONDS", 0.0)
+    out = run("db", "keys", "rotate", "--data", "--url", URL)[1].splitlines()
+    assert out[1:] == ["sealed 0 threads and 0 items again", "removed 1 data key that seal nothing"]
+    assert status(run)["keys"] == found["keys"][1:]
+    assert load("u") == {"n": 2}
+
+
+def test_values_in_clear_are_counted_and_encrypted(run: Run) -> None:
+    fill("sqlite:///locus_checkpoints.db")
+    write_ring("a", required=False)
+    assert status(run)["values"] == {"clear": 3}
+    table = run("db", "keys", "status", "--url", URL)[1].splitlines()
+    assert table[-1].split() == ["clear", "3"]
+    run("db", "keys", "rotate", "--data", "--url", URL)
+    assert "clear" not in status(run)["values"]
+
+
+def test_a_tenant_is_destroyed_with_a_receipt(run: Run) -> None:
+    write_ring("a")
+    fill()
+    [key] = status(run)["keys"]
+    assert "pass --yes" in run("db", "keys", "destroy", "--url", URL)[2]
+    code, out, _ = run("db", "keys", "destroy", "--yes", "--url", URL)
+    assert code == 0
+    assert out.startswith(f"tenant 'default': destroyed keys {key['key_id']} at 20")
+    assert "destroyed" in run("threads", "show", "t", "--url", URL)[2]
+
+
+@pytest.mark.parametrize("names", ["user", "namespace"])
+def test_forget_prints_a_receipt(run: Run, names: str) -> None:
+    write_ring("a")
+    fill()
+    named = ("--namespace", "m/zoe") if names == "namespace" else ()
+    found = run("forget", "--user", "zoe", *named, "--yes", "--url", URL, "--json")[1]
+    receipts = json.loads(found)["receipts"]
+    assert [len(it["key_ids"]) for it in receipts] == [1] * (1 + len(named) // 2)
+    [key] = status(run)["keys"]
+    assert all(it["key_ids"][0].startswith(key["key_id"]) for it in receipts)
+    out = run("forget", "--where", "user_id=max", "--yes", "--url", URL)[1].splitlines()
+    assert out[-1].startswith("receipt: tenant 'default': destroyed keys ")
+    assert run("forget", "--user", "max", "--yes", "--url", URL)[0] == 4
+
+
+def test_a_storage_without_encryption_has_no_keys(run: Run) -> None:
+    fill("sqlite:///locus_checkpoints.db")
+    for command in ("status", "rotate", "destroy"):
+        code, _, errors = run("db", "keys", command, "--url", "sqlite:///locus_checkpoints.db")
+        assert code
+        assert "encryption=FILE" in errors

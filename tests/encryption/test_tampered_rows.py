@@ -1,0 +1,178 @@
+"""Stored rows are tampered with: a read gives what was saved, or an error.
+
+Whoever tampers has the storage without its keys, and changes, swaps, moves and cuts off sealed
+values and digests, or puts others in clear in their place.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from test_sealing import tamper
+from test_stored import fill
+
+from locus_store import Encryption, IntegrityError, open_storage
+from locus_store.encryption.values import SEALED
+from locus_store.types import ArchivedThread
+
+pytestmark = pytest.mark.anyio
+
+ROWS = 60
+THREADS = ("t", "u")
+Site = tuple[str, int, int]
+"""A kind, and the places of its row."""
+
+
+def list_sites(thread: ArchivedThread) -> Iterator[Site]:
+    for at, line in enumerate(thread.lines):
+        for nth, record in enumerate(line.records):
+            yield from ((kind, at, nth) for kind in ("payload", "digest"))
+            for kind in ("metadata", "labels"):
+                if SEALED in getattr(record, kind):
+                    yield kind, at, nth
+        yield from (("write", at, nth) for nth in range(len(line.writes)))
+    yield from (("message", 0, nth) for nth in range(len(thread.messages)))
+
+
+def get(thread: ArchivedThread, site: Site) -> bytes:
+    """Return the stored bytes of a site."""
+    kind, at, nth = site
+    if kind == "message":
+        return thread.messages[nth].payload or b""
+    line = thread.lines[at]
+    if kind == "write":
+        return line.writes[nth].write.payload
+    found = getattr(line.records[nth], kind)
+    return found if isinstance(found, bytes) else base64.b64decode(found[SEALED])
+
+
+def put(thread: ArchivedThread, site: Site, content: bytes | dict[str, Any]) -> ArchivedThread:
+    """Return a thread with other bytes, or metadata, at a site."""
+    kind, at, nth = site
+    if kind == "message":
+        messages = list(thread.messages)
+        messages[nth] = messages[nth]._replace(payload=content)
+        return replace(thread, messages=messages)
+    line = thread.lines[at]
+    if kind == "write":
+        writes = list(line.writes)
+        writes[nth] = replace(writes[nth], write=replace(writes[nth].write, payload=content))
+        changed = replace(line, writes=writes)
+    else:
+        if kind in {"metadata", "labels"} and isinstance(content, bytes):
+            kept = getattr(line.records[nth], kind)
+            content = {**kept, SEALED: base64.b64encode(content).decode()}
+        records = list(line.records)
+        records[nth] = replace(records[nth], **{kind: content})
+        changed = replace(line, records=records)
+    return replace(thread, lines=[*thread.lines[:at], changed, *thread.lines[at + 1 :]])
+
+
+def tamper_thread(
+    threads: dict[str, ArchivedThread], thread_id: str, rng: random.Random
+) -> tuple[str, ArchivedThread]:
+    """Return the way, and a thread of which one or two sites have other bytes."""
+    thread = threads[thread_id]
+    site = rng.choice(list(list_sites(thread)))
+    before = get(thread, site)
+    way = rng.choice(["change", "swap", "move", "clear"])
+    if way == "clear":
+        is_json = site[0] in {"metadata", "labels"}
+        content = {"who": "me"} if is_json else rng.choice([b"", b"\x02\x00\x02\x00\x02", b"me"])
+        if site[0] == "digest":
+            content = rng.randbytes(16)
+        return f"{site[0]} {way}", put(thread, site, content)
+    if way == "change":
+        other = tamper(before, rng)
+        if site[0] == "digest":
+            other = (other + bytes(16))[:16]
+        return f"{site[0]} {way}", put(thread, site, other)
+    donor = thread if way == "swap" else threads["tu"[thread_id == "t"]]
+    alike = [it for it in list_sites(donor) if it[0] == site[0]]
+    kind = rng.choice(alike)
+    changed = put(thread, site, get(donor, kind))
+    if way == "swap":
+        changed = put(changed, kind, before)
+    return f"{site[0]} {way}", changed
+
+
+async def read_whole(storage: Any, thread_id: str) -> Any:
+    thread = await storage.backend.read_thread(thread_id)
+    return thread.lines, thread.messages
+
+
+async def list_versions(backend: Any, thread_id: str) -> list[Any]:
+    found = await backend.history(thread_id)
+    return [(it.checkpoint_id, it.metadata, it.labels) for it in found]
+
+
+def list_reads(storage: Any, thread_id: str) -> list[Callable[[], Awaitable[Any]]]:
+    """Return the calls that read a part of a thread, and an item."""
+    backend = storage.backend
+    return [
+        *(partial(backend.load, thread_id, f"v{it}") for it in range(3)),
+        partial(list_versions, backend, thread_id),
+        partial(backend.get_writes, thread_id, "v2"),
+        partial(storage.messages().load, thread_id, namespace="n"),
+        partial(storage.store().get, (thread_id,), "k"),
+    ]
+
+
+async def count_refused(url: str, encryption: Encryption, rows: int) -> Counter[str]:
+    """Tamper that many times; return how often in each way, and how often nothing was changed."""
+    rng, tried = random.Random(rows), Counter[str]()
+    async with open_storage(url, encryption=encryption) as storage, open_storage(url) as plain:
+        for thread_id in THREADS:
+            await fill(storage, thread_id)
+        wholes = {it: await read_whole(storage, it) for it in THREADS}
+        parts = {it: [await read() for read in list_reads(storage, it)] for it in THREADS}
+        stored = {it: await plain.backend.read_thread(it) for it in THREADS}
+        item = await plain.store().get_item(("t",), "k")
+        sealed = base64.b64decode(item.value[SEALED])
+        for number in range(rows):
+            if number % 10 == 0:
+                value = {SEALED: base64.b64encode(tamper(sealed, rng)).decode()}
+                await plain.store().put(("t",), "k", value, item.metadata)
+                with pytest.raises(IntegrityError):
+                    await storage.store().get(("t",), "k")
+                await plain.store().put(("t",), "k", item.value, item.metadata)
+                tried["item"] += 1
+                continue
+            thread_id = rng.choice(THREADS)
+            way, changed = tamper_thread(stored, thread_id, rng)
+            if changed == stored[thread_id]:
+                continue
+            tried[way] += 1
+            await plain.backend.rewrite_thread(thread_id, lambda _, it=changed: it)
+            try:  # a record of a copy of the thread is as good
+                assert await read_whole(storage, thread_id) == wholes[thread_id], way
+                tried["equal"] += 1
+            except IntegrityError:
+                pass
+            at = rng.randrange(len(parts[thread_id]))
+            with suppress(IntegrityError):
+                found = await list_reads(storage, thread_id)[at]()
+                is_list = at == LISTED and way in {"metadata clear", "labels clear"}
+                assert is_list or found == parts[thread_id][at], way
+            back = stored[thread_id]
+            await plain.backend.rewrite_thread(thread_id, lambda _, it=back: it)
+        assert {it: await read_whole(storage, it) for it in THREADS} == wholes
+    return tried
+
+
+LISTED = 3
+"""A list of versions does not read the records that prove their metadata."""
+
+
+async def test_tampered_rows_are_refused(encryption: Encryption, url: str) -> None:
+    tried = await count_refused(url, encryption, ROWS)
+    assert len(tried) > 10
+    assert tried["equal"] < ROWS / 10

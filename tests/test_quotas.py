@@ -1,0 +1,331 @@
+"""Quotas of tenants: the rules of leases, all that counts, and what the other layers make of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+from test_round_trips import sqlite_statements
+
+from locus_store import (
+    NewMessage,
+    Quota,
+    QuotaError,
+    UnsupportedError,
+    open_checkpointer,
+    open_sharded,
+    open_storage,
+)
+from locus_store.sql import quotas
+from locus_store.versions.quotas import (
+    LEASE_SECONDS,
+    SAVES,
+    UNNOTICED_SECONDS,
+    Count,
+    LeaseRequest,
+    Usage,
+    load_usage,
+    take_lease,
+)
+from locus_store.wire import failures
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+# --- the rules
+
+
+def ask(usage: Usage, key: str, limits: dict[str, int] | None = None, **request: Any) -> Any:
+    at = request.pop("at", NOW)
+    request = {"need": {"threads": 1}, "spent": {}, **request}
+    return take_lease(usage, limits or {"threads": 80}, LeaseRequest(key, **request), at)
+
+
+def test_a_lease_is_an_eighth_of_the_rest() -> None:
+    usage = Usage()
+    assert ask(usage, "a").granted == {"threads": 10}
+    assert ask(usage, "b").granted == {"threads": 8}
+    assert ask(usage, "c", is_exact=True).granted == {"threads": 1}
+    assert ask(usage, "d", need={"threads": 60}).granted == {"threads": 60}
+    assert ask(usage, "e", need={"threads": 2}).refused == "threads"
+
+
+def test_a_repeated_request_has_the_same_answer() -> None:
+    usage = Usage()
+    first = ask(usage, "a", {"threads": 80, SAVES: 80})
+    assert ask(usage, "a", {"threads": 80, SAVES: 80}).granted == first.granted
+    report = {"spent": {"a": {"threads": 3}}, "ended": frozenset("a")}
+    assert [ask(usage, key, **report).used["threads"] for key in "bb"] == [3, 3 + 9]
+    assert usage.spent["threads"] == 3
+
+
+def test_a_lease_without_a_report_was_used() -> None:
+    usage = Usage()
+    ask(usage, "a")
+    later = ask(usage, "b", at=NOW + LEASE_SECONDS)
+    assert (later.used["threads"], usage.spent["threads"]) == (10, 10)
+    late = {"spent": {"a": {"threads": 1}}, "ended": frozenset("a")}
+    assert ask(usage, "c", at=NOW + LEASE_SECONDS, **late).spent["threads"] == 10
+
+
+def test_saves_are_those_of_the_minute() -> None:
+    usage, limits, need = Usage(), {SAVES: 8}, {SAVES: 8}
+    assert ask(usage, "a", limits, need=need).granted == {SAVES: 8}
+    refused = ask(usage, "b", limits, need={SAVES: 1})
+    assert (refused.refused, refused.used[SAVES], refused.wants_count) == (SAVES, 8, False)
+    assert ask(usage, "c", limits, need=need, at=NOW + refused.seconds_left).refused is None
+
+
+def test_a_refusal_asks_for_a_count_which_rests_after_a_long_one() -> None:
+    usage = Usage(counted={"threads": 80})
+    assert ask(usage, "a").wants_count
+    ask(usage, "a", recount=Count({"threads": 80}, {}, 1.1))
+    assert [ask(usage, "a", at=NOW + it).wants_count for it in (19, 21)] == [False, True]
+    assert ask(usage, "a", recount=Count({"threads": 70}, {}, 0.05)).granted == {"threads": 1}
+
+
+def test_bytes_are_counted_again_after_an_eighth_of_the_limit() -> None:
+    usage, limits, need = Usage(), {"bytes": 800}, {"bytes": 1}
+    spent = [{"spent": {"a": {"bytes": it}}, "need": need} for it in (100, 101)]
+    ask(usage, "a", limits, need={"bytes": 101})
+    assert [ask(usage, "b", limits, **it).wants_count for it in spent] == [False, True]
+
+
+def test_what_was_stored_before_a_quota_was_known_is_counted() -> None:
+    usage = Usage(due_at=NOW + UNNOTICED_SECONDS)
+    assert not ask(usage, "a").wants_count
+    assert ask(usage, "b", at=usage.due_at).wants_count
+
+
+def test_a_stored_usage_is_read_as_it_was() -> None:
+    usage = Usage()
+    ask(usage, "a")
+    document = asdict(usage)
+    found = load_usage(document)
+    assert found == usage
+    ask(found, "b")
+    assert document == asdict(usage)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_processes_never_store_more_than_the_limit(seed: int) -> None:
+    """Random calls of three processes, whose answers are lost and which are killed at times."""
+    choose, limit = random.Random(seed), 24
+    usage, stored, now = Usage(), 0, NOW
+    leases: list[dict[str, Any]] = []
+    for step in range(600):
+        now += choose.random()
+        leases = [it for it in leases if it["ends"] > now or it["calls"]]
+        live = [it for it in leases if it["left"] and it["ends"] > now + 15]
+        match choose.randrange(6):
+            case 0:
+                spent = {it["key"]: {"threads": it["spent"]} for it in leases}
+                ended = frozenset(it["key"] for it in leases if not it["left"] and not it["calls"])
+                request = LeaseRequest(f"{step}", {"threads": 1}, spent, ended)
+                answer = take_lease(usage, {"threads": limit}, request, now)
+                if answer.wants_count:
+                    count = Count({"threads": stored}, answer.spent, 0.01)
+                    counted = request._replace(recount=count)
+                    answer = take_lease(usage, {"threads": limit}, counted, now)
+                leases = [it for it in leases if it["key"] not in ended]
+                if answer.granted and choose.random() < 0.9:
+                    made = {"left": answer.granted["threads"], "spent": 0, "calls": 0}
+                    leases.append({**made, "key": request.key, "ends": now + LEASE_SECONDS})
+            case 1 | 2 if live:
+                lease = choose.choice(live)
+                lease["left"] -= 1
+                lease["calls"] += 1
+            case 3 | 4 if busy := [it for it in leases if it["calls"]]:
+                lease = choose.choice(busy)
+                lease["calls"] -= 1
+                is_done = choose.random() < 0.8
+                stored += is_done
+                lease["spent"] += is_done
+                lease["left"] += not is_done
+            case 5:
+                stored -= choose.randrange(stored + 1) if choose.random() < 0.2 else 0
+                if choose.random() < 0.05:
+                    leases.clear()
+        assert stored <= limit
+        load_usage(asdict(usage))
+    assert usage.counted_at > 0
+
+
+# --- what counts
+
+
+@pytest.fixture
+async def storage(database_file: Path) -> AsyncIterator[Any]:
+    async with open_storage(f"sqlite:///{database_file}", tenant="acme") as opened:
+        yield opened
+
+
+async def test_items_messages_and_facts_count(storage: Any) -> None:
+    backend, store, log = storage.backend, storage.store(), storage.messages()
+    large = os.urandom(6_000).hex()
+    await backend.set_quota(Quota(bytes=5_000))
+    for call in (
+        store.put(("n",), "k", large),
+        store.put_batch([(("n",), "a", 1), (("n",), "b", large)]),
+        log.append("t", [NewMessage(large)]),
+        backend.put_thread("t", user_id="u", metadata={"k": large}),
+    ):
+        with pytest.raises(QuotaError, match="bytes"):
+            await call
+    assert (await backend.get_quota()).bytes == 0
+    await store.put(("n",), "k", large[:1_000])
+    await log.append("t", [NewMessage(large[:1_000])])
+    assert 1_700 < (await backend.get_quota()).bytes < 3_500
+    assert await store.delete(("n",), "k")
+    await log.clear("t")
+
+
+async def test_threads_of_message_logs_and_facts_count(storage: Any) -> None:
+    backend, log = storage.backend, storage.messages()
+    await backend.set_quota(Quota(threads=2))
+    await log.append("log", [NewMessage("a")])
+    await backend.put_thread("named", user_id="u", name="n")
+    for call in (log.append("more", [NewMessage("a")]), backend.put_thread("more", user_id="u")):
+        with pytest.raises(QuotaError, match="threads"):
+            await call
+    await log.append("log", [NewMessage("b")])
+    await backend.put_thread("named", user_id="u", name="m")
+    await storage.checkpointer(state_type=dict).save({}, "log")
+    assert (await backend.get_quota()).threads == 2
+
+
+async def test_a_thread_that_is_imported_counts(storage: Any) -> None:
+    checkpointer = storage.checkpointer(state_type=dict)
+    await checkpointer.save({"large": os.urandom(3_000).hex()}, "t")
+    thread = await storage.backend.read_thread("t")
+    await checkpointer.delete("t")
+    await storage.backend.set_quota(Quota(bytes=2_000))
+    with pytest.raises(QuotaError):
+        await storage.backend.restore(thread)
+    assert await storage.backend.scan() == []
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_save_in_a_transaction_of_the_callers_counts_as_the_transaction_ends(
+    database_file: Path, is_kept: bool
+) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{database_file}")
+    async with open_checkpointer(f"sqlite:///{database_file}", state_type=dict) as checkpointer:
+        await checkpointer.set_quota(Quota(threads=1))
+        async with engine.connect() as connection:
+            transaction = await connection.begin()
+            await checkpointer.save({}, "a", connection=connection)
+            with pytest.raises(QuotaError):
+                await checkpointer.save({}, "b", connection=connection)
+            await (transaction.commit() if is_kept else transaction.rollback())
+        if is_kept:
+            with pytest.raises(QuotaError):
+                await checkpointer.save({}, "b")
+        else:
+            await checkpointer.save({}, "b")
+        assert await checkpointer.list_threads() == ["a" if is_kept else "b"]
+    await engine.dispose()
+
+
+# --- who knows of a quota, and what it costs
+
+
+async def test_a_save_within_a_lease_sends_the_statements_of_one_without_a_quota(
+    database_file: Path,
+) -> None:
+    sent_by = {}
+    with sqlite_statements() as sent:
+        async with open_checkpointer(f"sqlite:///{database_file}", state_type=dict) as opened:
+            for name in ("before", "limited", "free"):
+                tenant = opened.for_tenant(name)
+                if name == "limited":
+                    await tenant.set_quota(Quota(threads=800, bytes=10**9, saves_per_minute=10**6))
+                for number in range(3):
+                    await tenant.save({"n": number}, "t")
+                sent.clear()
+                for number in range(20):
+                    await tenant.save({"n": number}, "t")
+                sent_by[name] = [it.split(" ")[0] for it in sent]
+    assert sent_by["before"] == sent_by["limited"] == sent_by["free"]
+
+
+async def test_a_process_learns_of_the_first_quota(
+    database_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{database_file}"
+    monkeypatch.setattr(quotas, "LOOK_SECONDS", 0.0)
+    async with (
+        open_checkpointer(url, state_type=dict) as mine,
+        open_checkpointer(url, state_type=dict) as theirs,
+    ):
+        await mine.save({}, "a")
+        await theirs.set_quota(Quota(threads=1))
+        await mine.save({}, "b")  # the look is beside it
+        await mine.backend._background.get().finish()
+        with pytest.raises(QuotaError):
+            await mine.save({}, "c")
+
+
+async def test_a_lowered_quota_is_known_when_the_lease_ends(
+    database_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{database_file}"
+    async with (
+        open_checkpointer(url, state_type=dict) as mine,
+        open_checkpointer(url, state_type=dict) as theirs,
+    ):
+        await theirs.set_quota(Quota(threads=80))
+        await mine.save({}, "a")
+        await theirs.set_quota(Quota(threads=1))
+        await mine.save({}, "b")
+        lease = mine.backend._database.quotas.get_tenant("default")._lease
+        monkeypatch.setattr(lease, "ends", 0.0)
+        with pytest.raises(QuotaError, match="of 1 threads"):
+            await mine.save({}, "c")
+
+
+async def test_a_refusal_is_recorded_and_leases_are_not(database_file: Path) -> None:
+    url = f"sqlite:///{database_file}"
+    async with open_checkpointer(url, state_type=dict, audit="w", audit_reads=True) as checkpointer:
+        await checkpointer.set_quota(Quota(threads=1))
+        await checkpointer.save({}, "a")
+        with pytest.raises(QuotaError):
+            await checkpointer.save({}, "b")
+    with sqlite3.connect(database_file) as connection:
+        rows = connection.execute("SELECT method, result FROM locus_audit").fetchall()
+    assert rows == [("commit", "done"), ("commit", "QuotaError")]
+
+
+async def test_a_set_of_shards_has_no_quotas(tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
+    async with open_sharded(urls).checkpointer() as checkpointer:
+        with pytest.raises(UnsupportedError, match="SQLite, PostgreSQL or Oracle, without shards"):
+            await checkpointer.set_quota(Quota(threads=1))
+
+
+def test_a_quota_error_crosses_the_wire() -> None:
+    fields = {"tenant": "acme", "quota": "threads", "limit": 2, "used": 2}
+    status, value = failures.encode_error(QuotaError("full", **fields))
+    found = failures.decode_error(value)
+    assert (status, type(found), vars(found)) == (
+        *(403, QuotaError),
+        {**fields, "retry_after_seconds": None},
+    )
+    late = QuotaError("late", retry_after_seconds=7)
+    assert (failures.encode_error(late)[0], failures.get_retry_after(late)) == (429, 7)
