@@ -179,6 +179,7 @@ READS_OF_THREADS: Final = (
     *("fetch", "fetch_head", "history", "version", "recent", "heads", "newest", "contents", "find"),
     *("query", "tagged", "writes_of", "list_writes", "read_thread", "records", "namespaces"),
     *("scan", "has_thread", "find_threads", "facts_of", "find_facts", "list_turns"),
+    "find_statuses",
 )
 OF_STORE: Final = ("apply", "apply_on", "clear", "renew", "sweep")
 READS_OF_STORE: Final = ("read", "page", "recent", "nearest", "vectors_of", "namespaces")

@@ -360,6 +360,8 @@ class SqlQuotas(LimitsTenants):
         Raises:
             QuotaError: It does not.
         """
+        if charge.connection is not None:
+            self._database.require_joinable(charge.connection)
         if not await self._has_quotas():
             return await call()
         quota = self._database.quotas.get_tenant(self._database.tenant)

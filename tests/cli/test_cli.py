@@ -331,6 +331,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "export",
         "forget",
         "tenants list",
+        "tenants quota",
         "oci lifecycle",
         "inspect",
         "serve",

@@ -318,6 +318,9 @@ NOT_TRIED = {
     "usage",  # of a message
     # of roles, which would stay, too, and of the advice to create one
     *("inherit", "login", "nologin", "password"),
+    # of the rights of a role that is given a tenant
+    *("bypassrls", "createrole", "replication", "superuser", "recursive", "quote_literal"),
+    *("has_any_column_privilege", "has_schema_privilege"),
 }
 
 
