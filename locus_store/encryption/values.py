@@ -138,7 +138,7 @@ class Sealing:
         return open_sealed(content, place, self.tenant, self.keys.key_ids)
 
     def _derive(self, subject: Subject) -> SubjectKey:
-        return self.keys.current.derive(subject).in_format(self.format)
+        return self.keys.current.derive(subject).change_format(self.format)
 
     def _get_key(self, thread_id: str) -> SubjectKey:
         return self._derive(make_thread_subject(thread_id))

@@ -128,7 +128,7 @@ class SubjectKey:
     format: int = FORMAT
     """The format of what it seals."""
 
-    def in_format(self, number: int) -> SubjectKey:
+    def change_format(self, number: int) -> SubjectKey:
         """Return this key, which seals in another format."""
         return self if self.format == number else replace(self, format=number)
 
@@ -359,7 +359,7 @@ def _find_key(content: bytes, at: int) -> SubjectKey:
     key = data_key.find(leaf)
     if key is None:
         raise ForgottenError(key_id + leaf)
-    return key.in_format(content[0])
+    return key.change_format(content[0])
 
 
 def open_sealed(
