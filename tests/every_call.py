@@ -189,6 +189,7 @@ async def read_threads(backend: Any, said: str) -> None:
 async def change(backend: Any, store: Any, log: Any, said: str) -> None:
     """Make each change that is not repeated, the least first."""
     archived = await backend.read_thread("T0")
+    await backend.replace_thread(archived, archived)
     await backend.renew("T0", FAR)
     step = TurnStep(
         thread_id="T4", turn_key="K4", owner="U0", lease_seconds=FAR / 100, entry="reject"

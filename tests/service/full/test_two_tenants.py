@@ -29,8 +29,8 @@ TENANTS = ["acme", "umbrella"]
 TWIN = {"acme": "twin of acme", "umbrella": "twin of umbrella"}
 """Tenants that send the same requests, and come when the others are done."""
 
-PASSING = re.compile(r'"\d{4}-\d\d-\d\dT[^"]*"|"store":"[^"]*"|"(?:line|number)":\d+')
-"""Times, and identities that the storage counts for all tenants."""
+PASSING = re.compile(r'"\d{4}-\d\d-\d\dT[^"]*"|"store":"[^"]*"|"(?:line|number)":\d+|left":[\d.]+')
+"""Times, what is left of them, and identities that the storage counts for all tenants."""
 
 UNORDERED = {
     *("/v1/find_threads", "/v1/tagged"),
