@@ -61,9 +61,11 @@ LARGE_CLASSES = {
     "Items": 37,
     "Reads": 31,
     "Repository": 48,
+    "Sealing": 32,
     "SqlBackend": 45,
     "SqlStore": 33,
     "Statements": 31,
+    "StorageBackend": 31,
 }
 SHARED_NAMES = {
     *("AgentState", "InMemoryStore", "Message"),  # two: of the Locus SDK and of a session
@@ -71,7 +73,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 425
-MOST_LINES_OF_ALL = 102_435
+MOST_LINES_OF_ALL = 102_439
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -34,7 +34,7 @@ from locus_store.values.sealing import SEALED_BYTES, is_sealed_by_client, split_
 from locus_store.versions.archives import require_whole
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import WireCall
-from locus_store.wire.records import SealedSave, SentChange, SentItem
+from locus_store.wire.records import ClientSave, SentChange, SentItem
 
 DIGITS: Final = 18
 
@@ -298,7 +298,7 @@ def _make_save(_: StorageBackend, save: Save) -> dict[str, Any]:
     change: SentChange = save.change  # type: ignore[assignment]
     if not any(it and is_sealed_by_client(it) for it in (change.frames, change.state)):
         return {}
-    return {"save": SealedSave(**{it.name: getattr(save, it.name) for it in fields(save)})}
+    return {"save": ClientSave(**{it.name: getattr(save, it.name) for it in fields(save)})}
 
 
 def _check_frames(payload: bytes, most: int) -> None:

@@ -105,7 +105,7 @@ class StatusesWanted:
     """The conditions of a list, all of which a thread must meet.
 
     Raises:
-        InvalidArgumentError: An id, a pattern or a key is not valid.
+        InvalidArgumentError: An id, a pattern, a key or a name is not valid.
     """
 
     limit: int
@@ -123,7 +123,11 @@ class StatusesWanted:
     """Key and value in the metadata or labels of the head, or in that of the thread."""
 
     kind: str | None = None
+    """Of ``KINDS``."""
+
     badge: str | None = None
+    """Of ``BADGES``."""
+
     since: datetime | None = None
     """The last activity, inclusive, as ``until``."""
 
@@ -137,6 +141,11 @@ class StatusesWanted:
             check_text("user_id", self.user_id)
         if self.metadata is not None:
             check_key(self.metadata[0])
+        for name, given, known in (("kind", self.kind, KINDS), ("badge", self.badge, BADGES)):
+            if given is not None and given not in known:
+                raise InvalidArgumentError(
+                    f"{name}={given[:40]!r} must be one of {', '.join(known)}"
+                )
 
     def takes(self, status: ThreadStatus) -> bool:
         """Return whether a thread meets the conditions; ``limit`` and ``place`` are none."""

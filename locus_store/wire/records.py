@@ -63,7 +63,7 @@ class SentChange:
 
 
 @dataclass(slots=True, kw_only=True)
-class SealedSave(Save):
+class ClientSave(Save):
     """A save that a client has sealed."""
 
     def with_id(self, checkpoint_id: str) -> Save:

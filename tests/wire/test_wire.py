@@ -16,6 +16,7 @@ from locus_store import ConflictError, InvalidArgumentError, LocusStoreError
 from locus_store.errors import BackendError, ConnectionFailedError
 from locus_store.types.items import Name, Namespace
 from locus_store.values.filters import Filter
+from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import CALLS, WireCall
 from locus_store.wire.forms import _LOCALS, CHARACTERS, COUNTS
@@ -31,6 +32,9 @@ JSON = st.recursive(
     ),
     max_leaves=3,
 )  # fmt: skip
+NAMED: dict[Any, Any] = {StatusesWanted: {"kind": KINDS, "badge": BADGES}}
+"""The names of which fields hold one."""
+
 OBJECTS = st.dictionaries(st.text(LETTERS, max_size=5), JSON, max_size=3)
 NAMESPACES = st.lists(st.text(LETTERS, min_size=1, max_size=5), max_size=3).map(tuple)
 TIMES = st.integers(0, 2**41).map(lambda it: datetime.fromtimestamp(it / 1000, UTC))
@@ -83,7 +87,8 @@ def _plain(kind: Any, field: str) -> st.SearchStrategy[Any]:
 def _records(kind: Any) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind, localns=_LOCALS)
     names = [it.name for it in fields(kind) if it.init] if is_dataclass(kind) else kind._fields
-    each = st.fixed_dictionaries({it: values(hints[it], it) for it in names})
+    named = {it: st.sampled_from([None, *known]) for it, known in NAMED.get(kind, {}).items()}
+    each = st.fixed_dictionaries({it: values(hints[it], it) for it in names} | named)
     return each.map(partial(_made, kind))
 
 

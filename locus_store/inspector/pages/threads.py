@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import SearchesText, SharedByTenants, needs
-from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
+from locus_store.errors import LocusStoreError, UnsupportedError
 from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest, Query
 from locus_store.open import Storage
@@ -72,11 +72,6 @@ async def show_threads(request: PageRequest) -> Page:
 
 def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
     """Return the filters of a request but its text."""
-    for name, known in (("kind", KINDS), ("badge", BADGES)):
-        if fields[name] and fields[name] not in known:
-            raise InvalidArgumentError(
-                f"{name}={fields[name][:40]!r} must be one of {', '.join(known)}"
-            )
     return StatusesWanted(
         limit=LISTED + 1,
         place=query.get_optional("after"),
