@@ -181,7 +181,7 @@ def deleted_by_joining_bytes(patch: Patch) -> None:
                 yield sequence, held + payload
                 held = b""
 
-    patched(patch, "_compute_payloads_of_chain", joined)
+    patched(patch, "compute_payloads_of_chain", joined)
 
 
 @caught_by("test_deleting_the_head_shows_its_parent")
