@@ -10,7 +10,8 @@ import runpy
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -19,7 +20,14 @@ import yaml
 from test_docs import PAGES, ROOT, Block, blocks
 
 import locus_store
-from locus_store import LocusStoreError, open_checkpointer
+from locus_store import (
+    Encryption,
+    LocalKeyRing,
+    LocusStoreError,
+    Quota,
+    open_checkpointer,
+    open_store,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -192,6 +200,16 @@ class MyCheckpointer(locus_store.BaseCheckpointer):
         raise NotImplementedError
 
 
+async def save_after_the_turn(checkpointer: locus_store.BaseCheckpointer) -> None:
+    async with checkpointer.turn("t1"):
+        await checkpointer.release_turn("t1")
+        await checkpointer.save({}, "t1")
+
+
+async def unanswered(key: str) -> None:
+    raise OSError("no answer")
+
+
 async def provoked() -> Iterator[Callable[[], Awaitable[Any]]]:
     """One call for each message of the page."""
     url = "sqlite:///errors.db"
@@ -208,6 +226,15 @@ async def provoked() -> Iterator[Callable[[], Awaitable[Any]]]:
     yield lambda: mine.save({"when": {"at": float("nan")}}, "t1")
     yield lambda: open_checkpointer(url, state_type=Order).load("t1")
     yield lambda: mine.load("")
+    yield partial(save_after_the_turn, mine)
+    with suppress(OSError):
+        await mine.effect("t1", "pay", unanswered)
+    yield lambda: mine.effect("t1", "pay", unanswered)
+    limited = open_checkpointer("sqlite:///limited.db", state_type=dict)
+    await limited.set_quota(Quota(threads=0))
+    yield lambda: limited.save({}, "t1")
+    sealed = Encryption(LocalKeyRing({"k": bytes(32)}, "k"), open_store("memory://"))
+    yield lambda: open_checkpointer(url, encryption=sealed, state_type=dict).load("t1")
     yield lambda: open_checkpointer("sqlite:///empty.db", auto_migrate=False).load("t1")
     yield lambda: open_checkpointer("sqlite:////nowhere/agents.db").load("t1")
     with closing(sqlite3.connect("errors.db", isolation_level=None)) as database:
@@ -234,6 +261,8 @@ async def test_every_error_is_shown_with_its_message_and_its_remedy(
         name = told.type.__name__
         left.discard(name)
         message = str(told.value).replace(str(tmp_path), "/srv/app")
+        message = re.sub(r"^turn \d+", "turn 7", message)
+        message = re.sub(r"2\S+T\S+\+00:00", "2026-11-27T10:00:00+00:00", message)
         message = message.replace(f'-e "{ROOT}[', '"/path/to/locus-store[')
         assert f"```text\n{message}\n```\n" in section(name)
     assert left == set()
