@@ -103,7 +103,7 @@ def test_a_holder_that_stood_still_past_its_end_cannot_write(storage: str, url: 
                 heads = asyncio.run(take_over(url, first))
             except (BackendError, TimeoutError):  # it stands still within a transaction
                 heads, locked = {}, locked + 1
-                assert locked <= STOPS
+                assert locked <= 4 * STOPS  # up to two in five on files
             os.kill(worker.pid, signal.SIGCONT)
             assert worker.stdout.readline().startswith("refused ")
             assert asyncio.run(read_heads(url, heads)) == heads
