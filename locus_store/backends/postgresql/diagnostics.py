@@ -73,8 +73,9 @@ class PostgreSQLExamination(Examination):
             )
 
     def measure_table(self, table: sa.Table) -> int | None:
-        parts = "(SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree(c.oid))"
-        size = self._of_table(f"coalesce({parts}, pg_total_relation_size(c.oid))", table)
+        whole = "c.oid::regclass"  # the arguments' own type: another function could take an oid
+        parts = f"(SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree({whole}))"
+        size = self._of_table(f"coalesce({parts}, pg_total_relation_size({whole}))", table)
         return None if size is None else int(size)
 
     def estimate_rows(self, table: sa.Table) -> int | None:

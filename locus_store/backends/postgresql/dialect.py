@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property, lru_cache
@@ -396,14 +396,19 @@ def make_engine(
     """
     timeout = connect_timeout_seconds or target.arguments.get("timeout", CONNECT_TIMEOUT_SECONDS)
 
-    async def connecting(*_: Any, **__: Any) -> Any:
-        opening = connect(
+    async def opening() -> Any:
+        connection = await connect(
             target,
             timeout=timeout,
             command_timeout=statement_timeout_seconds,
             statement_cache_size=statement_cache_size,
         )
-        made = asyncio.ensure_future(_with_plans(opening, is_general=has_partitions()))
+        if has_partitions():
+            await connection.execute("SET plan_cache_mode = force_generic_plan")
+        return connection
+
+    async def connecting(*_: Any, **__: Any) -> Any:
+        made = asyncio.ensure_future(opening())
         try:
             return await await_to_end(made)  # asyncpg does not like to be cancelled here
         except asyncio.CancelledError:
@@ -415,13 +420,6 @@ def make_engine(
         WANTED_SERVER: target.wanted or "any",
     }
     return _engine(connecting, statement_cache_size, execution_options=place, **pool)
-
-
-async def _with_plans(opening: Awaitable[Any], *, is_general: bool) -> Any:
-    connection = await opening
-    if is_general:
-        await connection.execute("SET plan_cache_mode = force_generic_plan")
-    return connection
 
 
 def _unwanted(task: asyncio.Future[Any]) -> None:
