@@ -73,9 +73,9 @@ class PostgreSQLExamination(Examination):
             )
 
     def measure_table(self, table: sa.Table) -> int | None:
-        whole = "c.oid::regclass"  # the arguments' own type: another function could take an oid
-        parts = f"(SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree({whole}))"
-        size = self._of_table(f"coalesce({parts}, pg_total_relation_size({whole}))", table)
+        # Of the arguments' own type: a function of another role could take an oid.
+        parts = "(SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree(c.oid::regclass))"
+        size = self._of_table(f"coalesce({parts}, pg_total_relation_size(c.oid::regclass))", table)
         return None if size is None else int(size)
 
     def estimate_rows(self, table: sa.Table) -> int | None:
