@@ -73,9 +73,12 @@ class PostgreSQLExamination(Examination):
             )
 
     def measure_table(self, table: sa.Table) -> int | None:
-        # Of the arguments' own type: a function of another role could take an oid.
-        parts = "(SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree(c.oid::regclass))"
-        size = self._of_table(f"coalesce({parts}, pg_total_relation_size(c.oid::regclass))", table)
+        # An argument has the function's type: another role's function could take an oid.
+        size = self._of_table(
+            "coalesce((SELECT sum(pg_total_relation_size(relid))"
+            " FROM pg_partition_tree(c.oid::regclass)), pg_total_relation_size(c.oid::regclass))",
+            table,
+        )
         return None if size is None else int(size)
 
     def estimate_rows(self, table: sa.Table) -> int | None:
