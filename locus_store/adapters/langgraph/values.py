@@ -36,7 +36,6 @@ _VERSIONS: Final = "channel_versions"
 _LIST_DEPTH: Final = 3
 """Keys and indices on the way to an element of a channel's list."""
 
-
 _CHANNEL_BYTES: Final = 200
 """About the memory of a channel, without what its list or text takes elsewhere."""
 
