@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -103,16 +103,18 @@ class ChannelValues:
         kind, data = self.serde.dumps_typed(value)
         return kind, bytes(data)
 
-    def read(self, value: Any) -> Any:
-        """Return the value of a stored form."""
+    def read(self, value: Any, *, is_own: bool = False) -> Any:
+        """Return the value of a stored form; with ``is_own``, it may be returned as it is."""
         if type(value) is bytes:
             return self.load(MSGPACK, value)
         if isinstance(value, list) and value and type(value[0]) is bytes:
             return self.load(MSGPACK, join_packed(value))
         if self._is_langgraphs:
+            if type(value) in SCALARS:
+                return value
             encoded = encode_canonical(value)
             if has_no_tag(encoded):
-                return decode_canonical(encoded)
+                return value if is_own else decode_canonical(encoded)
         return self.load(*from_json(value))
 
     def from_part(self, part: Any, place: Place, stored: Any = None) -> Any:
@@ -121,7 +123,7 @@ class ChannelValues:
         ``stored`` is the value in its stored form, to be kept, if it is at hand.
         """
         if not isinstance(part, PackedList):
-            return self.read(decode_opened(part))
+            return self.read(decode_opened(part), is_own=True)
         return self._lists.copy(place, part, self, stored)
 
     def make_objects(self, elements: list[Any]) -> list[Any]:
@@ -167,6 +169,8 @@ class ChannelValues:
 
     def restore_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata of ``convert_metadata``."""
+        if self._is_langgraphs and has_no_tag(encoded := encode_canonical(dict(metadata))):
+            return restore(cast("dict[str, Any]", decode_canonical(encoded)))
         return restore({name: self.read(it) for name, it in metadata.items()})
 
     def make_state(
@@ -243,12 +247,16 @@ class ChannelValues:
             name: self.from_part(it, (*line, name), stored.get(name))
             for name, it in parts[CHANNELS].items()
         }
-        return {**self.make_fields(version, parts), CHANNELS: channels}
+        return {**self.make_fields(version, parts, is_own=True), CHANNELS: channels}
 
-    def make_fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a version's checkpoint except its channels."""
+    def make_fields(
+        self, version: Version, parts: Mapping[str, Any], *, is_own: bool = False
+    ) -> dict[str, Any]:
+        """Return the fields of a version's checkpoint except its channels; see ``read``."""
         fields = {
-            name: self.read(decode_opened(part)) for name, part in parts.items() if name != CHANNELS
+            name: self.read(decode_opened(part), is_own=is_own)
+            for name, part in parts.items()
+            if name != CHANNELS
         }
         return {**fields, "id": version.checkpoint_id}
 

@@ -401,7 +401,7 @@ def open_node(node: Node) -> object:
     if isinstance(node, bytes):
         return decode_canonical(node)
     if isinstance(node, ObjectNode):
-        return {key: open_node(it) for key, it in node.children.items()}
+        return OpenedObject((key, open_node(it)) for key, it in node.children.items())
     if isinstance(node, ArrayNode):
         return PackedList(node)
     return node.text if isinstance(node, TextNode) else node.decode()
@@ -411,9 +411,13 @@ def decode_opened(part: object) -> object:
     """Return the value of ``open_node``, or of a part of it."""
     if isinstance(part, PackedList):
         return part.decode_elements()
-    if isinstance(part, dict):
+    if type(part) is OpenedObject:
         return {key: decode_opened(item) for key, item in part.items()}
     return part
+
+
+class OpenedObject(dict[str, object]):
+    """An object of ``open_node``, which may have a ``PackedList`` below it."""
 
 
 def encode_reference(node: Node) -> bytes:
