@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import ErasesThreads, FullBackend, JoinsTransactions, StorageBackend
-from locus_store.encryption.values import Encrypts, Sealing, count_keys, require_answer
+from locus_store.encryption.values import CLEAR, Encrypts, Sealing, count_keys, require_answer
 from locus_store.errors import IntegrityError, LocusStoreError, UnsupportedError
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import report_unswept, skip_too_large
@@ -224,6 +224,11 @@ class EncryptedBackend(Encrypts, FullBackend):
                 found += count_keys(await super().read_thread(thread_id))
             after = page[-1]
         return found
+
+    async def has_sealed(self) -> bool:
+        """See ``Encrypts``."""
+        some = [await super(EncryptedBackend, self).read_thread(it) for it in await self.scan(10)]
+        return any(count_keys(it).keys() - {CLEAR} for it in some)
 
     async def reencrypt(self, after: str | None = None) -> AsyncIterator[str]:
         """Seal the threads behind an id again with the current data key; yield each that was done.

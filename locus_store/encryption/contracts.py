@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.encryption.values import (
+    CLEAR,
     Encrypts,
     Sealing,
     count_item_key,
@@ -143,6 +144,12 @@ class EncryptedStore(Encrypts, BaseStore):
     async def count_keys(self) -> Counter[str]:
         """Return how many items are sealed with each data key, and how many are in clear."""
         return Counter([count_item_key(it) async for it in self._iterate_stored()])
+
+    async def has_sealed(self) -> bool:
+        """See ``Encrypts``; the first item tells."""
+        async for stored in self._iterate_stored():
+            return count_item_key(stored) != CLEAR or await super().has_sealed()
+        return await super().has_sealed()
 
     async def reencrypt(self) -> AsyncIterator[Name]:
         """Seal items again with the current data key; yield the name of each that was done.

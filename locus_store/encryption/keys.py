@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentError
+from locus_store.runtime.gathering import PerLoop
 from locus_store.types.arguments import did_you_mean
 from locus_store.values.sealing import (
     KEY_BYTES,
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 REFRESH_SECONDS: Final = 60.0
 """A process learns of new and destroyed data keys at least this often."""
 
+RING_SECONDS: Final = 30.0
+"""A key ring has to answer a question within this time."""
+
 _ROOT: Final = "data-keys"
 _RECEIPTS: Final = "destroyed-data-keys"
 _NOTED: Final = "keys-to-destroy"
@@ -53,6 +58,8 @@ class KeyRing(Protocol):
     """Wraps data keys: a key management service, a file, the environment.
 
     It is asked when a tenant's keys are first used and when they are refreshed, never for a record.
+    A question that takes longer than ``RING_SECONDS`` fails with an ``EncryptionError``, as one
+    that raises does.
     """
 
     async def wrap(self, key: bytes, context: str) -> bytes:
@@ -126,6 +133,9 @@ class LocalKeyRing:
                 "another value now, or the data key was changed or moved"
             )
         return found
+
+
+HasSealed = Callable[[], Awaitable[bool]]
 
 
 class TenantKeys(NamedTuple):
@@ -205,6 +215,7 @@ class Encryption:
         self.hashed = frozenset(hashed)
         self.required = required
         self._known: dict[str, TenantKeys] = {}
+        self._loading: PerLoop[dict[str, asyncio.Future[TenantKeys]]] = PerLoop(dict)
 
     def __repr__(self) -> str:
         keys = f"clear={sorted(self.clear)}, hashed={sorted(self.hashed)}"
@@ -260,14 +271,48 @@ class Encryption:
             raise EncryptionError(f"the data keys of tenant {tenant!r} were destroyed")
         return found
 
-    async def load(self, tenant: str) -> TenantKeys:
-        """Read a tenant's keys; create the first one if there is none.
+    async def get_or_load(self, tenant: str, has_sealed: HasSealed | None = None) -> TenantKeys:
+        """Return a tenant's keys; calls that wait for them share one question to the ring.
+
+        Args:
+            tenant: The tenant.
+            has_sealed: See ``load``.
 
         Raises:
-            EncryptionError: The ring does not unwrap one.
+            EncryptionError: See ``load``.
+        """
+        found = self.get(tenant)
+        if found is not None:
+            return found
+        loading = self._loading.get()
+
+        def finish(task: asyncio.Future[TenantKeys]) -> None:
+            del loading[tenant]
+            task.cancelled() or task.exception()  # an error that is not asked for is logged
+
+        if tenant not in loading:
+            loading[tenant] = asyncio.ensure_future(self.load(tenant, has_sealed))
+            loading[tenant].add_done_callback(finish)
+        return await asyncio.shield(loading[tenant])
+
+    async def load(self, tenant: str, has_sealed: HasSealed | None = None) -> TenantKeys:
+        """Read a tenant's keys; create the first one if there is none.
+
+        Args:
+            tenant: The tenant.
+            has_sealed: Returns whether a storage has what a data key of the tenant has sealed.
+
+        Raises:
+            EncryptionError: The ring does not unwrap one, or all were lost.
         """
         items = await self._list(tenant)
         if not items:
+            if has_sealed and not await self.list_receipts(tenant) and await has_sealed():
+                raise EncryptionError(
+                    f"the store of data keys has no key of tenant {tenant!r}, and no receipt of "
+                    "its destruction, but the storage has values that one has sealed: restore that "
+                    "store from its backup, or delete those values without encryption="
+                )
             await self._create(tenant, 1, os.urandom(KEY_BYTES))
             items = await self._list(tenant)
         keys = [await self._unwrap(tenant, it) for it in items]
@@ -307,18 +352,39 @@ class Encryption:
 
     async def _wrap(self, secrets: bytes, context: str, key_id: bytes) -> bytes:
         """Return a data key wrapped, once the ring has unwrapped it: there is no other copy."""
-        wrapped = await self.ring.wrap(secrets, context)
+        wrapped = await self._call("wrap", secrets, context)
+        if not isinstance(wrapped, bytes):
+            raise EncryptionError("wrap of the key ring did not return bytes; nothing was sealed")
         await self._ask(wrapped, context, key_id)
         return wrapped
 
     async def _ask(self, blob: bytes, context: str, key_id: bytes) -> bytes:
-        secrets = await self.ring.unwrap(blob, context)
+        secrets = await self._call("unwrap", blob, context)
         if not isinstance(secrets, bytes) or compute_key_id(secrets) != key_id:
             raise EncryptionError(
                 "the key ring returned something else than the data key that it had wrapped; "
                 "nothing was sealed with it"
             )
         return secrets
+
+    async def _call(self, method: str, data: bytes, context: str) -> Any:
+        """Return the answer of the key ring.
+
+        Raises:
+            EncryptionError: It failed, or took too long.
+        """
+        try:
+            async with asyncio.timeout(RING_SECONDS) as limit:
+                return await getattr(self.ring, method)(data, context)
+        except EncryptionError:
+            raise
+        except Exception as exc:
+            what = f"failed with {type(exc).__name__}"
+            if limit.expired():
+                what = f"did not answer within {RING_SECONDS:g} s"
+            raise EncryptionError(
+                f"{method} of the key ring {what}; nothing was sealed or opened with it"
+            ) from exc
 
     # --- administration
 

@@ -508,9 +508,13 @@ class Encrypts:
 
     async def get_sealing(self) -> Sealing:
         """Return the sealing of this object's tenant, with its keys loaded."""
-        tenant = self._tenant_name
-        keys = self.encryption.get(tenant) or await self.encryption.load(tenant)
+        keys = await self.encryption.get_or_load(self._tenant_name, self.has_sealed)
         return self._make_sealing(keys)
+
+    async def has_sealed(self) -> bool:
+        """Return whether the storage has sealed values, as far as a few of its threads tell."""
+        owner: Any = getattr(self, "backend", None)
+        return await owner.has_sealed() if isinstance(owner, Encrypts) else False
 
     async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:
         """Return what is opened with the tenant's keys; a key that is new here is loaded."""

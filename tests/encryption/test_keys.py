@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -22,7 +23,7 @@ from locus_store import (
     open_storage,
 )
 from locus_store.encryption import keys as key_module
-from locus_store.encryption.keys import KeyRing
+from locus_store.encryption.keys import KeyRing, TenantKeys
 
 pytestmark = pytest.mark.anyio
 
@@ -224,6 +225,74 @@ async def test_nothing_is_sealed_with_what_a_ring_returns_by_mistake(
         await Encryption(both, store).rewrap()
     ring.harm = None
     assert (await encryption.load("acme")).current == before.current
+
+
+async def test_a_lost_store_of_data_keys_gets_no_new_key(url: str) -> None:
+    """After its restoration everything is there, which a new first key would have prevented."""
+    ring, keys = LocalKeyRing({"old": OLD}, "old"), InMemoryStore()
+    async with open_storage(url, encryption=Encryption(ring, keys)) as storage:
+        states = await fill(storage)
+    lost = Encryption(ring, InMemoryStore())
+    async with open_storage(url, encryption=lost) as storage:
+        for call in (
+            storage.backend.save("new", {"n": 1}),
+            storage.store().put(("a",), "new", 1),
+            storage.messages().append("new", [("Hi", "user", "m1", {}, "Hi")]),
+        ):
+            with pytest.raises(EncryptionError, match="restore that store from its backup"):
+                await call
+    assert await lost.keys.list_namespaces() == []
+    async with open_storage(url, encryption=Encryption(ring, keys)) as storage:
+        await read(storage, states)
+        assert not await storage.backend.exists("new")
+
+
+async def test_calls_at_once_ask_the_ring_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Counted(Service):
+        async def unwrap(self, blob: bytes, context: str) -> bytes:
+            asked.append(context)
+            await asyncio.sleep(0.01)
+            return await super().unwrap(blob, context)
+
+    ring = Counted()
+    encryption = Encryption(ring, InMemoryStore())
+    await encryption.load("acme")
+    monkeypatch.setattr(key_module, "REFRESH_SECONDS", 0.0)
+    for harm in (None, GARBAGE["zeros"]):
+        asked.clear()
+        ring.harm = harm
+        calls = [encryption.get_or_load("acme") for _ in range(50)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert len(asked) == 1
+        assert {type(it) for it in found} == {TenantKeys if harm is None else EncryptionError}
+    ring.harm = None
+    first = asyncio.ensure_future(encryption.get_or_load("acme"))
+    second = asyncio.ensure_future(encryption.get_or_load("acme"))
+    await asyncio.sleep(0)
+    first.cancel()  # the question is the other caller's, too
+    assert isinstance(await second, TenantKeys)
+
+
+async def test_a_ring_that_fails_or_hangs_is_an_encryption_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: Any) -> bytes:
+        raise OSError("the service is away")
+
+    async def hang(*_: Any) -> bytes:
+        await asyncio.sleep(60)
+        return b""
+
+    monkeypatch.setattr(key_module, "RING_SECONDS", 0.05)
+    for method in ("wrap", "unwrap"):
+        for broken, told in ((fail, "failed with OSError"), (hang, "within 0.05 s")):
+            ring, store = Service(), InMemoryStore()
+            monkeypatch.setattr(ring, method, broken)
+            with pytest.raises(EncryptionError, match=f"{method} of the key ring .*{told}"):
+                await Encryption(ring, store).load("acme")
+            assert await store.list_namespaces() == []
 
 
 async def test_keys_are_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
