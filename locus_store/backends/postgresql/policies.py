@@ -52,6 +52,13 @@ _RULE: Final = "CASE WHEN tenant = {} THEN true ELSE false END"
 """A comparison that no index serves, and of which the planner expects that half of the rows pass:
 else it scans a table that is small yet, for the one row that it expects of a tenant."""
 
+DIGEST: Final = """encode(sha256(convert_to(concat_ws('|', p.polpermissive, p.polcmd,
+  ARRAY(SELECT r.rolname FROM pg_roles r WHERE r.oid = ANY (p.polroles) ORDER BY 1)::text,
+  replace(pg_get_expr(p.polqual, c.oid), c.relnamespace::regnamespace::text || '.', ''),
+  pg_get_expr(p.polwithcheck, c.oid)), 'UTF8')), 'hex')"""
+"""What a policy of table ``c`` says, in any search path; its comment has the same of when it was
+made."""
+
 _TENANT_OF_ROLE: Final = "(SELECT r.tenant FROM {roles} r WHERE r.role = {me})"
 _ME: Final = "current_user"
 
@@ -106,6 +113,12 @@ def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]
         mine = _TENANT_OF_ROLE.format(roles=words.write_table("roles"), me=_ME)
         group, kind = words.quote("tenants"), " AS RESTRICTIVE"
         yield words.write_policy(table, "role", _RULE.format(mine), to=group, kind=kind)
+    noted = f"format('COMMENT ON POLICY %I ON %s IS %L', p.polname, c.oid::regclass, {DIGEST})"
+    policies = ", ".join(write_literal(derive_name(f"{words.ours.prefix}{it}")) for it in POLICIES)
+    yield _block(
+        f"EXECUTE (SELECT string_agg({noted}, '; ') FROM pg_policy p JOIN pg_class c "
+        f"ON c.oid = p.polrelid WHERE c.oid = {write_oid(table)} AND p.polname IN ({policies}))"
+    )
     if has_wall:
         yield from _render_grants(words, name)
 

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from locus_store.backends.postgresql.failures import translate_owner_errors
 from locus_store.backends.postgresql.policies import (
     ALL_TENANTS,
+    DIGEST,
     FIXED,
     NOBODY,
     ON_REQUEST,
@@ -29,6 +30,7 @@ from locus_store.backends.postgresql.policies import (
     render_removed_role,
     render_role,
     render_wall,
+    write_literal,
     write_oid,
 )
 from locus_store.backends.postgresql.tenants import TENANT
@@ -277,11 +279,15 @@ def _render_partitions(connection: Connection, tables: str, *actions: str) -> It
 
 def _find_tables(connection: Connection, words: Words) -> Sequence[Any]:
     """Return all tables with rows of tenants, their partitions included, and their policies."""
+    ours = ", ".join(map(write_literal, list_policies(words.ours)))
     return connection.exec_driver_sql(
         "SELECT c.oid::regclass::text AS name, c.relname, c.relispartition, c.relrowsecurity AND "
         "c.relforcerowsecurity AS is_forced, ARRAY(SELECT polname::text FROM pg_policy "
-        "WHERE polrelid = c.oid) AS policies FROM pg_class c LEFT JOIN pg_inherits i "
-        f"ON i.inhrelid = c.oid WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) "
+        "WHERE polrelid = c.oid) AS policies, ARRAY(SELECT p.polname::text FROM pg_policy p WHERE "
+        f"p.polrelid = c.oid AND obj_description(p.oid, 'pg_policy') IS DISTINCT FROM {DIGEST} "
+        f"AND (p.polpermissive OR p.polname::text IN ({ours}))) AS altered "
+        "FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid "
+        f"WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) "
         "ORDER BY 2"
     ).all()
 
@@ -304,6 +310,11 @@ def _read(connection: Connection, words: Words) -> RowSecurity:
             lacking.insert(0, "row security")
         problems += [
             f"{table.name} lacks {'the policy ' * (x != 'row security')}{x}" for x in lacking
+        ]
+        problems += [
+            f"{table.name} has a policy {x!r} that shows other rows than those that enable makes: "
+            "drop it, and enable row security again"
+            for x in table.altered
         ]
     for role in _read_roles(connection, words, list(roles)) if roles else ():
         if role.way is not None:

@@ -217,12 +217,31 @@ async def test_every_policy_is_needed_as_it_is(secured: Place) -> None:
             if not await find_leaks(secured):
                 unnoticed.append(change.format(table, policy))
             found = await asyncio.to_thread(row_security.read, secured.admin)
-            assert change.startswith("ALTER") or found.problems == (
-                f"{table} lacks the policy {policy.removeprefix('locus_')}",
-            )
+            if change.startswith("DROP"):
+                problem = f"{table} lacks the policy {policy.removeprefix('locus_')}"
+            else:
+                problem = f"{table} has a policy {policy!r} that shows other rows"
+            assert [it.startswith(problem) for it in found.problems] == [True]
             await asyncio.to_thread(_restore, secured.admin, table)
     assert unnoticed == []
     assert await find_leaks(secured) == []
+
+
+async def test_a_policy_of_another_origin_and_one_for_other_roles_are_found(secured: Place) -> None:
+    connection = await secured.connect()
+    for change, name in (
+        ("CREATE POLICY mine ON locus_store USING (true)", "mine"),
+        ("ALTER POLICY locus_administrator ON locus_store TO PUBLIC", "locus_administrator"),
+    ):
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(change)
+        await transaction.commit()
+        found = await asyncio.to_thread(row_security.read, secured.admin)
+        assert [f"locus_store has a policy {name!r}" in it for it in found.problems] == [True]
+        await connection.execute("DROP POLICY IF EXISTS mine ON locus_store")
+    assert await asyncio.to_thread(row_security.enable, secured.admin)
+    assert (await asyncio.to_thread(row_security.read, secured.admin)).problems == ()
 
 
 def _restore(url: str, table: str) -> None:
