@@ -26,6 +26,7 @@ from locus_store.values.sealing import (
     UnknownKeyError,
     make_thread_subject,
 )
+from locus_store.values.surrogates import escape_within
 from locus_store.values.text import query_words
 from locus_store.versions import erasing, generate_checkpoint_id
 from locus_store.versions.archives import has_versions
@@ -271,6 +272,7 @@ class EncryptedBackend(Encrypts, FullBackend):
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
+        value = escape_within(value)
         if stored := await self._make_stored(key, value):
             found = await super().query(key, *stored, limit)
             return await self._unseal(lambda it: [_open_head(it, head) for head in found])

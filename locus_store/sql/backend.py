@@ -63,6 +63,7 @@ from locus_store.types.facts import Fact
 from locus_store.types.thread_info import UserIdType
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
+from locus_store.values.surrogates import escape_within
 from locus_store.values.text import query_words
 from locus_store.versions.erasing import Sweep
 
@@ -214,6 +215,7 @@ class SqlBackend(
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
+        value = escape_within(value)
         return await self._query(lambda it: it.query(key, value, limit), self._lists)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:

@@ -127,7 +127,7 @@ class Metadata(Kit):
     async def test_a_value_is_found_by_its_type(self, checkpointer: Any) -> None:
         stored = {
             "int": 1, "float": 1.0, "true": True, "text": "1", "null": None, "false": False,
-            "zero": 0,
+            "zero": 0, "half": "a\ud800",
             "empty": "", "list0": [], "list": ["a", "b"], "object0": {}, "object": {"in": 1},
         }  # fmt: skip
         for name, it in stored.items():
@@ -138,6 +138,7 @@ class Metadata(Kit):
             (None, {"null"}), (False, {"false"}), (0, {"zero"}), ("", {"empty"}), ({}, {"object0"}),
             ([], {"list0", "list"}), ("a", {"list"}), (["b", "a"], {"list"}), (["a", "c"], set()),
             ({"in": 1}, {"object"}), ("true", set()), ("null", set()), ("[]", set()), (2, set()),
+            ("a\ud800", {"half"}), ("\ud800", set()),
         ):  # fmt: skip
             found = await checkpointer.query_by_metadata("k", value)
             assert {row["thread_id"] for row in found} == matches, value

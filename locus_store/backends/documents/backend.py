@@ -48,6 +48,7 @@ from locus_store.types.arguments import (
 )
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.surrogates import escape_within
 from locus_store.values.text import query_words
 from locus_store.versions import turns
 from locus_store.versions.archives import make_occupied_error
@@ -248,6 +249,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
+        value = escape_within(value)
         return await self._threads.look(self._query, key, value, limit)
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
