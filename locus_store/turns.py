@@ -295,7 +295,6 @@ class HasSyncTurns(SyncWrappers):
         return held
 
     async def abusy(self, thread_id: str) -> ThreadTurn | None:
-        """See ``HasTurns``, also for the following methods."""
         return await self._turns.busy(thread_id)
 
     async def aturns(self, limit: int = 100) -> list[ThreadTurn]:

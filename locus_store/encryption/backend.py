@@ -59,7 +59,6 @@ class EncryptedBackend(Encrypts, FullBackend):
     has_keyed_digests = True
 
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
-        """See ``StorageBackend``, also for the following methods."""
         return self.get_loaded_sealing().is_digest_of(version, digest)
 
     async def open(self) -> None:
@@ -227,7 +226,6 @@ class EncryptedBackend(Encrypts, FullBackend):
         return found
 
     async def has_sealed(self) -> bool:
-        """See ``Encrypts``."""
         some = [await super(EncryptedBackend, self).read_thread(it) for it in await self.scan(10)]
         return any(count_keys(it).keys() - {CLEAR} for it in some)
 
@@ -329,7 +327,6 @@ class VersionsBackend(EncryptedBackend):
     """The same, of a storage that reads versions without their states."""
 
     async def version(self, thread_id: str, *which: Any, **more: Any) -> Version | None:
-        """See ``StorageBackend``."""
         found = await super().version(thread_id, *which, **more)
         if found is not None:
             _require_named(found, thread_id, *which, **more)
@@ -340,7 +337,6 @@ class JoiningEncryptedBackend(VersionsBackend, JoinsTransactions):
     """The same, of a SQL database."""
 
     async def commit_on(self, save: Save, connection: object) -> Written:
-        """See ``JoinsTransactions``."""
         return await super().commit_on((await self.get_sealing()).seal_save(save), connection)
 
     async def _forget_items(self, key: str, value: Any) -> int:
@@ -365,7 +361,6 @@ class ClientBackend(VersionsBackend):
     compares_digests = True
 
     async def open(self) -> None:
-        """See ``EncryptedBackend``, also for the following methods."""
         await super().open()
         await self._require_service()
 

@@ -37,7 +37,6 @@ class EncryptedMessageLog(Encrypts, BaseMessageLog):
     """The part of a message log that encrypts; see ``derive_class``."""
 
     async def change(self, change: LogChange) -> LogChanged:
-        """See ``BaseMessageLog``, also for the following methods."""
         sealing = await self.get_sealing()
 
         def seal(edit: LogEdit) -> Any:
@@ -87,7 +86,6 @@ class EncryptedStore(Encrypts, BaseStore):
     """The part of a store that encrypts; embeddings stay in clear. See ``derive_class``."""
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        """See ``BaseStore``, also for the following methods."""
         return await super().apply(await self._seal(changes))
 
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:

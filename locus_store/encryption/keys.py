@@ -112,7 +112,6 @@ class LocalKeyRing:
         return f"LocalKeyRing(names={sorted(self._keys)}, current={self.current!r})"
 
     async def wrap(self, key: bytes, context: str) -> bytes:
-        """See ``KeyRing``, also for the following method."""
         name, iv = self.current.encode(), os.urandom(_IV_BYTES)
         sealed = encrypt(self._keys[self.current], iv, key, context.encode())
         return b"".join((name, b"\0", iv, sealed))

@@ -287,7 +287,6 @@ class Poller:
     async def find_newer(
         self, backend: StorageBackend, thread_id: str, sequence: int, *, namespace: str
     ) -> Found:
-        """See ``timeline.graph.find_newer``."""
         key = backend.tenant, thread_id, namespace
         if key not in self._lines:
             self._lines = {name: it for name, it in self._lines.items() if not it.is_idle()}

@@ -233,7 +233,6 @@ class GuardedCache:
         self._turns = PerLoop(lambda: asyncio.Semaphore(CALLS))
 
     async def get(self, key: str) -> CachedState | None:
-        """See ``StateCache``, also for the following methods."""
         if self._outdated.get(key):
             await self.drop(key)
             return None

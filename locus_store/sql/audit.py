@@ -375,7 +375,6 @@ class SqlAudit:
         return count
 
     async def list_seals(self, after: int, limit: int) -> list[Seal]:
-        """See ``AuditLog``, also for the following method."""
         return await self._query(lambda it: _list_seals(it, after, limit), self._runner)
 
     async def list_entries(self, after: int, upto: int, limit: int) -> list[AuditEntry]:

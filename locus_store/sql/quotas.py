@@ -462,7 +462,6 @@ class SqlQuotas(LimitsTenants):
         return Count(stored, spent_before, monotonic() - begun)
 
     async def get_quota(self) -> QuotaUse:
-        """See ``LimitsTenants``, also for the following method."""
         row = await self._query(_read, self._runner)
         stored = (await self._count({})).stored
         if row is None:

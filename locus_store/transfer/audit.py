@@ -116,7 +116,6 @@ class FileLog:
             self._entries.append(AuditEntry(**fields))
 
     async def list_seals(self, after: int, limit: int) -> list[Seal]:
-        """See ``AuditLog``, also for the following method."""
         first = bisect_right(self._seals, after, key=lambda it: it.number)
         return self._seals[first : first + limit]
 

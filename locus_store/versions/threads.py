@@ -273,7 +273,6 @@ class ThreadTransaction:
         return Row(record, created_at, payload, line_changes, is_framed=True)
 
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
-        """See ``versions.Lines``, also for the following methods."""
         del thread_id, beside
         history = self.thread.find_history(namespace) if self.thread else None
         if history is None:

@@ -375,11 +375,9 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
     async def astart_ttl_sweeper(
         self, sweep_interval_minutes: float | None = None
     ) -> asyncio.Future[None]:
-        """See ``start_ttl_sweeper``."""
         return asyncio.wrap_future(self.start_ttl_sweeper(sweep_interval_minutes))
 
     async def astop_ttl_sweeper(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (LangGraph's name for it)
-        """See ``stop_ttl_sweeper``."""
         if (sweeper := self._sweeper) is None:
             return True
         return await run_in_thread(lambda: sweeper.stop(timeout))

@@ -62,7 +62,6 @@ class SourceObjects:
         return await asyncio.get_running_loop().run_in_executor(self._objects.pool, work)
 
     async def read_threads(self) -> dict[str, FoundThread]:
-        """See ``LocusSource``, also for the following method."""
         return await self._aside(self._threads)
 
     def _threads(self) -> dict[str, FoundThread]:

@@ -208,7 +208,6 @@ class Source:
         return [it for it in self.table if namespace in it.spans]
 
     def read(self, segments: Sequence[Segment]) -> list[Bundle]:
-        """See ``SegmentReader.read``."""
         return self.reader.read(self.thread_id, [it.name for it in segments])
 
 

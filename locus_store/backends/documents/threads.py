@@ -115,7 +115,6 @@ class DocumentThreads:
         return work()
 
     def scan(self, limit: int, after: str | None) -> list[str]:
-        """See ``DocumentBackend``."""
         keys = self.documents.keys(after or "")
         if self.documents.keys_are_live:
             return list(islice(keys, limit))

@@ -45,7 +45,6 @@ class HeldFile:
         self._held = held
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Access``, also for the following methods."""
         del key
         return _found(self._held.file, known) if self._held.file else None
 

@@ -167,7 +167,6 @@ class FoundDocuments:
         self._asked = asked
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Access``."""
         name = self._documents.name_of(key)
         found = self._found.get(name)
         if name not in self._asked or (found and found.content is None and found.tag != known):

@@ -425,11 +425,9 @@ class ReplicaReader:
         self.note_joined = runner.positions.note_joined
 
     async def read(self, body: Body[T]) -> T:
-        """See ``Reader``."""
         return await self._run(self._runner.database.begin_read, body, self._runner.read)
 
     async def query(self, body: Body[T]) -> T:
-        """See ``Reader``."""
         return await self._run(self._runner.database.begin_statement, body, self._runner.query)
 
     async def _run(

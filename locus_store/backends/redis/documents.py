@@ -424,7 +424,6 @@ class _Read:
         self._found = found
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``DocumentReads``."""
         del known
         return self._found[key]
 

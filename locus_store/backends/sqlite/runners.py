@@ -70,20 +70,17 @@ class ThreadRunner:
             _runners.add(self)
 
     async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
-        """See ``Runner``."""
         del thread_id
         if may_block():
             return await run_now(self._run_here, _OpenDatabase.write, body)
         return await self._run_async(_OpenDatabase.write_async, body)
 
     async def read(self, body: Body[T]) -> T:
-        """See ``Runner``."""
         if may_block():
             return await run_now(self._run_here, _OpenDatabase.read, body)
         return await self._run_async(_OpenDatabase.read_async, body)
 
     async def open(self) -> None:
-        """See ``Runner``."""
         if may_block():
             await run_now(self._run_here, _OpenDatabase.write, None)
         else:
@@ -104,7 +101,6 @@ class ThreadRunner:
                 continue
 
     async def query(self, body: Body[T]) -> T:
-        """See ``Runner``."""
         return await self.read(body)
 
     def _get_open(self) -> _OpenDatabase:
@@ -133,7 +129,6 @@ class ThreadRunner:
         self._lock.release()
 
     async def close(self) -> None:
-        """See ``Runner``."""
         if self._keeps_open:
             return
         with self._lock:
@@ -318,7 +313,6 @@ class AsyncEngineRunner:
         return await self._run_shielded(self._run_alone(self._write, body))
 
     async def read(self, body: Body[T]) -> T:
-        """See ``Runner``."""
         self._require_own_loop()
         if self._shares_connection:
             return await self._run_shielded(self._run_alone(self._read, body))
@@ -327,11 +321,9 @@ class AsyncEngineRunner:
             return await connection.run_sync(self._read, body)
 
     async def query(self, body: Body[T]) -> T:
-        """See ``Runner``."""
         return await self.read(body)
 
     async def open(self) -> None:
-        """See ``Runner``."""
         self._require_own_loop()
         await self._ensure_open()
 

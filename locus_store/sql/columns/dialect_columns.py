@@ -265,7 +265,6 @@ class _Checked:
 
     @property
     def as_stored(self) -> set[type]:
-        """See ``ReadsColumn``."""
         return {self.python_type, NoneType}
 
 
@@ -362,7 +361,6 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
         return dialect.type_descriptor(get_columns(dialect).make_json_type(none_as_null=True))
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
-        """See ``DialectColumns.render_bound_json``."""
         return _BoundJson(bindparam)
 
     def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:
@@ -381,7 +379,6 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
         return load_json(value)
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """See ``ReadsColumn``."""
         return [{} for _ in values] if kinds == {NoneType} else None
 
 
@@ -430,7 +427,6 @@ class JsonValue(sa.types.TypeDecorator[Any]):
         return dialect.type_descriptor(get_columns(dialect).make_json_type(none_as_null=False))
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """See ``DialectColumns.select_json``."""
         return sa.type_coerce(JsonAsText(column), _ReadJson())
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:

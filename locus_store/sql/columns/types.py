@@ -60,7 +60,6 @@ class Instant(sa.types.TypeDecorator[datetime]):
         return dialect.type_descriptor(get_columns(dialect).make_instant_type())
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
-        """See ``DialectColumns.render_bound_instant``."""
         return _BoundInstant(bindparam)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
@@ -284,7 +283,6 @@ class Key(sa.types.TypeDecorator[str]):
         return None if value is None else decode_key(value)
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """See ``ReadsColumn``."""
         if kinds != {str}:
             return None
         least = min(values)

@@ -103,7 +103,6 @@ class PooledRunner:
         return await pool.run_write(pool.run_statement(body), thread_id)
 
     async def read(self, body: Body[T]) -> T:
-        """See ``Runner``."""
         pool = await self.get_pool()
         return await pool.retry(lambda: pool.retry_lost_races(self.database.begin_read, body))
 
@@ -118,7 +117,6 @@ class PooledRunner:
         return await pool.run_write(pool.define(body))
 
     async def open(self) -> None:
-        """See ``Runner``."""
         await self.get_pool()
 
     async def get_pool(self) -> LoopPool:

@@ -132,7 +132,6 @@ class Reads(Scoped):
         return line if line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        """See ``versions.Lines``, also for the following methods."""
         found = self.seen_records.get((line.line, sequence))
         if found is None:
             key = {"line": line.line, "sequence": sequence}
@@ -296,7 +295,6 @@ class Reads(Scoped):
     def records(
         self, thread_id: str, namespace: str, first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
-        """See ``StoresThreads.records``."""
         line, checkpoints = self.find_line(thread_id, namespace), self.tables.checkpoints
         if line is None:
             return []
@@ -312,7 +310,6 @@ class Reads(Scoped):
     def list_history(
         self, thread_id: str, namespace: str, *, limit: int, before: str | None
     ) -> list[Version]:
-        """See ``StorageBackend.history``."""
         line = self.find_line(thread_id, namespace)
         if line is None:
             return []

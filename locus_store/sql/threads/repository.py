@@ -135,7 +135,6 @@ class Repository(Reads):
     # --- versions.Lines
 
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
-        """See ``versions.Lines``, also for the following methods."""
         is_locked = self.lock(thread_id, namespace=namespace)
         return self.find_line(thread_id, namespace, beside) if is_locked else None
 
@@ -316,7 +315,6 @@ class Repository(Reads):
             turns.require_turn(self, thread_id, number)
 
     def save(self, save: Save) -> Written:
-        """See ``StorageBackend.commit``."""
         self.guard(save.thread_id, save.turn)
         if save.claim is None:
             return versions.save(self, save)
@@ -334,12 +332,10 @@ class Repository(Reads):
         *,
         writer: str | None = None,
     ) -> int:
-        """See ``StorageBackend.remove``."""
         line = self.find(thread_id, namespace)
         return versions.remove_named(self, line, checkpoint_ids, writer) if line else 0
 
     def delete_thread(self, thread_id: str, head: Mark | None, namespace: str) -> Removed:
-        """See ``StorageBackend.remove_thread``."""
         is_locked = self.lock(thread_id)
         if head is not None:
             versions.require_head(self, self.find_line(thread_id, namespace), head, thread_id)

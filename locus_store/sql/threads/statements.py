@@ -52,7 +52,6 @@ class Statements:
 
     @compile_once
     def line(self) -> sa.Select[Any]:
-        """See ``select_live_line``."""
         return select_live_line(self.tables)
 
     @compile_once

@@ -352,7 +352,6 @@ class PackedList:
 
     @property
     def size(self) -> int:
-        """See ``DigestTree.state_bytes``."""
         return self.node.size
 
     def has_prefix(self, elements: list[object]) -> bool:
