@@ -6,14 +6,8 @@ from typing import Any, Final
 
 from locus_store.backend import StorageBackend
 from locus_store.encryption import backend, contracts
-from locus_store.encryption.keys import (
-    Encryption,
-    KeyRing,
-    KeyStatus,
-    LocalKeyRing,
-    Receipt,
-    make_encryption,
-)
+from locus_store.encryption.keys import Encryption, KeyStatus, Receipt, make_encryption
+from locus_store.encryption.rings import KeyRing, LocalKeyRing
 from locus_store.errors import UnsupportedError
 
 __all__ = ["Encryption", "KeyRing", "KeyStatus", "LocalKeyRing", "Receipt", "create"]

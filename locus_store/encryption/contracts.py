@@ -145,8 +145,9 @@ class EncryptedStore(Encrypts, BaseStore):
 
     async def has_sealed(self) -> bool:
         """See ``Encrypts``; the first item tells."""
-        async for stored in self._iterate_stored():
-            return count_item_key(stored) != CLEAR or await super().has_sealed()
+        if self.sealed_format != CLIENT_FORMAT:
+            async for stored in self._iterate_stored():
+                return count_item_key(stored) != CLEAR or await super().has_sealed()
         return await super().has_sealed()
 
     async def reencrypt(self) -> AsyncIterator[Name]:

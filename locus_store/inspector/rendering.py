@@ -281,7 +281,7 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     if isinstance(answer, Download):
         return Response(answer.content, 200, _download(answer), answer.media_type)
     if as_json:
-        return Response(_json(answer.values), answer.status, SECURITY, JSON)
+        return Response(orjson.dumps(answer.values, default=_plain), answer.status, SECURITY, JSON)
     template = TEMPLATES.get_template(f"{answer.template}.html")
     page = {"page_values": answer.values, "title": answer.title}
     values = answer.values | page | {"current": partial(_current, answer.template)} | context
@@ -297,10 +297,6 @@ def _download(answer: Download) -> dict[str, str]:
     name = _UNSAFE.sub("_", answer.name).strip("._")[:_NAME] or "download"
     way = "inline" if answer.is_inline else "attachment"
     return SECURITY | {"content-disposition": f'{way}; filename="{name}"'}
-
-
-def _json(value: Any) -> bytes:
-    return orjson.dumps(value, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -129,10 +129,6 @@ class _Call(Generic[Q, A]):
             fail(self.done, answer.error)
 
 
-def _no_names(_: object) -> Names:
-    return ()
-
-
 class Gathering(Generic[Q, A]):
     """The calls of one kind in one event loop.
 
@@ -152,7 +148,7 @@ class Gathering(Generic[Q, A]):
         self,
         run: Run[Q, A],
         limits: GroupLimits,
-        names_of: Callable[[Q], Names] = _no_names,
+        names_of: Callable[[Q], Names] = lambda _: (),
         *,
         send: Send[Q, A] | None = None,
         spawn: Spawn = asyncio.ensure_future,

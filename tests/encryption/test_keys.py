@@ -22,8 +22,9 @@ from locus_store import (
     LocalKeyRing,
     open_storage,
 )
-from locus_store.encryption import keys as key_module
-from locus_store.encryption.keys import KeyRing, TenantKeys
+from locus_store.encryption import keys as key_module, rings as ring_module
+from locus_store.encryption.keys import TenantKeys
+from locus_store.encryption.rings import KeyRing
 
 pytestmark = pytest.mark.anyio
 
@@ -285,7 +286,7 @@ async def test_a_ring_that_fails_or_hangs_is_an_encryption_error(
         await asyncio.sleep(60)
         return b""
 
-    monkeypatch.setattr(key_module, "RING_SECONDS", 0.05)
+    monkeypatch.setattr(ring_module, "RING_SECONDS", 0.05)
     for method in ("wrap", "unwrap"):
         for broken, told in ((fail, "failed with OSError"), (hang, "within 0.05 s")):
             ring, store = Service(), InMemoryStore()

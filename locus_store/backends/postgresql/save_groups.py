@@ -302,7 +302,8 @@ class Saves:
             if self._ready[0].deadline.has_passed:
                 self._finish(self._ready.popleft(), TimeoutError())
                 continue
-            size += _weight(self._ready[0])
+            row = self._ready[0].row
+            size += len(row.payload) if row else 0
             if group and size > GROUP_BYTES:
                 break
             group.append(self._ready.popleft())
@@ -464,10 +465,6 @@ class Saves:
 
 def _awaited(items: deque[_Item]) -> deque[_Item]:
     return deque(it for it in items if not it.done.done())
-
-
-def _weight(item: _Item) -> int:
-    return len(item.row.payload) if item.row else 0
 
 
 def make_row(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveRow | None:

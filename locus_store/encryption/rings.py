@@ -1,0 +1,117 @@
+"""Key rings, which wrap data keys: a key management service, or keys of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from locus_store.errors import EncryptionError, InvalidArgumentError
+from locus_store.types.arguments import did_you_mean
+from locus_store.values.sealing import KEY_BYTES, decrypt, encrypt, require_cryptography
+
+RING_SECONDS: Final = 30.0
+"""A key ring has to answer a question within this time."""
+
+_IV_BYTES: Final = 12
+
+
+class KeyRing(Protocol):
+    """Wraps data keys: a key management service, a file, the environment.
+
+    It is asked when a tenant's keys are first used and when they are refreshed, never for a record.
+    A question that takes longer than ``RING_SECONDS`` fails with an ``EncryptionError``, as one
+    that raises does.
+    """
+
+    async def wrap(self, key: bytes, context: str) -> bytes:
+        """Return a data key encrypted with the current key of the ring.
+
+        ``context`` names the tenant and the number of the key, and has to be authenticated with it.
+        """
+
+    async def unwrap(self, blob: bytes, context: str) -> bytes:
+        """Return the data key of ``wrap``.
+
+        Raises:
+            EncryptionError: The ring does not have its key, or it was changed.
+        """
+
+
+class LocalKeyRing:
+    """A key ring of keys that this process has.
+
+    A data key is wrapped with AES-256-GCM and a random initialization vector. There are few of
+    them, far below the 2**32 that a key may wrap (NIST SP 800-38D, 8.3).
+
+    Args:
+        keys: Keys of 32 bytes by their names.
+        current: The name of the key that wraps from now on; the others only unwrap.
+
+    Raises:
+        InvalidArgumentError: A key has another length, or there is no current one.
+        MissingExtraError: ``cryptography`` is not installed.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes], current: str) -> None:
+        require_cryptography()
+        for name, key in keys.items():
+            if not name or "\0" in name:
+                raise InvalidArgumentError("the name of a key is empty, or has a NUL character")
+            if len(key) != KEY_BYTES:
+                raise InvalidArgumentError(
+                    f"key {name!r} has {len(key)} bytes, not {KEY_BYTES}; make one with: "
+                    "openssl rand -base64 32"
+                )
+        if current not in keys:
+            raise InvalidArgumentError(
+                f"current={current!r} is not the name of a key{did_you_mean(current, keys)}"
+            )
+        self._keys = dict(keys)
+        self.current = current
+
+    def __repr__(self) -> str:
+        return f"LocalKeyRing(names={sorted(self._keys)}, current={self.current!r})"
+
+    async def wrap(self, key: bytes, context: str) -> bytes:
+        name, iv = self.current.encode(), os.urandom(_IV_BYTES)
+        sealed = encrypt(self._keys[self.current], iv, key, context.encode())
+        return b"".join((name, b"\0", iv, sealed))
+
+    async def unwrap(self, blob: bytes, context: str) -> bytes:
+        name, _, rest = blob.partition(b"\0")
+        key = self._keys.get(name.decode(errors="replace"))
+        if key is None:
+            raise EncryptionError(
+                f"a data key is wrapped with the key {name.decode(errors='replace')!r}, which the "
+                "key ring does not have; put it back, and retire it only when `locus-store db keys "
+                "status` counts no data key of it"
+            )
+        found = decrypt(key, rest[:_IV_BYTES], rest[_IV_BYTES:], context.encode())
+        if found is None:
+            raise EncryptionError(
+                f"a data key does not open with the key {name.decode()!r} of the ring: the key has "
+                "another value now, or the data key was changed or moved"
+            )
+        return found
+
+
+async def ask_ring(ring: KeyRing, method: str, data: bytes, context: str) -> Any:
+    """Return the answer of the key ring.
+
+    Raises:
+        EncryptionError: It failed, or took too long.
+    """
+    try:
+        async with asyncio.timeout(RING_SECONDS) as limit:
+            return await getattr(ring, method)(data, context)
+    except EncryptionError:
+        raise
+    except Exception as exc:
+        what = f"failed with {type(exc).__name__}"
+        if limit.expired():
+            what = f"did not answer within {RING_SECONDS:g} s"
+        raise EncryptionError(
+            f"{method} of the key ring {what}; nothing was sealed or opened with it"
+        ) from exc
