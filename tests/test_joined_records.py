@@ -646,6 +646,24 @@ async def test_records_of_many_stored_bytes_are_joined_before_they_are_64(
     await require_order(backend)
 
 
+async def test_edits_all_over_a_text_take_the_bytes_of_the_edits(
+    make: Callable[[], SqlBackend], backend: SqlBackend
+) -> None:
+    rng, states = random.Random(5), {}
+    text = rng.randbytes(20_000).hex()
+    for number in range(1, 129):
+        at = rng.randrange(len(text) - 20)
+        text = text[:at] + rng.randbytes(10).hex() + text[at + 20 :]
+        states[f"v{number}"] = {"text": text}
+        await backend.write_state("t", states[f"v{number}"], checkpoint_id=f"v{number}")
+    await backend.close()
+    async with make() as cold:
+        _, found = await cold._read(_rows)
+        [last] = [it.payload for _, it in found if it.last == 128]
+    assert len(last) < 64 * 100
+    await require(make, states)
+
+
 # --- deletion
 
 
