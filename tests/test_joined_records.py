@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import re
 from copy import deepcopy
@@ -272,6 +273,7 @@ async def test_closing_waits_for_a_bounded_time(
     await made.close()
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # connections of the loop that ended
 def test_a_loop_may_end_before_records_are_joined(make: Callable[[], SqlBackend]) -> None:
     loop = asyncio.new_event_loop()
     made = make()
@@ -289,6 +291,8 @@ def test_a_loop_may_end_before_records_are_joined(make: Callable[[], SqlBackend]
         await made.close()
 
     asyncio.run(read())
+    del loop
+    gc.collect()
 
 
 async def test_joining_waits_for_no_lock(migrated_database: str, threes: list[Any]) -> None:
