@@ -380,17 +380,24 @@ def test_a_digest_never_changes_between_releases() -> None:
 
 
 def reference_digest(state: dict[str, Any]) -> bytes:
-    """The digest of a canonical state, as it is specified."""
+    """The digest of a canonical state, as it is specified; bytes are MessagePack."""
 
     def by_entries(value: dict[str, Any]) -> bytes:
         names = encode_canonical_reference(sorted(value))
         return digest(b"D" + names + b"".join(token(value[it]) for it in sorted(value)))
 
+    def has_msgpack(value: Any) -> bool:
+        held = value.values() if isinstance(value, dict) else value
+        return isinstance(value, bytes) or (
+            isinstance(value, dict | list) and any(map(has_msgpack, held))
+        )
+
     def token(value: Any) -> bytes:
         pin = encode_canonical_reference(value)
-        if isinstance(value, dict) and len(pin) > SMALL_BYTES:
+        is_large = len(pin) > SMALL_BYTES or has_msgpack(value)
+        if isinstance(value, dict) and is_large:
             return b"#" + by_entries(value)
-        if isinstance(value, list) and len(pin) > SMALL_BYTES:
+        if isinstance(value, list) and is_large:
             inner = b"".join(digest(encode_canonical_reference(it)) for it in value)
             return b"#" + digest(b"L" + len(value).to_bytes(8) + inner)
         stands_for_itself = not isinstance(value, dict | list) and len(pin) <= REFERENCE_BYTES

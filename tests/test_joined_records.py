@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import re
 from copy import deepcopy
@@ -272,6 +273,7 @@ async def test_closing_waits_for_a_bounded_time(
     await made.close()
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # connections of the loop that ended
 def test_a_loop_may_end_before_records_are_joined(make: Callable[[], SqlBackend]) -> None:
     loop = asyncio.new_event_loop()
     made = make()
@@ -289,6 +291,8 @@ def test_a_loop_may_end_before_records_are_joined(make: Callable[[], SqlBackend]
         await made.close()
 
     asyncio.run(read())
+    del loop
+    gc.collect()
 
 
 async def test_joining_waits_for_no_lock(migrated_database: str, threes: list[Any]) -> None:
@@ -644,6 +648,24 @@ async def test_records_of_many_stored_bytes_are_joined_before_they_are_64(
     assert 2 <= len(found) < 20
     assert found[-1][1] > 30
     await require_order(backend)
+
+
+async def test_edits_all_over_a_text_take_the_bytes_of_the_edits(
+    make: Callable[[], SqlBackend], backend: SqlBackend
+) -> None:
+    rng, states = random.Random(5), {}
+    text = rng.randbytes(20_000).hex()
+    for number in range(1, 129):
+        at = rng.randrange(len(text) - 20)
+        text = text[:at] + rng.randbytes(10).hex() + text[at + 20 :]
+        states[f"v{number}"] = {"text": text}
+        await backend.write_state("t", states[f"v{number}"], checkpoint_id=f"v{number}")
+    await backend.close()
+    async with make() as cold:
+        _, found = await cold._read(_rows)
+        [last] = [it.payload for _, it in found if it.last == 128]
+    assert len(last) < 64 * 100
+    await require(make, states)
 
 
 # --- deletion

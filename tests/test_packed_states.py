@@ -11,7 +11,7 @@ from typing import Any
 import ormsgpack
 import pytest
 from hypothesis import given, strategies as st
-from test_frames import KINDS, SLOW, Histories, start
+from test_frames import KINDS, SLOW, Histories, reference_digest, start
 
 from locus_store import CheckpointSaver, IntegrityError, MemoryCheckpointer, SerializationError
 from locus_store.backends.memory.backend import MemoryBackend
@@ -71,6 +71,7 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
         assert encode_canonical(shown.get_state()) == encode_canonical(convert_to_json(state))
         assert frames.build_digest_tree(copy.deepcopy(exact.get_state())).digest == shape.digest
         assert frames.compare_states(state, None, packed=True).tree.digest == shape.digest
+        assert reference_digest(state) == shape.digest
         assert encode_canonical(frames.pack_state(shape).to_state()) == encode_canonical(state)
         told = frames.read_restorable_operations(payload, MAX_STATE_BYTES)
         again = frames.Folder(MAX_STATE_BYTES)

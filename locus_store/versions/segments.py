@@ -149,6 +149,7 @@ def join_records(
         folder.apply(opener.open(payload).payload)
     basis = frames.build_digest_tree(folder.get_state()) if before else None
     parts: list[tuple[int, bytes]] = []
+    payloads: list[bytes] = []
     room = RECORD_BYTES
     for sequence, digest, payload in records:
         opened = opener.open(payload)
@@ -158,11 +159,14 @@ def join_records(
             break
         folder.apply(opened.payload)
         parts.append((sequence, plain))
+        payloads.append(opened.payload)
         last, expected = opened, opened.digest or digest
     if not parts:
         return None
     change = frames.compare_states(folder.get_state(), basis, packed=True)
     together = change.to_payload() if change.frames is None else change.frames
+    # Edits all over a text are one large difference: the edits themselves are shorter.
+    together = min(together, b"".join(payloads), key=len)
     plain = _plain(together, UNLIMITED)
     if len(plain) > RECORD_BYTES:
         return None
