@@ -204,9 +204,9 @@ def _merge(lists: Iterable[Sequence[Active]], limit: int) -> list[Active]:
     return list({it.thread_id: it for it in each}.values())[:limit]
 
 
-def _order_status(numbered: tuple[int, ThreadStatus]) -> tuple[datetime, int, int]:
+def _order_status(entry: tuple[int, ThreadStatus]) -> tuple[datetime, int, int]:
     """Return the rank of a thread; of one time and key, that of the first shard is first."""
-    number, status = numbered
+    number, status = entry
     at, key = parse_place(status.place or "")
     return at, int(key), -number
 
