@@ -416,6 +416,20 @@ async def test_a_filtered_list_says_how_many_threads_it_shows(
     assert "1 thread" not in (await site.page(more)).text
 
 
+async def test_a_list_says_that_its_filters_were_applied_to_the_best_matches_of_a_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = MemoryBackend()
+    for name in ("a", "b1", "b2"):
+        await backend.write_state(name, {"said": "Hello"})
+    site, note = Site(backend), "Only the 2 threads that match the text best were looked at."
+    assert note not in (await site.page("threads", text="hello", id="a")).text
+    monkeypatch.setattr(threads, "FOUND", 2)
+    page = await site.page("threads", text="hello", id="a")
+    assert "There are no such threads." in page.text
+    assert note in page.text
+
+
 async def test_a_graph_without_a_message_log_says_where_its_messages_are(graphs: Site) -> None:
     page = await graphs.page("messages", thread="g")
     assert "The messages of this graph are in its state" in page.text

@@ -6,12 +6,13 @@ from base64 import b64encode
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 from services import Service, parts
 from tiers import first_of
 
-from locus_store import InvalidArgumentError, NewMessage, open_checkpointer
+from locus_store import InvalidArgumentError, NewMessage, UnsupportedError, open_checkpointer
 from locus_store.open import Storage
 from locus_store.timeline.changes import describe_record
 from locus_store.timeline.graph import Cursor, find_steps, graph, list_statuses, measure_stored
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", *first_of("sqlite", "http", "file", "postgresql", "redis")])
+@pytest.fixture(
+    params=["memory", *first_of("sqlite", "http", "file", "sharded", "postgresql", "redis")]
+)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     urls = {
         "memory": lambda: "memory://",
@@ -123,7 +126,8 @@ async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
         await backend.put_writes(thread, "v", [waits][thread == "plain" :])
     await backend.write_state("later", {"answered": True})
     log, said = Storage(backend).messages(), [NewMessage("Hi.")]
-    await log.append("both", said, also={("chat", "a"): said, ("chat", "b"): said})
+    await log.append("both", said)
+    await log.append("chat", said, also={("chat", "b"): said})
     found = await find(backend, "both", "chat", "later", "plain", "none")
     assert {name: (str(it), it.kind) for name, it in found.items()} == {
         "both": ("interrupted, 1 message", "agent"),
@@ -178,8 +182,12 @@ async def test_threads_have_their_user_their_expiry_and_what_the_newest_save_cha
     assert (found["chat"].user_id, found["chat"].kind) == ("alex", "session")
 
 
-@pytest.mark.parametrize("backend", ["sharded"], indirect=True)
-async def test_a_backend_without_such_lists_is_asked_for_each_thread(backend: Any) -> None:
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_a_backend_without_such_lists_is_asked_for_each_thread(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = AsyncMock(side_effect=UnsupportedError("no such lists"))
+    monkeypatch.setattr(backend, "find_statuses", refuses)
     said = [{"role": "user", "content": "Bern"}]
     first = await backend.write_state("lost", {"messages": said}, checkpoint_id="a")
     more = {"messages": [*said, {"role": "user", "content": "Zurich then"}]}
@@ -232,6 +240,7 @@ async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
     ]
     for wanted, expected in conditions:
         assert "".join(await find(backend, **wanted)) == expected, wanted
+    assert "".join(await find(backend, *"abd")) == "dba"
     for wrong in ({"user_id": "a\0b"}, {"pattern": "\0"}, {"metadata": ("", 1)}):
         with pytest.raises(InvalidArgumentError):
             await find(backend, **wrong)

@@ -247,7 +247,11 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
             threads = (
                 self._recent(criteria.limit + 1)
                 if criteria.thread_ids is None
-                else (it for it in self._threads.read_all(criteria.thread_ids) if it.exists)
+                else sorted(
+                    (it for it in self._threads.read_all(criteria.thread_ids) if it.exists),
+                    key=lambda it: it.active_at,
+                    reverse=True,
+                )
             )
             statuses = ((it, make_status(it)) for it in skip_to_place(threads, criteria.place))
             taken = (it for it in statuses if criteria.takes(it[1]))

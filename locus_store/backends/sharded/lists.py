@@ -6,10 +6,12 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from locus_store.backend import FullBackend, SharedByTenants, TakesTurns
 from locus_store.backends.sharded.shard_set import Shard, ShardSet
+from locus_store.errors import InvalidArgumentError
 from locus_store.types import (
     Active,
     Head,
@@ -25,11 +27,12 @@ from locus_store.types.facts import Fact
 from locus_store.types.thread_info import DescribesThreads, ThreadFacts, ThreadsWanted, UserIdType
 from locus_store.types.turns import ThreadTurn
 from locus_store.versions.sharding import HIDDEN_TENANT
+from locus_store.versions.sizes import ListsStatuses, StatusesWanted, ThreadStatus, parse_place
 
 T = TypeVar("T")
 
 
-class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants):
+class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, ListsStatuses):
     """Asks all shards of a backend.
 
     A thread that changes its shard meanwhile may be in two answers: the last one counts.
@@ -65,6 +68,19 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants):
             return await shard.list_recent_before(at, limit, pattern, with_ties=is_behind)
 
         return _merge(await self._gather(recent), limit)
+
+    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
+        """See ``ListsStatuses``; a place is that of a shard, followed by the shard's number."""
+
+        async def find(shard: Shard) -> list[tuple[int, ThreadStatus]]:
+            number = self.shard_set.stores[shard.store_id]
+            place = criteria.place and _make_place(criteria.place, number)
+            found = await shard.find_statuses(replace(criteria, place=place))
+            return [(number, it) for it in found]
+
+        found = sorted(_join(await self._gather(find)), key=_order_status, reverse=True)
+        statuses = {it.thread_id: replace(it, place=f"{it.place}/{at}") for at, it in found}
+        return list(statuses.values())[: criteria.limit]
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
@@ -186,6 +202,29 @@ def _merge(lists: Iterable[Sequence[Active]], limit: int) -> list[Active]:
     """Return the first threads of lists; of one time, those of the first list come first."""
     each = sorted(_join(lists), key=lambda it: it.active_at, reverse=True)
     return list({it.thread_id: it for it in each}.values())[:limit]
+
+
+def _order_status(entry: tuple[int, ThreadStatus]) -> tuple[datetime, int, int]:
+    """Return the rank of a thread; of one time and key, that of the first shard is first."""
+    number, status = entry
+    at, key = parse_place(status.place or "")
+    return at, int(key), -number
+
+
+def _make_place(place: str, number: int) -> str:
+    """Return the place in the list of a shard that is behind a place in the list of all.
+
+    Raises:
+        InvalidArgumentError: It is not one.
+    """
+    at, name = parse_place(place)
+    try:
+        key, last = map(int, name.split("/"))
+    except ValueError:
+        raise InvalidArgumentError(
+            f"after={place[:80]!r} does not name a place in a list of threads of shards"
+        ) from None
+    return f"{at.isoformat()}/{key + (number > last)}"  # those of the same time and key follow
 
 
 def _number(facts: Iterable[Iterable[Fact]]) -> list[Fact]:

@@ -22,6 +22,7 @@ from locus_store.errors import (
 from locus_store.runtime.stepping import pause, run_together
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
+from locus_store.versions.sizes import ListsStatuses
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ WAITS = 10
 """Times ``ANNOUNCED_SECONDS`` that a write waits for the first move."""
 
 
-class Shard(FullBackend, TakesTurns, SharedByTenants, DescribesThreads, JoinsShards):
+class Shard(FullBackend, TakesTurns, SharedByTenants, DescribesThreads, ListsStatuses, JoinsShards):
     """The powers of a database that may be a shard; for type checkers."""
 
 

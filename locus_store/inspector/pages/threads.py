@@ -65,6 +65,7 @@ async def show_threads(request: PageRequest) -> Page:
         "count": None if query.get_optional("after") else len(statuses if hits else shown),
         "is_least": len(hits) == FOUND if hits else more > 0,
         "left_out": max(more, 0) if hits else 0,
+        "looked_at": len(hits) if len(hits) == FOUND else None,
         "next": shown[-1].place if more > 0 and not hits else None,
     }
     return Page("threads", "Threads", values)

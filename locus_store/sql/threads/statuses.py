@@ -74,7 +74,7 @@ def find_statuses(reads: Reads, criteria: StatusesWanted) -> list[ThreadStatus]:
     name = reads.tables.threads.c.thread_id
     parts = [name.in_(some) for some in split_batches(criteria.thread_ids)]
     found = [status for part in parts for status in _find_statuses(reads, criteria, part, place)]
-    found.sort(key=lambda it: it.active_at or FOREVER, reverse=len(parts) > 1)
+    found.sort(key=lambda it: it.active_at or FOREVER, reverse=True)
     return found[: criteria.limit]
 
 

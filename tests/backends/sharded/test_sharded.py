@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import uuid
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,6 +32,7 @@ from locus_store.sql.sharding import SqlShard
 from locus_store.types import PendingWrite
 from locus_store.versions import sharding
 from locus_store.versions.sharding import HIDDEN_TENANT, choose_shard
+from locus_store.versions.sizes import StatusesWanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -523,6 +525,34 @@ async def test_pages_are_those_of_one_database(urls: list[str]) -> None:
         assert pages == THREADS
         facts = await backend.threads_by_activity(offset=3, limit=4)
         assert [it.thread_id for it in facts] == THREADS[3:7]
+        assert await list_in_pages(backend, 5) == THREADS
+
+
+async def list_in_pages(backend: Any, limit: int) -> list[str]:
+    """Return the ids of the list with its conditions, page after page."""
+    found, place = list[str](), None
+    wanted = StatusesWanted(limit=limit, user_id="alex")
+    while page := await backend.find_statuses(replace(wanted, place=place)):
+        assert len(page) <= limit
+        found += [it.thread_id for it in page]
+        place = page[-1].place
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+async def test_threads_of_one_time_are_on_one_page_each(urls: list[str], limit: int) -> None:
+    async with open_sharded(urls[:3]) as storage:
+        await put(storage)
+        for url in urls[:3]:
+            with closing(sqlite3.connect(url.partition(":///")[2])) as connection, connection:
+                connection.execute("UPDATE locus_threads SET active_at = 0")
+                connection.execute("UPDATE locus_lines SET updated_at = 0")
+        found = await list_in_pages(storage.backend, limit)
+        assert (len(found), sorted(found)) == (len(THREADS), sorted(THREADS))
+        with pytest.raises(InvalidArgumentError, match="does not name a place"):
+            await storage.backend.find_statuses(
+                StatusesWanted(limit=1, place="2026-01-31T12:00Z/5")
+            )
 
 
 def test_a_rebalance_by_the_command(urls: list[str], run: Any) -> None:

@@ -84,7 +84,7 @@ async def test_axe_finds_no_violation_and_no_page_is_wider_than_320_px(
         assert faults == []
 
 
-async def test_paper_has_the_lists_and_no_forms(chromium: Any, visit: Any) -> None:
+async def test_paper_has_the_lists_their_times_and_no_forms(chromium: Any, visit: Any) -> None:
     backend, store, _ = parts()
     site = visit(backend, store)
     await grow(backend, store)
@@ -94,6 +94,19 @@ async def test_paper_has_the_lists_and_no_forms(chromium: Any, visit: Any) -> No
             await tab.goto(address)
             assert await tab.page.is_visible("table tbody td")
             assert not await tab.page.is_visible("input")
+            shown = "getComputedStyle(document.querySelector('td time'), '::after').content"
+            assert "UTC" in await tab.page.evaluate(shown), address
+
+
+async def test_a_phone_shows_the_date_of_each_field_of_a_time(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    await grow(backend, store)
+    async with chromium.tab(site, viewport={"width": 390, "height": 844}) as tab:
+        for address in ("threads?user=alex", "timeline?thread=trip"):
+            await tab.goto(address)
+            for field in await tab.page.locator("[type=datetime-local]").all():
+                assert (await field.bounding_box())["width"] > 180, address
 
 
 async def test_a_phone_shows_twelve_versions_at_once(chromium: Any, visit: Any) -> None:
