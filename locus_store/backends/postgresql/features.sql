@@ -277,6 +277,11 @@ SELECT has_table_privilege(c.oid, 'SELECT') AND pg_has_role(c.relowner, 'MEMBER'
   AND format('%s', c.relnamespace::regnamespace) IS NOT NULL
   AND quote_ident(pg_get_userbyid(c.relowner)) IS NOT NULL
 FROM pg_class c WHERE c.relname = '{prefix}items';
+COMMENT ON POLICY tenant ON {place}items IS 'said';
+SELECT obj_description(p.oid, 'pg_policy') IS DISTINCT FROM encode(
+  sha256(convert_to(concat_ws('|', pg_get_expr(p.polqual, p.polrelid)), 'UTF8')), 'hex')
+FROM pg_policy p JOIN pg_class c ON c.oid = p.polrelid
+WHERE p.polname = 'tenant' AND c.relname = '{prefix}items';
 
 --- transaction ids | audit= | optional
 SELECT pg_current_xact_id()::text::bigint >= pg_snapshot_xmin(pg_current_snapshot())::text::bigint;

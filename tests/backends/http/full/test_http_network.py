@@ -28,7 +28,7 @@ FAULTS = ["reset", "hang", "half", "lost"]
 TIMEOUT = 0.3
 RETRY_SECONDS = 30
 
-PASSING = re.compile(r'"\d{4}-\d\d-\d\dT[^"]*"|"store":"[^"]*"|"line":\d+')
+PASSING = re.compile(r'"\d{4}-\d\d-\d\dT[^"]*"|"store":"[^"]*"|"(line|number)":\d+')
 """Times and identities, which differ between two services."""
 
 
@@ -102,7 +102,8 @@ async def wanted(calls: list[Asked]) -> list[str]:
 async def test_every_call_gives_its_answer_or_raises(
     service: Service, network: Network, fault: str
 ) -> None:
-    calls = await recorded("said")
+    # A thread that is replaced has the times of the run that was recorded.
+    calls = [it for it in await recorded("said") if it.call.name != "replace_thread"]
     answers = await wanted(calls)
     faulty = 0
     async with asking(service.url) as plain, asking(network.url, TIMEOUT) as ask:

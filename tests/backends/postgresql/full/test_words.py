@@ -28,7 +28,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-EMBEDDINGS = {"operator", "<=>", "public"}
+EMBEDDINGS = {"operator", "<=>"}
 """Words of pgvector's, which the library's own work tries."""
 
 
@@ -48,6 +48,7 @@ async def test_the_features_have_every_word_that_is_sent() -> None:
         await saver.close()
         await store.close()
         await backend.close()
-        sent = [found[1] for it in re.split("(?=@@)", server.log) if (found := LOGGED.match(it))]
+        logged = (LOGGED.match(it) for it in re.split("(?=@@)", server.log))
+        sent = [re.sub(r"/\*.*?\*/", "", it[1]) for it in logged if it]
     assert len(sent) > 3000
     assert set[str]().union(*map(words, sent)) - words_tried() - NOT_TRIED == EMBEDDINGS
