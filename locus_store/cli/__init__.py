@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from locus_store import __version__
-from locus_store.cli import keys, row_security, running  # noqa: F401  (they register commands)
+from locus_store.cli import keys, running  # noqa: F401  (they register commands)
 from locus_store.cli.audit import audit
 from locus_store.cli.benchmark import bench
-from locus_store.cli.database import db, oci, shards
+from locus_store.cli.database import db, oci, row_security, shards
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import HelpGroup, add_command, give
@@ -88,6 +88,7 @@ app.add_typer(store, name="store")
 app.add_typer(tenants, name="tenants")
 app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
+db.add_typer(row_security, name="row-security")
 app.add_typer(audit, name="audit")
 app.add_typer(oci, name="oci")
 app.add_typer(shards, name="shards")

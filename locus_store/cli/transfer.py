@@ -331,7 +331,6 @@ def _place_file(temporary: str, output: str) -> None:
 
 
 def _exists_already(output: str) -> InvalidArgumentError:
-    """Return the error for an output that exists."""
     return InvalidArgumentError(f"{output} already exists; name another file")
 
 

@@ -20,8 +20,6 @@ decide which promises are asked for; one that is not declared must be refused. C
 promise.
 """
 
-from __future__ import annotations
-
 from locus_store.testing.backend import StorageBackendContract as StorageBackendContract
 from locus_store.testing.conflicts import Conflicts as Conflicts
 from locus_store.testing.deleting import (

@@ -294,7 +294,6 @@ def _has_record(found: LogSnapshot) -> bool:
 
 
 def _record_message(record: ConversationRecord) -> NewMessage:
-    """Return the message of a record."""
     (content,) = _json(_RECORDS, [record])
     return NewMessage(tag_numbers(content), _RECORD, _RECORD, text="")
 
@@ -319,7 +318,6 @@ def make_messages(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
 
 
 def _text_of(content: Mapping[str, Any]) -> str:
-    """Return the text of a message."""
     texts = ((_TOOL if "tool_name" in it else _PART).get_text(it) for it in content["parts"])
     return "\n".join(filter(None, texts))
 

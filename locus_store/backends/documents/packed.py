@@ -115,7 +115,6 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
 
 
 def _added(transaction: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle]:
-    """Return what a transaction added."""
     thread, bundle, facts = transaction.thread, Bundle(), dict[str, Any]()
     assert thread is not None  # noqa: S101  (it adds only)
     for history, it in transaction.added:

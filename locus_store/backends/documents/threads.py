@@ -424,7 +424,6 @@ class _Write(Generic[T]):
         return answer
 
     def _send(self, access: Access, old: Parsed | None, draft: Draft, answer: T) -> None:
-        """Write a draft."""
         self._threads.form.prepare(draft)
         self._sent, self._onto = (draft, answer), old.tag if old else None
         self._is_putting = True

@@ -4,8 +4,6 @@ The library itself runs on the Core tables of ``schema`` and does not import thi
 through a checkpointer, a saver or a store only: payloads are compressed differences with digests.
 """
 
-from __future__ import annotations
-
 from sqlalchemy.orm import DeclarativeBase
 
 from locus_store.sql.schema.tables import METADATA, make_tables
