@@ -200,7 +200,8 @@ class Saves:
             return False
         over = self._be_patient(item)
         answered = partial(self._answered, item, fields.line, over)
-        append, limit = self._database.fast.append, self._timeout_seconds
+        append = self._database.fast.append[fields.keep_last is not None]
+        limit = self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
         values = *fields, *item.make_recorded()
@@ -364,17 +365,20 @@ class Saves:
         if self._database.has_partitions or len(items) == 1:
             made = ((item, self._make_lone_fields(item)) for item in items)
             lone = {item: fields for item, fields in made if fields is not None}
-        appended = [(*fields, *item.make_recorded()) for item, fields in lone.items()]
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._patience():
-                if appended:
+                for keeps, append in fast.append.items():
+                    some = [it for it in lone.items() if (it[1].keep_last is not None) == keeps]
+                    if not some:
+                        continue
+                    appended = [(*fields, *item.make_recorded()) for item, fields in some]
                     left = deadline.compute_seconds_left()
-                    found = await connection.fetchmany(fast.append, appended, timeout=left)
+                    found = await connection.fetchmany(append, appended, timeout=left)
                     sequences = {row["line"]: row["sequence"] for row in found}
-                    won = {
+                    won |= {
                         item.line: (fields.line, sequences[fields.line])
-                        for item, fields in lone.items()
+                        for item, fields in some
                         if fields.line in sequences
                     }
                 others = (item for item in items if item.line not in won)
@@ -403,14 +407,14 @@ class Saves:
             known, digest = row.expected, row.expected_digest
         if row.line is None or known is None or digest is None:
             return None
-        if row.keep_last is not None or row.ttl is not None:
+        if row.ttl is not None:
             return None
         common = self._common()
         return Appended(
             *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
             row.is_free or (row.expected, row.expected_digest) == (known, digest),
             *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
-            *(row.payload, row.metadata, row.labels, row.turn),
+            *(row.payload, row.metadata, row.labels, row.turn, row.keep_last),
         )
 
     @contextmanager
