@@ -32,6 +32,7 @@ from locus_store.types.items import (
 )
 
 if TYPE_CHECKING:
+    from locus_store.backend import StorageBackend
     from locus_store.sql.connections.pool import PooledRunner
 
 T = TypeVar("T")
@@ -81,6 +82,7 @@ class SqlStore(BaseStore):
         self.moves_between_threads = self.embed is None and backend.moves_between_threads
         self.needs_no_loop = self.embed is None and needs_no_loop(backend)
         self._owns = owns
+        self._set: StorageBackend | None = None
         self._shared = backend.shared
         self._context: StoreContext | None = None
         self._calls = PerLoop(self._made_calls)
@@ -125,6 +127,15 @@ class SqlStore(BaseStore):
 
     # --- opening
 
+    def join_set(self, shards: StorageBackend, *, owns: bool) -> None:
+        """Open the set of shards, of whose first one this is the store, before the first call.
+
+        Args:
+            shards: The set, which refuses databases in another order.
+            owns: ``close`` closes the set as well.
+        """
+        self._set, self._owns = shards, owns
+
     async def setup(self) -> None:
         """See ``BaseStore``, also for the following methods."""
         await self._opened()
@@ -138,6 +149,8 @@ class SqlStore(BaseStore):
         return context
 
     async def _open(self) -> StoreContext:
+        if self._set is not None:
+            await self._set.open()
         database, runner = self._shared.database, self._shared.runner
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None
@@ -166,7 +179,7 @@ class SqlStore(BaseStore):
     async def close(self) -> None:
         await self._calls.get().drain()
         if self._owns:
-            await self.backend.close()
+            await (self._set or self.backend).close()
         self._context = None
 
     # --- running
