@@ -200,7 +200,7 @@ class Saves:
             return False
         over = self._be_patient(item)
         answered = partial(self._answered, item, fields.line, over)
-        append = self._database.fast.append[fields.keep_last is not None]
+        append = self._database.fast.append[False, fields.keep_last is not None]
         limit = self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
@@ -363,13 +363,19 @@ class Saves:
         lone: dict[_Item, Appended] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
         if self._database.has_partitions or len(items) == 1:
-            made = ((item, self._make_lone_fields(item)) for item in items)
+            ordered = sorted(items, key=lambda it: encode_key(it.save.thread_id))  # as they lock
+            made = ((item, self._make_lone_fields(item)) for item in ordered)
             lone = {item: fields for item, fields in made if fields is not None}
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._patience():
-                for keeps, append in fast.append.items():
-                    some = [it for it in lone.items() if (it[1].keep_last is not None) == keeps]
+                for (notes, keeps), append in fast.append.items():
+                    some = [
+                        (item, fields)
+                        for item, fields in lone.items()
+                        if (fields.keep_last is not None) == keeps
+                        and (item.line not in won if notes else not item.is_refused)
+                    ]
                     if not some:
                         continue
                     appended = [(*fields, *item.make_recorded()) for item, fields in some]
@@ -399,7 +405,7 @@ class Saves:
     def _make_lone_fields(self, item: _Item) -> Appended | None:
         """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""
         row = item.row
-        if row is None or item.is_refused or self._database.has_index:
+        if row is None or self._database.has_index:
             return None
         is_frames = row.basis is not None
         known, digest = row.basis, row.basis_digest

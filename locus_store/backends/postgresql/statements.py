@@ -104,7 +104,7 @@ active AS (
     AND (t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late}))),
 ordered AS MATERIALIZED (  -- Two statements may touch the same threads.
   SELECT t.thread FROM {threads} t WHERE t.thread IN (SELECT w.thread FROM active w)
-  ORDER BY t.thread FOR NO KEY UPDATE),
+  ORDER BY t.thread_id COLLATE "C" FOR NO KEY UPDATE),
 touched AS (
   UPDATE {threads} t SET active_at = {minute},
     expires_at = CASE WHEN w.ttl IS NOT NULL AND {is_late_touched}
@@ -168,7 +168,7 @@ kept AS (
 SELECT thread_id, namespace, line, sequence FROM won WHERE {mark}
 """
 
-# A save alone in its statement, whose thread's activity is up to date: nearly every save.
+# A save alone in its statement; its thread's activity is up to date, or is noted.
 _APPEND: Final = """
 WITH moved AS (
   UPDATE {lines} l SET head = l.last_sequence + 1, last_sequence = l.last_sequence + 1,
@@ -186,8 +186,7 @@ WITH moved AS (
     AND {digest_of_known} = {known_digest}
     AND (SELECT c.sequence FROM {checkpoints} c  -- LIMIT: it prices partitions that are left out.
       WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id} LIMIT 1) IS NULL
-    AND (SELECT t.active_at = {minute}
-        AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    AND (SELECT {is_active} AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
       FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
     AND (SELECT count(*) FROM {settings} s
       WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = 1
@@ -198,9 +197,13 @@ kept AS (
     labels, created_at, payload)
   SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
     {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
-  RETURNING line, sequence){audited}
+  RETURNING line, sequence){audited}{noted}
 SELECT line, sequence FROM kept WHERE {mark}
 """
+_NOTED: Final = """,
+noted AS (
+  UPDATE {threads} t SET active_at = {minute} FROM moved
+  WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})"""
 _FLOOR: Final = """CASE WHEN {keep_last} = 1 THEN l.last_sequence + 1
       ELSE greatest(l.floor, (SELECT c.sequence FROM {checkpoints} c WHERE c.line = {line}
         ORDER BY c.sequence DESC OFFSET {keep_last} - 2 LIMIT 1)) END"""
@@ -343,13 +346,22 @@ class FastStatements:
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
         audited = self._audited("kept", **fields)
         parts = {**fields, "digest_of_known": known, "is_turn": is_turn, "audited": audited}
-        kept = {"checkpoints": names["checkpoints"], "hidden": str(HIDDEN_BATCH), **fields}
-        kept["floor"] = _FLOOR.format(**kept)
-        parts |= {"floor": "l.floor", "has_few_hidden": f"{fields['keep_last']} IS NULL"}
-        self.append = {False: self._filled(_APPEND, **parts)}
-        """The statement of a single save, without and with ``keep_last``."""
-        parts |= {"floor": kept["floor"], "has_few_hidden": _HAS_FEW_HIDDEN.format(**kept)}
-        self.append[True] = self._filled(_APPEND, **parts)
+        hidden = {**names, **fields, "hidden": str(HIDDEN_BATCH), "minute": _MINUTE}
+        hidden["floor"] = _FLOOR.format(**hidden)
+        kept = {
+            False: {"floor": "l.floor", "has_few_hidden": f"{fields['keep_last']} IS NULL"},
+            True: {"floor": hidden["floor"], "has_few_hidden": _HAS_FEW_HIDDEN.format(**hidden)},
+        }
+        activity = {
+            False: {"is_active": f"t.active_at = {_MINUTE}", "noted": ""},
+            True: {"is_active": "true", "noted": _NOTED.format(**hidden)},
+        }
+        self.append = {
+            (notes, keeps): self._filled(_APPEND, **parts, **kept[keeps], **activity[notes])
+            for notes in (False, True)
+            for keeps in (False, True)
+        }
+        """The statements of a single save: does it note the thread's activity, is it pruned."""
         self.find_line = self._filled(_FIND_LINE) if has_partitions else None
         last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
         of_head, named, listed = last

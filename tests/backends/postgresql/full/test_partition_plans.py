@@ -61,6 +61,7 @@ async def perform(url: str) -> dict[str, list[Plan]]:
         "expire": lambda: backend._write(lambda it: it.expire()),
         "prune": lambda: backend.prune("t13"),
         "append, keep_last": lambda: backend.commit(onto(kept, id="v3", keep_last=2)),
+        "append, noted": lambda: backend.commit(onto(quiet, id="v3")),
         "append": lambda: backend.commit(onto(head, id="v3")),
         "appends": lambda: asyncio.gather(*(backend.commit(onto(it, id="v4")) for it in heads)),
     }
@@ -68,7 +69,9 @@ async def perform(url: str) -> dict[str, list[Plan]]:
     await pool.execute("UPDATE locus_threads SET expires_at = now() WHERE thread_id = 't12'")
     kept = await backend.fetch("t13")
     await backend.commit(onto(kept, id="kept", keep_last=2))
-    kept = await backend.fetch("t14")
+    kept, quiet = await backend.fetch("t14"), await backend.fetch("t15")
+    hour_ago = "UPDATE locus_threads SET active_at = active_at - interval '1 hour'"
+    await pool.execute(f"{hour_ago} WHERE thread_id = 't15'")
     for name, call in calls.items():
         Explaining.plans = found[name] = []
         await call()
@@ -88,7 +91,8 @@ def list_scans(plan: Plan) -> list[Any]:
 
 
 LOADS = ("load", "load again", "load by id", "version", "version by id", "history", "history after")
-CHANGES = ("put_writes", "put_writes of any", "append", "append, keep_last", "appends")
+APPENDS = ("append", "append, keep_last", "append, noted", "appends")
+CHANGES = ("put_writes", "put_writes of any", *APPENDS)
 DELETIONS = ("delete a version", "delete", "vacuum", "expire", "prune")
 
 
