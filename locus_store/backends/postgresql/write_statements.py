@@ -124,7 +124,7 @@ def make_lone(length: int, version: str) -> dict[str, str]:
     Args:
         length: The number of writes.
         version: ``VERSIONS``: which look-up of a version the batch needs. A partition is opened
-            for each that is not left out, and all partitions if the line is no parameter.
+            for each that is not left out, and all partitions if the line is not a parameter.
     """
     first = _FIRST + len(_BATCH)
     return {
