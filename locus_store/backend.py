@@ -100,8 +100,6 @@ class StorageBackend(ForTenants, Closing, ABC):
         """The capabilities that this backend's powers give to it."""
         return _capabilities(type(self))
 
-    # --- to implement
-
     @abstractmethod
     async def commit(self, save: Save) -> Written:
         """Write one version, all or nothing, by the rules of ``versions.save``.
@@ -159,8 +157,6 @@ class StorageBackend(ForTenants, Closing, ABC):
         Raises:
             ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
         """
-
-    # --- to override where the storage can do it better, or keeps more
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
@@ -247,8 +243,6 @@ class StorageBackend(ForTenants, Closing, ABC):
 
     async def close(self) -> None:
         """Release what this object opened itself; idempotent, and it may be used again after."""
-
-    # --- states, over the above
 
     @observe("save")
     async def write_state(
@@ -448,8 +442,6 @@ class StorageBackend(ForTenants, Closing, ABC):
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
         return known.mark, known.tree
-
-    # --- the methods that take a dict
 
     async def save(
         self,

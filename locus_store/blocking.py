@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from typing_extensions import Unpack
 
 from locus_store import open as opening
 from locus_store.backends.memory import store as memory
+from locus_store.backends.memory.options import InMemoryStoreOptions
+from locus_store.backends.options import CheckpointerOptions, StoreOptions
 from locus_store.checkpointer import BaseCheckpointer, Loads, S, StorageBackendAdapter, loaded_here
 from locus_store.errors import InvalidArgumentError
 from locus_store.messages import BaseMessageLog
@@ -22,10 +24,6 @@ from locus_store.types.items import StoreCapabilities
 from locus_store.types.tenants import ForTenants
 from locus_store.types.turns import TurnOptions
 from locus_store.values.vectors import Metric
-
-if TYPE_CHECKING:
-    from locus_store.backends.memory.options import InMemoryStoreOptions
-    from locus_store.backends.options import CheckpointerOptions, StoreOptions
 
 T = TypeVar("T")
 Numbers: TypeAlias = "list[float]"  # in a store, `list` is a method

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, get_args
+from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
@@ -26,7 +26,7 @@ from locus_store.backend import (
     needs,
 )
 from locus_store.effects import RunsEffects
-from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.errors import UnsupportedError
 from locus_store.runtime.background import Saving, wait_for_saves
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop
@@ -40,7 +40,7 @@ from locus_store.types import (
     Snapshot,
     Tenant,
 )
-from locus_store.types.arguments import MAX_COUNT, check_text, check_ttl
+from locus_store.types.arguments import check_keep_last, check_on_conflict, check_text, check_ttl
 from locus_store.types.codec import StateCodec, can_carry_mark, get_labels
 from locus_store.types.marks import LoadOrigin, make_thread_key
 from locus_store.types.records import make_unsupported_error
@@ -279,7 +279,49 @@ class _Load:
         return not self.is_marked and (not self.saved or self.run == run)
 
 
-class StorageBackendAdapter(BaseCheckpointer[S]):
+class BackendFacade:
+    """Saves and loads threads of a backend; a subclass describes the options."""
+
+    def __init__(
+        self,
+        backend: StorageBackend,
+        *,
+        on_conflict: OnConflict,
+        keep_last: int | None,
+        ttl_seconds: float | None,
+        refresh_on_read: bool,
+    ) -> None:
+        if not isinstance(backend, StorageBackend):
+            wrapper, found = type(self).__name__, type(backend).__name__
+            raise TypeError(f"{wrapper} wraps a StorageBackend, not a {found}")
+        self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
+        self.needs_no_loop = needs_no_loop(backend)
+        self.on_conflict = check_on_conflict(on_conflict)
+        self.keep_last = check_keep_last(keep_last)
+        self.ttl_seconds = check_ttl(ttl_seconds)
+        self.refresh_on_read = refresh_on_read
+        self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.backend!r})"
+
+    async def open(self) -> None:
+        """Connect, and verify or create the schema; optional and idempotent."""
+        await self.backend.open()
+
+    async def finish_renewals(self) -> None:
+        """Wait for the times to live that reads are renewing; ``close`` does."""
+        if self._renewing:
+            await self._renewing.drain()
+
+    async def close(self) -> None:
+        """Release what was opened; idempotent, and the object may be used again afterwards."""
+        await self.finish_renewals()
+        await self.backend.close()
+
+
+class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
     """A checkpointer over a storage backend: encodes states and detects conflicts.
 
     Args:
@@ -299,6 +341,8 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
+    renewals = BackendFacade.finish_renewals
+
     def __init__(
         self,
         backend: StorageBackend,
@@ -309,21 +353,16 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         ttl_seconds: float | None = None,
         refresh_on_read: bool = False,
     ) -> None:
-        if not isinstance(backend, StorageBackend):
-            raise TypeError(
-                f"StorageBackendAdapter wraps a StorageBackend, not a {type(backend).__name__}"
-            )
-        self.backend = backend
-        self.moves_between_threads = backend.moves_between_threads
-        self.needs_no_loop = needs_no_loop(backend)
+        super().__init__(
+            backend,
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
+        )
         self._codec = StateCodec(state_type)
-        self.on_conflict = check_on_conflict(on_conflict)
-        self.keep_last = check_keep_last(keep_last)
-        self.ttl_seconds = check_ttl(ttl_seconds)
         if ttl_seconds is not None:
             needs(self.backend, Expires)
-        self.refresh_on_read = refresh_on_read
-        self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
         self._begin()
 
     def _begin(self) -> None:
@@ -346,9 +385,6 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     def capabilities(self) -> CheckpointerCapabilities:
         """The capabilities that the backend declares."""
         return self.backend.capabilities
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.backend!r})"
 
     @observe("save")
     async def save(
@@ -483,8 +519,6 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
                 load.saved, load.run = True, run
                 return
 
-    # --- everything else is the backend's
-
     @observe("list_checkpoints")
     async def list_checkpoints(
         self, thread_id: str, limit: int = 10, *, after: str | None = None
@@ -516,17 +550,6 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     @observe("exists")
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         return await self.backend.exists(thread_id, checkpoint_id)
-
-    async def open(self) -> None:
-        await self.backend.open()
-
-    async def renewals(self) -> None:
-        if self._renewing:
-            await self._renewing.drain()
-
-    async def close(self) -> None:
-        await self.renewals()
-        await self.backend.close()
 
     @observe("search")
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
@@ -615,31 +638,3 @@ def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
     memory.move_to_end(key)
     if len(memory) > REMEMBERED_THREADS:
         memory.popitem(last=False)
-
-
-def check_on_conflict(on_conflict: OnConflict) -> OnConflict:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: The value is not valid.
-    """
-    if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
-        raise InvalidArgumentError(
-            f"on_conflict={on_conflict!r} must be one of {', '.join(get_args(OnConflict))}"
-        )
-    return on_conflict
-
-
-def check_keep_last(keep_last: int | None) -> int | None:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: The value is not valid.
-    """
-    if keep_last is None:
-        return None
-    if not isinstance(keep_last, int) or isinstance(keep_last, bool):
-        raise InvalidArgumentError(f"keep_last={keep_last!r} must be a whole number, or None")
-    if not 1 <= keep_last <= MAX_COUNT:
-        raise InvalidArgumentError(f"keep_last={keep_last} must be from 1 to {MAX_COUNT}, or None")
-    return keep_last

@@ -227,8 +227,6 @@ class EffectLog:
         effect = (await self.read(thread_id, key)).effect
         return effect.result if effect and effect.status == "finished" else None
 
-    # --- events
-
     async def read(self, thread_id: str, key: str) -> _Ledger:
         stored = await self.backend.list_writes(thread_id, NAMESPACE, key)
         return self.fold(thread_id, key, stored)

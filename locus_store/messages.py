@@ -13,9 +13,11 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Self, TypeAlias
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
 from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
+from locus_store.runtime.stepping import needs_no_loop
 from locus_store.turns import HasTurns
 from locus_store.types.arguments import (
     check_limit,
@@ -36,9 +38,7 @@ from locus_store.types.logs import (
     select_logs,
 )
 from locus_store.types.messages import (
-    ROLE,
     Cut,
-    KeptMessages,
     LogChange,
     LogChanged,
     LoggedMessage,
@@ -47,7 +47,6 @@ from locus_store.types.messages import (
     LogRead,
     LogSnapshot,
     LogWanted,
-    NewMessage,
     Popped,
     check_change,
     decode_message,
@@ -57,17 +56,6 @@ from locus_store.types.messages import (
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.text import fold
-
-__all__ = [
-    "ROLE",
-    "BaseMessageLog",
-    "KeptMessages",
-    "LogInfo",
-    "LogSnapshot",
-    "LoggedMessage",
-    "NewMessage",
-    "Popped",
-]
 
 Messages: TypeAlias = "list[LoggedMessage]"
 Logs: TypeAlias = "list[LogInfo]"
@@ -154,8 +142,6 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
     @abstractmethod
     async def close(self) -> None:
         """Release what was opened; idempotent, and the log may be used again afterwards."""
-
-    # --- changes
 
     async def append(
         self,
@@ -315,8 +301,6 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         check_change(thread_id, namespace or "", expected_revision)
         return await self.drop(thread_id, namespace, expected_revision)
 
-    # --- reading
-
     async def load(
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
     ) -> Messages | None:
@@ -454,13 +438,9 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         messages = iter(await self._logged(*found))
         return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
 
-    # --- life
-
     async def __aenter__(self) -> Self:
         await self.open()
         return self
-
-    # --- checks
 
     def _change(
         self,
@@ -492,3 +472,26 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         messages = [it for log in found for it in log.messages]
         size = sum(len(it.payload or b"") for it in messages)
         return await run_off_loop(partial(decode_messages, messages, self.max_state_bytes), size)
+
+
+class BackendMessageLog(BaseMessageLog):
+    """Message logs of the threads of a backend, which ``close`` closes if the log ``owns`` it."""
+
+    backend: Any
+
+    def __init__(self, backend: StorageBackend, *, owns: bool, **options: Any) -> None:
+        super().__init__(max_state_bytes=backend.max_state_bytes, **options)
+        self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
+        self.needs_no_loop = needs_no_loop(backend)
+        self._owns = owns
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "MessageLog", 1)
+
+    async def open(self) -> None:
+        await self.backend.open()
+
+    async def close(self) -> None:
+        if self._owns:
+            await self.backend.close()

@@ -419,9 +419,6 @@ def list_options(url: str) -> frozenset[str]:
     return frozenset().union(*map(read_options, (known, *URL_EXTRAS)))
 
 
-# --- URLs
-
-
 def _options_in(folder: str) -> Any:
     """Return the module of a technology's options."""
     return import_module(f"locus_store.backends.{folder}.options")

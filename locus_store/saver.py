@@ -12,14 +12,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
-from locus_store.checkpointer import check_keep_last, check_on_conflict
+from locus_store.checkpointer import BackendFacade
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observe
-from locus_store.runtime.stepping import needs_no_loop, wait_for_end
+from locus_store.runtime.stepping import wait_for_end
 from locus_store.turns import HasTurns
 from locus_store.types import Expected, Mark, MustExist, OnConflict, PendingWrite, Version
-from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, check_ttl
+from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text
 from locus_store.types.codec import get_labels
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values import frames
@@ -27,7 +27,6 @@ from locus_store.values.encoding import decode, encode
 from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, find_channel, select_current
 from locus_store.versions.caches import CachedCheckpoints, Place, PutInProgress
-from locus_store.versions.renewing import make_renewing
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -48,7 +47,7 @@ NAMESPACE: Final = "namespace"
 _SHOWN_CHARACTERS: Final = 200
 
 
-class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
+class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing):
     """Stores the steps of a graph runner.
 
     Each namespace of a thread has versions of its own. Without an id, ``get`` returns the newest
@@ -69,6 +68,8 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
+    renewals = BackendFacade.finish_renewals
+
     def __init__(
         self,
         backend: StorageBackend,
@@ -78,18 +79,13 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
         ttl_seconds: float | None = None,
         refresh_on_read: bool = False,
     ) -> None:
-        if not isinstance(backend, StorageBackend):
-            raise TypeError(
-                f"CheckpointSaver wraps a StorageBackend, not a {type(backend).__name__}"
-            )
-        self.backend = backend
-        self.moves_between_threads = backend.moves_between_threads
-        self.needs_no_loop = needs_no_loop(backend)
-        self.on_conflict = check_on_conflict(on_conflict)
-        self.keep_last = check_keep_last(keep_last)
-        self.ttl_seconds = check_ttl(ttl_seconds)
-        self.refresh_on_read = refresh_on_read
-        self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+        super().__init__(
+            backend,
+            on_conflict=on_conflict,
+            keep_last=keep_last,
+            ttl_seconds=ttl_seconds,
+            refresh_on_read=refresh_on_read,
+        )
         self._begin()
 
     def _begin(self) -> None:
@@ -102,11 +98,6 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)
         self._begin()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.backend!r})"
-
-    # --- checkpoints
 
     @observe("put")
     async def put(
@@ -253,8 +244,6 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
             page, lambda version, folder: _step(version, decode(encode(folder.get_state())))
         )
 
-    # --- pending writes
-
     @observe("put_writes")
     async def put_writes(
         self,
@@ -365,8 +354,6 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
             for it in writes
         ]
 
-    # --- threads
-
     @observe("namespaces")
     async def namespaces(self, thread_id: str) -> list[str]:
         """Return the namespaces in which a thread has steps."""
@@ -443,20 +430,6 @@ class CheckpointSaver(HasTurns, RunsEffects, ForTenants, Closing):
         removed = sum([await take(it) for it in thread_ids])
         note(removed=removed)
         return removed
-
-    async def open(self) -> None:
-        """Connect, and verify or create the schema; optional and idempotent."""
-        await self.backend.open()
-
-    async def renewals(self) -> None:
-        """Wait for the times to live that reads are renewing; ``close`` does."""
-        if self._renewing:
-            await self._renewing.drain()
-
-    async def close(self) -> None:
-        """Release what was opened; idempotent, and the object may be used again afterwards."""
-        await self.renewals()
-        await self.backend.close()
 
 
 def make_line_name(checkpoint_ns: str) -> str:

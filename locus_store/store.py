@@ -187,8 +187,6 @@ class BaseStore(ForTenants, Closing, ABC):
     async def close(self) -> None:
         """Release what was opened; idempotent, and the store may be used again afterwards."""
 
-    # --- one item
-
     async def put(  # noqa: PLR0917  (its users' order)
         self,
         namespace: Namespace,
@@ -291,8 +289,6 @@ class BaseStore(ForTenants, Closing, ABC):
         """Restart an item's time to live, if it has one."""
         check_name(namespace, key)
         await self.renew([(namespace, key)])
-
-    # --- many
 
     async def put_batch(
         self,
@@ -485,13 +481,9 @@ class BaseStore(ForTenants, Closing, ABC):
             removed += gone
         return removed
 
-    # --- life
-
     async def __aenter__(self) -> Self:
         await self.setup()
         return self
-
-    # --- checks
 
     async def _put_all(self, items: Sequence[PutItem], connection: object = None) -> Versions:
         checked = await self._with_embeddings(items, [self.checked(it) for it in items])

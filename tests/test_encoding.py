@@ -15,8 +15,7 @@ from zlib import crc32
 
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.values import encoding

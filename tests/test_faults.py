@@ -23,16 +23,14 @@ from locus_store import (
     sqlite_checkpointer,
     versions,
 )
-from locus_store.backends.documents import backend as documents
-from locus_store.backends.documents import format as documents_format
+from locus_store.backends.documents import backend as documents, format as documents_format
 from locus_store.backends.sqlite.dialect import SQLiteRepository
 from locus_store.errors import IntegrityError, LocusStoreError
 from locus_store.testing import CheckpointerContract
 from locus_store.types import CheckpointerCapabilities
 from locus_store.values import frames, text
 from locus_store.values.encoding import unpack_frames
-from locus_store.versions import lines as lines_
-from locus_store.versions import reading, removing, saving, turns
+from locus_store.versions import lines as lines_, reading, removing, saving, turns
 from locus_store.versions.erasing import Swept
 from locus_store.versions.saving import Placement
 from locus_store.versions.threads import Thread, ThreadTransaction

@@ -13,8 +13,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from tiers import ALL
 
 from locus_store.errors import IntegrityError, SerializationError

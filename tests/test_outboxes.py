@@ -13,7 +13,7 @@ from locus_store import BackendError, NewMessage, NotOwnerError
 from locus_store.backends.documents import Body, DocumentBackend, outboxes
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.memory.backend import MemoryDocuments
-from locus_store.messages import KeptMessages
+from locus_store.types.messages import KeptMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

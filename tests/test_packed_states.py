@@ -10,8 +10,7 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from test_frames import KINDS, SLOW, Histories, start
 
 from locus_store import CheckpointSaver, IntegrityError, MemoryCheckpointer, SerializationError

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from shelf import ObjectsProbe, Shelf, shelf_backend
 
 from locus_store import IntegrityError, SchemaError

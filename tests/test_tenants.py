@@ -15,8 +15,10 @@ from locus_store import (
     open_checkpointer,
     open_saver,
 )
-from locus_store.blocking import open_checkpointer as open_blocking
-from locus_store.blocking import open_store as open_blocking_store
+from locus_store.blocking import (
+    open_checkpointer as open_blocking,
+    open_store as open_blocking_store,
+)
 from locus_store.transfer.archive import import_threads
 
 if TYPE_CHECKING:

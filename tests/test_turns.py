@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store import MemoryCheckpointer, TurnError, open_checkpointer, open_message_log, turns
-from locus_store.blocking import BlockingCheckpointer
-from locus_store.blocking import open_checkpointer as open_blocking
+from locus_store.blocking import BlockingCheckpointer, open_checkpointer as open_blocking
 from locus_store.effects import BEAT, NAMESPACE
 from locus_store.runtime import holding
 from locus_store.testing.turns import run_outside

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from locus_store.sql.schema.tables import DEFAULT_PREFIX
-from locus_store.sql.schema.tables import make_tables as defined
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, make_tables as defined
 
 HERE = Path(__file__).parent
 STYLE = """

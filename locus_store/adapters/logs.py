@@ -7,9 +7,10 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from locus_store.backend import StorageBackend, TakesTurns
 from locus_store.errors import IntegrityError
-from locus_store.messages import BaseMessageLog, LogInfo, LogSnapshot
+from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage, open_message_log
 from locus_store.turns import HasTurns
+from locus_store.types.messages import LogInfo, LogSnapshot
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import decode, encode_canonical, encode_strictly
 from locus_store.values.msgpack import FORM, TAG, freeze, thaw

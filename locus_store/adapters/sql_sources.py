@@ -8,18 +8,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from locus_store.backend import StoresThreads
 from locus_store.errors import ConnectionFailedError, IntegrityError, InvalidArgumentError
 from locus_store.types import ArchivedMessage, ArchivedThread
 from locus_store.types.arguments import is_path, make_not_a_url_error
-from locus_store.types.messages import put_of
+from locus_store.types.messages import NewMessage, put_of
 from locus_store.versions.archives import cut_to_minute
-
-if TYPE_CHECKING:
-    from locus_store.backend import StoresThreads
-    from locus_store.messages import NewMessage
 
 
 class Rows(Protocol):
@@ -169,8 +166,6 @@ def parse_time(stored: str | float | datetime) -> datetime:
     found = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
-
-# --- message logs
 
 READABLE: Final = "sessions are read from sqlite:/// and postgresql:// URLs"
 """Of a framework that has tables of sessions; see ``open_rows``."""

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -25,9 +25,8 @@ from locus_store.errors import UnsupportedError
 from locus_store.open import list_options, open_checkpointer
 from locus_store.types import PendingWrite
 
-if TYPE_CHECKING:
-    Checkpointer = StorageBackendAdapter[dict[str, Any]]
-    Once = Callable[["_Threads", str], Awaitable[float]]
+Checkpointer = StorageBackendAdapter[dict[str, Any]]
+Once = Callable[["_Threads", str], Awaitable[float]]
 
 STATE_BYTES = (1_000, 100_000, 1_000_000)
 WRITERS = (1, 16, 64)
@@ -112,9 +111,6 @@ def _size(state_bytes: int) -> str:
     return f"{state_bytes} B"
 
 
-# --- where
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A database, and a prefix that no table has yet."""
@@ -156,9 +152,6 @@ class _Place:
 
 
 _NAMES = {"prefix", "table_name"}
-
-
-# --- what
 
 
 class _Threads:

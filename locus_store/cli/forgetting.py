@@ -7,7 +7,7 @@ import json
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -39,13 +39,11 @@ from locus_store.cli.tenants import (
     tell,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from locus_store.store import BaseStore
 from locus_store.transfer.archive import all_threads
 from locus_store.types.items import Namespace, check_namespace
 from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
 from locus_store.values.filters import check_key
-
-if TYPE_CHECKING:
-    from locus_store.store import BaseStore
 
 PAGE = 1000
 AT_ONCE = 8

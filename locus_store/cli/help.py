@@ -63,9 +63,6 @@ def make_group(text: str) -> typer.Typer:
     return typer.Typer(help=text, no_args_is_help=True, cls=HelpGroup)
 
 
-# --- groups of options
-
-
 def add_command(app: typer.Typer, name: str | None = None) -> Callable[[C], C]:
     """Return a decorator that adds a command; a parameter of a dataclass stands for its fields."""
 
@@ -111,8 +108,6 @@ def _options(group: Any) -> list[inspect.Parameter]:
         for it in _given_fields(group)
     ]
 
-
-# --- profiles
 
 _CONFIG = "LOCUS_STORE_CONFIG"
 """The environment's name for the file of profiles."""

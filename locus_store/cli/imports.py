@@ -24,9 +24,6 @@ from locus_store.transfer.counts import Counts
 imports = make_group("Import threads from another store; existing threads stay as they are.")
 
 
-# --- files
-
-
 def _tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
     """Print how many threads were imported."""
     tell(
@@ -92,8 +89,6 @@ def _threads_in(lines: BinaryIO) -> int | None:
 def _read(file: str) -> AbstractContextManager[BinaryIO]:
     return nullcontext(sys.stdin.buffer) if file == STANDARD else Path(file).open("rb")
 
-
-# --- other software
 
 SqlSource = Annotated[
     str, typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL")

@@ -56,9 +56,6 @@ _GAP = 2
 """Columns of a terminal between two columns of a table."""
 
 
-# --- texts of users: ids, metadata and states may hold anything
-
-
 def escape(value: object) -> str:
     """Return the text with control characters, such as terminal escapes, made visible."""
     text = str(value)
@@ -105,9 +102,6 @@ def _is_unicode(encoding: str | None) -> bool:
 def format_time(time: datetime | None) -> str:
     """Return a time in a form for people."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if time else ""
-
-
-# --- standard output
 
 
 def print_line(text: object) -> None:
@@ -255,9 +249,6 @@ def _out() -> Console:
     return console
 
 
-# --- standard error
-
-
 def note(text: object) -> None:
     """Print a note on standard error."""
     Console(stderr=True).print(Text(escape(text)), soft_wrap=True)
@@ -308,9 +299,6 @@ def show_progress(
     bar = _Bar(what, total)
     with bar.progress, watch(bar):
         yield lambda *_: bar.step()
-
-
-# --- questions
 
 
 def confirm(what: str) -> None:

@@ -18,8 +18,6 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import Storage
 from locus_store.types.turns import ThreadTurn
 
-# --- turns
-
 TURN_FIELDS = ("thread_id", "position", "owner", "number", "since", "seconds_left")
 
 
@@ -56,8 +54,6 @@ def release_turn(thread: Thread, *, at: TenantOptions) -> None:
     ended = at.ask(release)
     put_outcome({"released": ended.number}, f"ended {ended}", as_json=at.as_json)
 
-
-# --- effects
 
 EFFECT_FIELDS = (
     *("key", "status", "calls", "idempotency_key", "begun_at", "changed_at", "arguments"),

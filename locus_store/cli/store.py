@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 from urllib.parse import quote, unquote
 
 import orjson
@@ -44,10 +44,8 @@ from locus_store.cli.tenants import (
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import open_store
+from locus_store.store import BaseStore
 from locus_store.types.items import Namespace, StoreItem
-
-if TYPE_CHECKING:
-    from locus_store.store import BaseStore
 
 T = TypeVar("T")
 
@@ -71,9 +69,6 @@ CELL = 60
 """Characters of a value that a table shows."""
 
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-
-
-# --- what is typed
 
 
 def open_existing_store(url: str, **options: Any) -> BaseStore:
@@ -185,9 +180,6 @@ def _object(text: str | None, what: str) -> dict[str, Any] | None:
     return found
 
 
-# --- what is shown
-
-
 def _described(item: StoreItem) -> dict[str, Any]:
     names = ("namespace", "key", "version", "created_at", "updated_at", "expires_at", "metadata")
     return select(item, (*names, "value"))
@@ -207,9 +199,6 @@ def _tell(items: list[StoreItem], *, as_json: bool) -> None:
 
 def _tell_more(how: str) -> None:
     note(f"There may be more: {how}a greater --limit.")
-
-
-# --- looking
 
 
 @add_command(store, "list")
@@ -321,9 +310,6 @@ def namespaces(
         _tell_more(f"--offset={offset + limit}, or ")
 
 
-# --- changing
-
-
 @add_command(store, "put")
 def put_item(
     namespace: Where,
@@ -358,9 +344,6 @@ def put_item(
     document = {"namespace": where, "key": key, "version": version}
     text = f"{key!r} in {format_namespace(where)}: version {version}"
     put_outcome(document, text, as_json=at.as_json)
-
-
-# --- removing
 
 
 @add_command(store)

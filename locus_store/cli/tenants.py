@@ -48,9 +48,6 @@ NAMED = 5
 """Tenants that a warning names."""
 
 
-# --- which ones
-
-
 @dataclass(frozen=True, kw_only=True)
 class OneTenant:
     """The options of a command on the data of one tenant."""
@@ -217,9 +214,6 @@ async def run_each(
     raise type(first)(f"tenant {tenant!r}: {first}{also}") from first
 
 
-# --- what is said of them
-
-
 def format_tenants(names: Iterable[str | None]) -> str:
     """Return `` of tenant 'acme'`` or `` of 3 tenants``; "" if there are no tenants."""
     found = list(names)
@@ -274,9 +268,6 @@ def describe(found: Outcome, at: TenantsOptions) -> dict[str, Any]:
         return {**add_up(found), "tenants": found}
     ((name, counts),) = found.items()
     return counts if name is None else {**counts, "tenant": name}
-
-
-# --- the command
 
 
 @add_command(tenants, "list")

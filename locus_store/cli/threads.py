@@ -69,9 +69,6 @@ CELL, LINE = 80, 200
 """Characters of a value that a table and a difference show."""
 
 
-# --- looking
-
-
 @add_command(threads, "list")
 def list_threads(
     *,
@@ -355,9 +352,6 @@ def search(
     columns = ("thread", "version", "score", "text")
     document = [select(it, names) for it in hits]
     put_found(document, columns, rows, ids=columns[:2], as_json=at.as_json)
-
-
-# --- copying
 
 
 @add_command(threads)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -36,7 +36,6 @@ from locus_store.cli.output import (
 from locus_store.cli.tenants import OneTenant, TenantOptions
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
-from locus_store.messages import LogSnapshot
 from locus_store.open import Storage
 from locus_store.timeline.bisect import (
     AT_PATH,
@@ -45,21 +44,20 @@ from locus_store.timeline.bisect import (
     Bisected,
     Condition,
     Turn,
+    bisect as bisected,
     make_condition,
 )
-from locus_store.timeline.bisect import bisect as bisected
-from locus_store.timeline.blame import Blame, Blamed, Origin
-from locus_store.timeline.blame import blame as blamed
+from locus_store.timeline.blame import Blame, Blamed, Origin, blame as blamed
 from locus_store.timeline.graph import Writer, find_channel, find_newer, find_writers, list_nodes
 from locus_store.timeline.paths import format_path, parse_path
 from locus_store.timeline.readable import format_content, strip_tags
 from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.types import Version
+from locus_store.types.messages import LogSnapshot
 from locus_store.values.frames import Folder
 
-if TYPE_CHECKING:
-    Writers = dict[str, list[Writer]]
+Writers = dict[str, list[Writer]]
 
 STANDARD_ERROR = 2
 """Standard output is for the answer."""
@@ -86,9 +84,6 @@ def _named(place: Origin | Turn) -> str:
 
 def _reported(version: Version) -> dict[str, Any]:
     return select(version, ("checkpoint_id", "created_at", "metadata"))
-
-
-# --- blame
 
 
 def blame(
@@ -162,9 +157,6 @@ def _value_json(value: Blamed, tasks: Writers) -> dict[str, Any]:
 
     steps = {"made": origin(value.made), "changed": origin(value.changed)}
     return {"path": list(value.path), "value": value.value} | steps
-
-
-# --- bisect
 
 
 class Program:
@@ -313,9 +305,6 @@ def _turn_json(turn: Turn, tasks: Writers) -> dict[str, Any]:
     return _reported(turn.version) | answer
 
 
-# --- watch and rewind
-
-
 def watch(
     thread: Thread,
     *,
@@ -419,9 +408,6 @@ def rewind(
         note(f"These effects ran since, and are not undone: {', '.join(map(repr, since))}.")
 
 
-# --- reports
-
-
 def report(
     thread: Thread,
     *,
@@ -444,8 +430,6 @@ def report(
 
     put_json(at.ask(found))
 
-
-# --- messages
 
 MESSAGE_FIELDS = ("message_id", "role", "created_at", "metadata", "content")
 

@@ -49,17 +49,13 @@ from locus_store.open import list_options
 from locus_store.runtime.progress import expect
 from locus_store.transfer.archive import all_threads, export_threads
 from locus_store.transfer.copying import copy as copy_threads
-from locus_store.transfer.verifying import Checked
-from locus_store.transfer.verifying import verify as check_stored
+from locus_store.transfer.verifying import Checked, verify as check_stored
 from locus_store.types.arguments import check_text
 
 Only = Annotated[
     list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")
 ]
 STANDARD = "-"
-
-
-# --- checking
 
 
 def verify(
@@ -136,9 +132,6 @@ def _require_all(wanted: Sequence[str], found: Collection[str | None]) -> None:
         raise NotFoundError(f"there is no thread {', '.join(map(repr, missing))}")
 
 
-# --- copying
-
-
 def copy(
     *,
     source: Annotated[
@@ -208,9 +201,6 @@ def _of_target(target: str, at: TenantsOptions) -> dict[str, Any]:
 def report_moved(counts: dict[str, int], done: str) -> str:
     """Return how many threads were moved."""
     return f"{format_count(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
-
-
-# --- files
 
 
 def export(
@@ -355,8 +345,6 @@ def translate_errors(file: str, done: str) -> Iterator[None]:
     except OSError as exc:
         raise InvalidArgumentError(f"{file} cannot be {done}: {exc.strerror}") from exc
 
-
-# --- backups
 
 PAGES = 1000
 """Pages that are copied at a time; writers have their turn between them."""

@@ -9,14 +9,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hasha
 from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.stepping import ThreadCall, begin, may_block, run, wait_for_end
 
-if TYPE_CHECKING:
-    Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 MOST_WAITING: Final = 256
 """Further work is refused."""

@@ -145,8 +145,6 @@ class DrivenLoop:
         self._thread = threading.Thread(target=self._work, name="locus-store-blocking", daemon=True)
         self._thread.start()
 
-    # --- callers
-
     def run(self, owner: str, make: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine, and wait for it; cancel it on ``Ctrl-C``.
 
@@ -279,8 +277,6 @@ class DrivenLoop:
         if self._is_over(None) and (self._moves or self._is_ending):
             self._stop()
 
-    # --- blocks that may not change their thread
-
     async def enter(self) -> None:
         """Begin a block: wait for the loop's thread, and keep it."""
         self._open_blocks += 1
@@ -311,8 +307,6 @@ class DrivenLoop:
     def _stop(self) -> None:
         if self._driver is not None:  # else the loop is being closed
             self._loop.stop()
-
-    # --- calls that are handed over
 
     def _hand_over(
         self,
@@ -362,8 +356,6 @@ class DrivenLoop:
             # A signal that comes as the wait begins is seen when it ends.
             while not call.done.acquire(timeout=SIGNAL_SECONDS):
                 pass
-
-    # --- the loop's own thread
 
     def _work(self) -> None:
         while self._calls or not self._is_ending:

@@ -228,8 +228,6 @@ class Gathering(Generic[Q, A]):
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    # --- workers
-
     def _wake(self) -> None:
         while self._ready and self._ready[0].done.done():  # the caller was cancelled
             self._ready.popleft()

@@ -178,8 +178,6 @@ def _listed(facts: dict[str, Any]) -> str:
     return "".join(f" {name}={it!r}" for name, it in facts.items())
 
 
-# --- what is worth a word by itself
-
 _told: WeakSet[IntegrityError] = WeakSet()
 
 
@@ -356,9 +354,6 @@ def measure_stored(change: Change) -> int:
     """Return the size of what a save wrote: frames, or the whole state if it was needed."""
     whole = change.packed_state._packed  # noqa: SLF001  (no method returns its size)
     return len(whole if whole is not None else change.frames or b"")
-
-
-# --- OpenTelemetry
 
 
 def _telemetry() -> Telemetry | None:

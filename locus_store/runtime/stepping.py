@@ -18,8 +18,7 @@ import signal
 import sys
 import threading
 import time
-from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
-from _signal import signal as set_signal
+from _signal import getsignal, signal as set_signal  # type: ignore[import-not-found]  # 2 us; of signal, 19
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
@@ -39,9 +38,6 @@ PATIENCE_SECONDS: Final = 5.0
 """A sync call in a running event loop waits so long for what may be that loop's own work."""
 
 _THREAD: Final = "locus-store-blocking"
-
-
-# --- in a coroutine
 
 
 def may_block() -> bool:
@@ -98,9 +94,6 @@ async def pause(seconds: float) -> None:
         await run_now(time.sleep, seconds)
     else:
         await asyncio.sleep(seconds)
-
-
-# --- of a call
 
 
 def needs_no_loop(*objects: Any) -> bool:

@@ -236,8 +236,6 @@ class Service:
                 return await sdk_threads.answer_request(request, caller, backend)
         raise RefusalError(404, UnsupportedError("this service has nothing at this path"))
 
-    # --- the backend contract
-
     async def _called(self, call: WireCall, request: LimitedRequest) -> Response:
         request.require_method("POST")
         caller = self._caller(request)
@@ -268,8 +266,6 @@ class Service:
 
     def _caller(self, request: LimitedRequest) -> Caller:
         return self._access.identify(request.get_header(b"authorization"))
-
-    # --- pages
 
     async def _description(self, request: LimitedRequest) -> Response:
         caller = self._caller(request)

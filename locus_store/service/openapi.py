@@ -166,9 +166,6 @@ def _responses(content: dict[str, Any], failures: dict[str, str]) -> dict[str, A
     return {"200": {"description": "Done", "content": content}, **refused}
 
 
-# --- the wire of the Locus SDK
-
-
 def _sdk_paths() -> dict[str, Any]:
     state = _json({"type": "object", "properties": {"state": {"type": "object"}}})
     saved = _json({"type": "object", "properties": {"checkpoint_id": ID}})

@@ -131,7 +131,6 @@ class LocalCache(StateCache):
             return len(self._entries)
 
     async def get(self, key: str) -> CachedState | None:
-        """See ``StateCache``, also for the following methods."""
         with self._lock:
             self._drop_unused()
             found = self._entries.get(key)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import BaseModel
 
 from locus_store.backend import StorageBackend
-from locus_store.checkpointer import check_keep_last
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage
@@ -40,7 +39,7 @@ from locus_store.session.reads import StateReads, make_entry
 from locus_store.session.runs import RunMethods, Values, Writes, make_writer
 from locus_store.turns import HasSyncTurns
 from locus_store.types import Expected, Version
-from locus_store.types.arguments import MAX_COUNT, check_id, check_ttl
+from locus_store.types.arguments import MAX_COUNT, check_id, check_keep_last, check_ttl
 from locus_store.types.codec import get_labels
 from locus_store.types.marks import LoadOrigin
 from locus_store.types.thread_info import (
@@ -164,8 +163,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         """Return states as this class, unless a config has a ``state_class``."""
         self._state_class = checked_state_class(state_type)
 
-    # --- life
-
     async def asetup(self) -> None:
         """Connect, and create or migrate the schema; idempotent. The first call does it, too.
 
@@ -190,8 +187,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         await self.backend.close()
         if (cache := vars(self).get("cache")) is not None:
             await cache.close()
-
-    # --- states
 
     @make_writer
     async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
@@ -315,8 +310,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         kind = call.state_class or self._state_class
         return states.restore(restore(data), found.labels, kind, self.models.state, origin)
 
-    # --- messages
-
     @make_writer
     async def aput_messages(
         self,
@@ -387,8 +380,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         call = self._call(config)
         await self._owners.require(call)
         await self.log.remove(call.thread_id, [check_id("message_id", message_id)])
-
-    # --- threads
 
     @make_writer
     async def aput_thread(
@@ -466,8 +457,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         self._owners.forget(call.thread_id)
         await self._reads.drop(call.thread_id)
 
-    # --- blocking
-
     def release(self) -> None:
         """Release as ``arelease`` does, and end the loop of the blocking methods."""
         if self._portals.is_open:
@@ -488,8 +477,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     get_thread = make_sync_wrapper(aget_thread)
     list_threads = make_sync_wrapper(alist_threads)
     clean_thread = make_sync_wrapper(aclean_thread)
-
-    # --- between a caller's form and the stored one
 
     def _call(self, config: Mapping[str, Any]) -> Call:
         _ = self.backend, self.cache  # a wrong option fails before anything is written

@@ -80,8 +80,6 @@ class StateReads:
             self._guarded = GuardedCache(found)
         return self._guarded if found is not None else None
 
-    # --- reading
-
     async def read_head(self, thread_id: str) -> Snapshot | None:
         """Return the head as the database has it; ``None`` if there is none."""
         began = time.monotonic()
@@ -177,8 +175,6 @@ class StateReads:
             return False
         self._confirmed.put(thread_id, entry.mark, now)
         return True
-
-    # --- after writes
 
     def remember_write(self, thread_id: str, mark: Mark, began: float) -> None:
         """Remember the head after a commit.

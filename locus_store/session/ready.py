@@ -89,19 +89,10 @@ class PgCheckpointer(SessionCheckpointer):
 
 
 class SqliteCheckpointer(SessionCheckpointer):
-    """Session memory in a file of SQLite, with a cache.
+    """Session memory in a file of SQLite, created if missing, with a cache.
 
-    Args:
-        path: Of the file, created if missing.
-        redis_url: See ``PgCheckpointer``, as the following.
-        redis: A client, instead of ``redis_url``.
-        engine: An SQLAlchemy engine, instead of ``path``.
-        cache_ttl: Of the cache.
-        max_cached_threads: Of the cache.
-        options: Of ``SessionCheckpointer``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    ``engine`` is an SQLAlchemy engine, instead of ``path``. The other arguments and the errors are
+    those of ``PgCheckpointer``.
     """
 
     def __init__(
@@ -127,8 +118,7 @@ class SqliteCheckpointer(SessionCheckpointer):
 class InMemoryCheckpointer(SessionCheckpointer):
     """Session memory in this process, for tests and trials; lost when it ends.
 
-    Args:
-        options: Of ``SessionCheckpointer``.
+    Options are those of ``SessionCheckpointer``.
     """
 
     def __init__(self, **options: Unpack[SessionOptions]) -> None:

@@ -41,10 +41,6 @@ class _Head(TypedDict):
     labels: dict[str, Any]
 
 
-def _mark_of(store: str, line: int, sequence: int, digest: str) -> Mark:
-    return Mark(store=store, line=line, sequence=sequence, digest=bytes.fromhex(digest))
-
-
 _HEAD: Final = TypeAdapter(_Head)
 
 
@@ -91,7 +87,6 @@ class RedisCache(StateCache):
         return f"RedisCache({self._connections.where!r}, prefix={self._prefix!r})"
 
     async def get(self, key: str) -> CachedState | None:
-        """See ``StateCache``, also for the following methods."""
         client = await self._connections.get_client()
         is_limited = int(self.max_threads is not None)
         found = await client.read(scripts.CACHE["get"], self._keys(key), self._ttl(), is_limited)
@@ -165,7 +160,7 @@ def _unpacked(raw: bytes) -> CachedState:
         raise IntegrityError("an entry of the cache is another program's") from exc
     mark = head["mark"]
     return CachedState(
-        mark=None if mark is None else _mark_of(*mark),
+        mark=None if mark is None else Mark(*mark[:3], bytes.fromhex(mark[3])),
         is_working=head["is_working"],
         born=head["born"],
         labels=head["labels"],

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from concurrent.futures import Future
 from functools import wraps
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from locus_store.backend import StorageBackend
 from locus_store.effects import EffectLog
@@ -20,12 +20,10 @@ from locus_store.session.cache import CACHE_TTL_SECONDS
 from locus_store.session.config import Call
 from locus_store.session.models import Message
 from locus_store.session.owners import Owners
+from locus_store.store import BaseStore
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_id, copy_json_object
+from locus_store.types.items import Namespace
 from locus_store.types.thread_info import UserIdType, parse_user
-
-if TYPE_CHECKING:
-    from locus_store.store import BaseStore
-    from locus_store.types.items import Namespace
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -161,8 +159,6 @@ class RunMethods(SyncWrappers, ABC):
         found = await self._owners.threads.thread_facts(check_id("thread_id", thread_id))
         return None if found is None else parse_user(found.user_id, self.user_id_type)
 
-    # --- stop requests
-
     @make_writer
     async def arequest_stop(self, config: Mapping[str, Any]) -> None:
         """Ask the run of a thread to stop; the request expires after an hour.
@@ -191,8 +187,6 @@ class RunMethods(SyncWrappers, ABC):
         await self._owners.require(call)
         if await self.ais_stop_requested(config):
             await self._values.drop(await self._place(call, "stop"), STOP)
-
-    # --- results of tools
 
     @make_writer
     async def aput_tool_result(
@@ -224,8 +218,6 @@ class RunMethods(SyncWrappers, ABC):
             user = await self._owners.find_owner(call.thread_id)
         return make_namespace(call.thread_id, kind, user)
 
-    # --- cached values of no thread
-
     @make_writer
     async def aput_cache_value(
         self, namespace: str, key: str, value: Any, ttl_seconds: float | None = None
@@ -253,8 +245,6 @@ class RunMethods(SyncWrappers, ABC):
         return [
             it async for it in self._values.keys(_cached(namespace)) if it.startswith(prefix or "")
         ]
-
-    # --- blocking
 
     put_checkpoint = make_sync_wrapper(aput_checkpoint)
     get_thread_owner = make_sync_wrapper(aget_thread_owner)

@@ -43,9 +43,6 @@ _RECORD = (
 _THREAD = ("thread_id", "user_id", "name", "metadata", "created_at", "active_at", "expires_at")
 
 
-# --- pending writes
-
-
 def store_writes(
     it: Repository,
     thread_id: str,
@@ -115,9 +112,6 @@ def list_namespaces(it: Repository, thread_id: str) -> list[str]:
         .where(lines.c.head.is_not(None), is_live(it.tables))
     )
     return sorted(it.connection.execute(query).scalars())
-
-
-# --- whole threads
 
 
 def scan(it: Repository, limit: int, after: str | None) -> list[str]:
@@ -303,9 +297,6 @@ def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> Non
         it.index_line(line.line)
 
 
-# --- versions and threads by what they say
-
-
 def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> list[str]:
     """See ``ErasesThreads.find_threads``; hidden versions and all namespaces count."""
     threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
@@ -376,9 +367,6 @@ def forget_items(it: Repository, key: str, value: Any) -> int:
     return len(gone)
 
 
-# --- tenants
-
-
 def list_tenants(it: Repository) -> list[Tenant]:
     """See ``SharedByTenants.tenants``."""
     it.see_all_tenants()
@@ -397,9 +385,6 @@ def _by_tenant(
     count = sa.func.sum(sa.case((is_counted, 1), else_=0))
     query = sa.select(table.c.tenant, count).group_by(table.c.tenant)
     return {row[0]: row[1] for row in it.connection.execute(query)}
-
-
-# --- what belongs to nothing
 
 
 def find_damage(it: Repository) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy.engine import Connection
 
@@ -13,7 +13,9 @@ from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
 from locus_store.sql.audit import OF_THREADS, READS_OF_THREADS, Audit, SqlAudit, record_calls
 from locus_store.sql.connections.backend import ConnectedBackend, Runner, make_writing, run_joined
+from locus_store.sql.connections.database import Database, ServerDatabase
 from locus_store.sql.connections.diagnostics import Examination
+from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
@@ -49,10 +51,6 @@ from locus_store.values.filters import check_key
 from locus_store.values.text import query_words
 from locus_store.versions.erasing import Sweep
 
-if TYPE_CHECKING:
-    from locus_store.sql.connections.database import Database, ServerDatabase
-    from locus_store.sql.connections.pool import PooledRunner
-
 T = TypeVar("T")
 
 SECONDS_PER_DAY = 86_400
@@ -86,7 +84,6 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
         record_calls(self, audit, OF_THREADS, READS_OF_THREADS)
 
     async def close(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         if self._owns_runner:
             await self._end_joining()
         await super().close()
@@ -251,8 +248,6 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
         """Run a body that changes the schema, and that is alone in doing so."""
         return await self._write(lambda it: body(it.connection))
 
-    # --- whole threads
-
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
         check_scan(limit, after)
         return await self._query(lambda it: archives.scan(it, limit, after), self._runner)
@@ -348,8 +343,6 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
     async def _forget_items(self, key: str, value: Any) -> int:
         return await self._write(lambda it: archives.forget_items(it, key, value))
 
-    # --- tenants
-
     async def tenants(self) -> list[Tenant]:
         return await self._read(archives.list_tenants, self._runner)
 
@@ -364,8 +357,6 @@ class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, S
 
     async def tenant_facts(self) -> list[Fact]:
         return await self._read(lambda it: self.examination(it).collect_of_tenant(), self._runner)
-
-    # --- housekeeping
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy.engine import Row
 
 from locus_store.sql.columns.types import EPOCH
+from locus_store.sql.schema.vectors import FoundVectors
+from locus_store.sql.threads.statements import Scope
 from locus_store.types.items import Put, encode_namespace
-
-if TYPE_CHECKING:
-    from locus_store.sql.schema.vectors import FoundVectors
-    from locus_store.sql.threads.statements import Scope
-    from locus_store.values import vectors
+from locus_store.values import vectors
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 

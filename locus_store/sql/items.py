@@ -163,8 +163,6 @@ class Items:
         """Return the embeddings in the only column of a query."""
         return list(self.connection.execute(found).scalars())
 
-    # --- writing
-
     def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """Write each batch of changes as a whole or not at all; no item is in two batches.
 
@@ -294,8 +292,6 @@ class Items:
         c = self.store.c
         return items.order_by(c.namespace, c.key).with_for_update()
 
-    # --- reading
-
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found: dict[Name, StoreItem] = {}
         for some in split_batches(names, self.most_names):
@@ -375,8 +371,6 @@ class Items:
         rows = self.connection.execute(query.distinct())
         found = {cut for (it,) in rows if (cut := match.cut(decode_namespace(it))) is not None}
         return sorted(found)[offset : offset + limit]
-
-    # --- parts of statements
 
     def _items(self) -> sa.Select[Any]:
         return sa.select(*(it for it in self.store.c if it.name != "tenant"))

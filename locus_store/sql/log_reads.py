@@ -7,13 +7,15 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.compiled import Compiled
 from locus_store.sql.columns.dialect_columns import SharedJson, unescape_text
+from locus_store.sql.schema.tables import Tables
+from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.statements import Statements, is_live
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import MAX_COUNT
@@ -26,10 +28,6 @@ from locus_store.types.messages import (
     require_sealed,
 )
 from locus_store.types.thread_info import is_user_id
-
-if TYPE_CHECKING:
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.sql.threads.reads import Reads
 
 MESSAGE: Final = (
     *("namespace", "sequence", "message_id", "role", "metadata"),

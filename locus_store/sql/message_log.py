@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from locus_store.messages import BaseMessageLog
+from locus_store.messages import BackendMessageLog
 from locus_store.runtime.loops import run_off_loop
-from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import log_reads
 from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
-from locus_store.sql.connections.backend import make_writing
+from locus_store.sql.connections.backend import ConnectedBackend, make_writing
 from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
@@ -38,14 +37,8 @@ from locus_store.types.messages import (
 )
 from locus_store.types.thread_info import require_owner, require_user_id
 
-if TYPE_CHECKING:
-    from locus_store.sql.connections.backend import ConnectedBackend
-
 CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""
-
-
-# --- changing
 
 
 def _change(it: Repository, wanted: LogChange) -> LogChanged:
@@ -148,8 +141,6 @@ class _Log:
             name = {"of_thread": self._thread, "of_namespace": self._wanted.namespace}
             sql.changed_log.run(self._it.connection, {**name, **values})
 
-    # --- what is removed
-
     def _cut(self, cut: Cut) -> ArchivedMessage | None:
         if cut.kind == "newest":
             return self._pop()
@@ -183,8 +174,6 @@ class _Log:
     def _delete(self, *conditions: sa.ColumnElement[bool]) -> None:
         gone = self._messages.delete().where(*self._is_its(), *conditions)
         self._count -= self._it.connection.execute(gone).rowcount
-
-    # --- what is put
 
     def _put(self, puts: Sequence[PutMessage]) -> None:
         known = self._known([it.message_id for it in puts if it.may_exist])
@@ -256,9 +245,6 @@ def _has_nothing(it: Repository, thread_id: str) -> bool:
     return is_bare and not it.find_lines_of([thread_id])
 
 
-# --- rows
-
-
 def make_columns(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
     """Return the columns of messages that a caller gives: ``message_id`` and ``CHANGED``."""
     return {
@@ -318,33 +304,19 @@ def _archived_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
 T = TypeVar("T")
 
 
-class SqlMessageLog(BaseMessageLog):
-    """Runs the statements above; a subclass creates the backend.
+class SqlMessageLog(BackendMessageLog):
+    """Runs the statements above, on the connections of a backend that a subclass creates."""
 
-    Args:
-        backend: The backend whose connections are used.
-        owns: ``close`` closes the backend as well.
-        options: See ``BaseMessageLog``.
-    """
+    backend: ConnectedBackend
 
     def __init__(self, backend: ConnectedBackend, *, owns: bool, **options: Any) -> None:
-        super().__init__(max_state_bytes=backend.max_state_bytes, **options)
-        self.backend = backend
-        self.moves_between_threads = backend.moves_between_threads
-        self.needs_no_loop = needs_no_loop(backend)
-        self._owns = owns
+        super().__init__(backend, owns=owns, **options)
         self._shared = backend.shared
         record_calls(self, self._shared.database.audit, OF_MESSAGES, READS_OF_MESSAGES)
 
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "MessageLog", 1)
-
     def _enter(self, tenant: str) -> None:
-        self.backend = self.backend.for_tenant(tenant)
+        self.backend, self._owns = self.backend.for_tenant(tenant), False
         self._shared = self.backend.shared
-        self._owns = False
-
-    # --- running
 
     async def _write(self, body: Callable[[Repository], T]) -> T:
         with self._shared.translating():
@@ -355,12 +327,6 @@ class SqlMessageLog(BaseMessageLog):
         database = self._shared.database
         with self._shared.translating():
             return await self._shared.reader.query(lambda it: body(database.make_repository(it)))
-
-    # --- the contract
-
-    async def open(self) -> None:
-        """See ``BaseMessageLog``, also for the following methods."""
-        await self.backend.open()
 
     async def change(self, change: LogChange) -> LogChanged:
         return await self._write(lambda it: _change(it, change))
@@ -398,7 +364,3 @@ class SqlMessageLog(BaseMessageLog):
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:
         return await self._write(lambda it: _drop(it, thread_id, namespace, expected_revision))
-
-    async def close(self) -> None:
-        if self._owns:
-            await self.backend.close()

@@ -72,9 +72,6 @@ def load() -> None:
         import_module(name)
 
 
-# --- opening --------------------------------------------------------------------------------
-
-
 def ensure(
     connection: Connection,
     *,
@@ -190,9 +187,6 @@ def _clear(connection: Connection, ours: Tables, found: Status) -> None:
         kind = "VIEW" if name == ours.heads else "TABLE"
         what = quote(sa.table(name, schema=ours.schema))
         connection.exec_driver_sql(f"DROP {kind} IF EXISTS {what}")
-
-
-# --- commands -------------------------------------------------------------------------------
 
 
 def upgrade(
@@ -397,8 +391,6 @@ def _refusals(connection: Connection) -> Iterator[None]:
         text = remedy.format(command="locus-store db upgrade")
         raise SchemaError(f"{place.shown}: {text} ({get_reason(error)})") from error
 
-
-# --- other people's Alembic, and ours -------------------------------------------------------
 
 IncludeObject = Callable[[Any, Any, str, bool, Any], bool]
 IncludeName = Callable[[Any, str, Any], bool]

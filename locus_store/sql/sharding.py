@@ -6,20 +6,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from locus_store.sql import archives
+from locus_store.sql.connections.database import Database
 from locus_store.sql.threads import listing
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import Active, ArchivedThread, Head
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
-
-if TYPE_CHECKING:
-    from locus_store.sql.connections.database import Database
 
 T = TypeVar("T")
 
@@ -42,7 +40,6 @@ class SqlShard(JoinsShards):
 
     @property
     def store_id(self) -> str:
-        """See ``JoinsShards``, also for the following methods."""
         return self._database.store
 
     @property

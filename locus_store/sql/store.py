@@ -6,15 +6,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql.audit import OF_STORE, READS_OF_STORE, RecordedCall, get_call, record_calls
 from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, run_joined
+from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.item_columns import StoreContext
 from locus_store.sql.items import Items, Outcome
 from locus_store.sql.schema import vectors
@@ -30,10 +32,6 @@ from locus_store.types.items import (
     Wanted,
     get_names,
 )
-
-if TYPE_CHECKING:
-    from locus_store.backend import StorageBackend
-    from locus_store.sql.connections.pool import PooledRunner
 
 T = TypeVar("T")
 
@@ -96,7 +94,6 @@ class SqlStore(BaseStore):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """The capabilities of this store."""
         embeds = self.dimension is not None and self._no_vectors is None
         return StoreCapabilities(
             semantic_search=embeds,
@@ -125,8 +122,6 @@ class SqlStore(BaseStore):
         self._owns = False
         self._context = None
 
-    # --- opening
-
     def join_set(self, shards: StorageBackend, *, owns: bool) -> None:
         """Open the set of shards, of whose first one this is the store, before the first call.
 
@@ -137,7 +132,6 @@ class SqlStore(BaseStore):
         self._set, self._owns = shards, owns
 
     async def setup(self) -> None:
-        """See ``BaseStore``, also for the following methods."""
         await self._opened()
 
     async def _opened(self) -> StoreContext:
@@ -181,8 +175,6 @@ class SqlStore(BaseStore):
         if self._owns:
             await (self._set or self.backend).close()
         self._context = None
-
-    # --- running
 
     def _items(self, connection: Connection, context: StoreContext) -> Items:
         self._shared.database.enter_tenant(connection)
@@ -234,8 +226,6 @@ class SqlStore(BaseStore):
         with self._shared.translating():
             return await self._shared.reader.read(lambda it: body(self._items(it, context)))
 
-    # --- in groups
-
     def _made_calls(self) -> _Calls:
         return _Calls(
             Gathering(self._run_changes, CHANGES, get_names),
@@ -269,8 +259,6 @@ class SqlStore(BaseStore):
             return replace(it, value=deepcopy(it.value), metadata=deepcopy(it.metadata))
 
         return [[item(it) for it in request] for request in requests]
-
-    # --- the contract
 
     def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         calls, changes = self._calls.get(), self._note_call(changes)

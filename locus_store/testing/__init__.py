@@ -22,83 +22,51 @@ promise.
 
 from __future__ import annotations
 
-from locus_store.testing.backend import StorageBackendContract
-from locus_store.testing.conflicts import Conflicts
-from locus_store.testing.deleting import Deleting, Expiry, Retention
-from locus_store.testing.effects import EffectRules
-from locus_store.testing.finding import Metadata, Search, ThreadListRules
-from locus_store.testing.history import HistoryRules, LineageRules
-from locus_store.testing.kit import (
-    CUT_TEXTS,
-    HOSTILE_IDS,
-    INVALID_IDS,
-    INVALID_LIMITS,
-    NUMBERS,
-    TEXTS,
-    UNSERIALISABLE,
-    Kit,
-    StorageProbe,
-    exact,
-    needs,
-    probe,
-    refused,
-    requires,
-    seam,
-    tick,
+from locus_store.testing.backend import StorageBackendContract as StorageBackendContract
+from locus_store.testing.conflicts import Conflicts as Conflicts
+from locus_store.testing.deleting import (
+    Deleting as Deleting,
+    Expiry as Expiry,
+    Retention as Retention,
 )
-from locus_store.testing.limits import LimitRules
-from locus_store.testing.messages import MessageLogContract
-from locus_store.testing.minimal import Minimal, RoundTrip
-from locus_store.testing.sharing import Arguments, Concurrency, Copying, Integrity
-from locus_store.testing.states import Marks, StateClasses
-from locus_store.testing.store import StoreContract
-from locus_store.testing.tenants import Tenants
-from locus_store.testing.turns import Turns
-
-__all__ = [
-    "CUT_TEXTS",
-    "HOSTILE_IDS",
-    "INVALID_IDS",
-    "INVALID_LIMITS",
-    "NUMBERS",
-    "TEXTS",
-    "UNSERIALISABLE",
-    "Arguments",
-    "CheckpointerContract",
-    "Concurrency",
-    "Conflicts",
-    "Copying",
-    "Deleting",
-    "EffectRules",
-    "Expiry",
-    "HistoryRules",
-    "Integrity",
-    "Kit",
-    "LimitRules",
-    "LineageRules",
-    "Marks",
-    "MessageLogContract",
-    "Metadata",
-    "Minimal",
-    "MinimalCheckpointerContract",
-    "Retention",
-    "RoundTrip",
-    "Search",
-    "StateClasses",
-    "StorageBackendContract",
-    "StorageProbe",
-    "StoreContract",
-    "Tenants",
-    "ThreadListRules",
-    "Turns",
-    "exact",
-    "needs",
-    "probe",
-    "refused",
-    "requires",
-    "seam",
-    "tick",
-]
+from locus_store.testing.effects import EffectRules as EffectRules
+from locus_store.testing.finding import (
+    Metadata as Metadata,
+    Search as Search,
+    ThreadListRules as ThreadListRules,
+)
+from locus_store.testing.history import HistoryRules as HistoryRules, LineageRules as LineageRules
+from locus_store.testing.kit import (
+    CUT_TEXTS as CUT_TEXTS,
+    HOSTILE_IDS as HOSTILE_IDS,
+    INVALID_IDS as INVALID_IDS,
+    INVALID_LIMITS as INVALID_LIMITS,
+    NUMBERS as NUMBERS,
+    TEXTS as TEXTS,
+    UNSERIALISABLE as UNSERIALISABLE,
+    Kit as Kit,
+    StorageProbe as StorageProbe,
+    exact as exact,
+    needs as needs,
+    probe as probe,
+    refused as refused,
+    requires as requires,
+    seam as seam,
+    tick as tick,
+)
+from locus_store.testing.limits import LimitRules as LimitRules
+from locus_store.testing.messages import MessageLogContract as MessageLogContract
+from locus_store.testing.minimal import Minimal as Minimal, RoundTrip as RoundTrip
+from locus_store.testing.sharing import (
+    Arguments as Arguments,
+    Concurrency as Concurrency,
+    Copying as Copying,
+    Integrity as Integrity,
+)
+from locus_store.testing.states import Marks as Marks, StateClasses as StateClasses
+from locus_store.testing.store import StoreContract as StoreContract
+from locus_store.testing.tenants import Tenants as Tenants
+from locus_store.testing.turns import Turns as Turns
 
 
 class MinimalCheckpointerContract(Minimal):

@@ -65,7 +65,6 @@ class LostAnswers(Documents):
 
     @contextmanager
     def held(self, key: str, *, creates: bool) -> Iterator[Access]:
-        """See ``Documents``, also for the following methods."""
         with self._documents.held(key, creates=creates) as access:
             yield access
         if self.lost:
@@ -98,8 +97,6 @@ class DocumentsContract(LoopKit):
     @pytest.fixture
     def documents(self, reopen: Any) -> Any:
         return reopen()
-
-    # --- single documents
 
     def test_a_document_that_is_not_there_is_none(self, documents: Any) -> None:
         assert documents.get("t") is None
@@ -159,8 +156,6 @@ class DocumentsContract(LoopKit):
             documents.delete("t", tag=new)
         assert documents.get("u").content == b"other"
 
-    # --- races
-
     def test_of_racing_creators_one_wins(self, reopen: Any) -> None:
         for n in range(RACES):
             assert self._winners(reopen, f"t{n}", None) == 1
@@ -188,8 +183,6 @@ class DocumentsContract(LoopKit):
             winners = [it for it in pool.map(race, range(RACERS)) if it is not None]
         assert reopen().get(key).content in winners
         return len(winners)
-
-    # --- keys
 
     def test_keys_are_in_order_and_begin_above_another(self, documents: Any) -> None:
         names = [f"t{n:03}" for n in range(120)]
@@ -221,8 +214,6 @@ class DocumentsContract(LoopKit):
         assert store
         assert reopen().identity() == store
         assert list(documents.keys()) == ["t"]
-
-    # --- lost answers, through the engine
 
     async def test_a_put_whose_answer_was_lost_is_recognised(self, documents: Any) -> None:
         losing = LostAnswers(documents)
@@ -339,8 +330,6 @@ class WriteFaultsContract(LoopKit):
         """Return the backend, one write of which fails."""
         Faulty(backend._documents.objects, self.writes, at, is_done=is_done, error=error)  # noqa: SLF001
         return backend
-
-    # --- the tests
 
     @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
     async def test_a_writer_that_ends_between_two_writes_leaves_the_old_thread_or_the_new_one(

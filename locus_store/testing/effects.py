@@ -99,8 +99,6 @@ class EffectRules(Kit):
         )
         assert (tool.keys, await checkpointer.effects("t")) == ([], [])
 
-    # --- unknown outcomes
-
     async def test_a_call_that_failed_is_not_repeated(self, checkpointer: Any) -> None:
         tool = Tool(RuntimeError("lost"))
         with pytest.raises(RuntimeError, match="lost"):
@@ -194,8 +192,6 @@ class EffectRules(Kit):
             with pytest.raises(OutcomeUnknownError, match="SerializationError"):
                 await small.effect("t", key, Tool())
 
-    # --- several callers
-
     async def test_of_two_callers_one_calls(self, checkpointer: Any, another: Another) -> None:
         tool, other = Tool(), another()
         begun, over = asyncio.Event(), asyncio.Event()
@@ -240,8 +236,6 @@ class EffectRules(Kit):
         key = await checkpointer.effect("t", "k", call, lease_seconds=QUICK)
         assert [it.idempotency_key for it in await checkpointer.effects("t")] == [key]
         assert await checkpointer.effect("t", "k", Tool()) == key
-
-    # --- with their threads
 
     @requires("effects", "branching")
     async def test_a_copy_has_the_effects_of_its_time(self, checkpointer: Any) -> None:

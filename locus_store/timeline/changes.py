@@ -188,9 +188,6 @@ def _name(path: Path) -> str:
     return name if len(name) <= PATH else f"{name[: PATH - 1]}…"
 
 
-# --- the operations of stored versions
-
-
 class _Place(NamedTuple):
     readable: Path
     stored: Path
@@ -338,8 +335,6 @@ class _Noting:
             value = value[step]
         return value
 
-
-# --- the versions of a page
 
 PARENTS: Final = 4
 """Parents that are read beside the versions of a page."""

@@ -131,8 +131,6 @@ class StepCopies:
                 return checkpoint_ns.replace(it, self.places[it], 1)
         return checkpoint_ns
 
-    # --- writes
-
     def _writes(
         self, ids: TaskIds, stored: Sequence[PendingWrite], below: list[Renamed], *, is_left: bool
     ) -> list[PendingWrite]:
@@ -157,8 +155,6 @@ class StepCopies:
             found += [made] if made else []
         self.repeated += [describe_path(path) for task, path in lost.items() if task in ended]
         return found
-
-    # --- subgraphs
 
     async def _lines(self) -> list[str]:
         """Return the thread's namespaces, also those whose lines have shortened names."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from locus_store.backend import (
     ListsThreads,
@@ -18,6 +18,7 @@ from locus_store.backend import (
     needs,
 )
 from locus_store.errors import IntegrityError
+from locus_store.messages import BaseMessageLog
 from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
 from locus_store.types import PendingWrite, Version
@@ -32,9 +33,6 @@ from locus_store.versions.sizes import (
     StatusesWanted,
     ThreadStatus,
 )
-
-if TYPE_CHECKING:
-    from locus_store.messages import BaseMessageLog
 
 PAGE = 200
 """Versions on a page, unless the caller says otherwise."""

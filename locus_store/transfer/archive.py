@@ -163,9 +163,6 @@ async def _pages(backend: StoresThreads, page: int) -> AsyncIterator[list[str]]:
         after = found[-1]
 
 
-# --- to lines
-
-
 def to_lines(
     thread: ArchivedThread, max_state_bytes: int, tenant: str | None = None
 ) -> Iterator[bytes]:
@@ -211,9 +208,6 @@ def _objects(
 
 def _taken(source: object, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
-
-
-# --- from lines
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[tuple[str | None, ArchivedThread]]:

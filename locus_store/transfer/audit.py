@@ -30,9 +30,6 @@ _PAGE: Final = 1000
 _DIGITS: Final = 19
 
 
-# --- exports
-
-
 async def export(log: AuditLog, about: dict[str, str], key: Path, file: BinaryIO) -> int:
     """Write the entries and seals of a tenant as JSON Lines with a signature.
 
@@ -148,9 +145,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as exc:
         raise NotFoundError(f"{path} cannot be read: {exc.strerror}") from exc
-
-
-# --- anchors
 
 
 class Anchor(NamedTuple):

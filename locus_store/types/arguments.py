@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.types import PendingWrite
+from locus_store.types import OnConflict, PendingWrite
 from locus_store.values.canonical import canonicalize_object
 
 MAX_ID_CHARACTERS = 255
@@ -152,6 +152,34 @@ def check_max_state_bytes(max_state_bytes: int) -> int:
             f"max_state_bytes={max_state_bytes!r} must be a whole number of bytes of at least 1"
         )
     return max_state_bytes
+
+
+def check_on_conflict(on_conflict: OnConflict) -> OnConflict:
+    """Return the option if it is valid.
+
+    Raises:
+        InvalidArgumentError: The value is not valid.
+    """
+    if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
+        raise InvalidArgumentError(
+            f"on_conflict={on_conflict!r} must be one of {', '.join(get_args(OnConflict))}"
+        )
+    return on_conflict
+
+
+def check_keep_last(keep_last: int | None) -> int | None:
+    """Return the option if it is valid.
+
+    Raises:
+        InvalidArgumentError: The value is not valid.
+    """
+    if keep_last is None:
+        return None
+    if not isinstance(keep_last, int) or isinstance(keep_last, bool):
+        raise InvalidArgumentError(f"keep_last={keep_last!r} must be a whole number, or None")
+    if not 1 <= keep_last <= MAX_COUNT:
+        raise InvalidArgumentError(f"keep_last={keep_last} must be from 1 to {MAX_COUNT}, or None")
+    return keep_last
 
 
 def check_ttl(ttl_seconds: float | None) -> float | None:

@@ -74,9 +74,6 @@ class LoadedDict(dict[str, Any]):
         return LoadedDict, (dict(self), self.provenance, self.class_label)
 
 
-# --- a state of any type to a JSON object and back
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOrigin:
     """One load, which everything that is made from it shares.

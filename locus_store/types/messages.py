@@ -112,9 +112,6 @@ class Popped(NamedTuple):
     revision: int
 
 
-# --- what backends are given, and what they give back
-
-
 @dataclass(slots=True, kw_only=True)
 class PutMessage:
     """A checked message on its way to a backend."""
@@ -236,9 +233,6 @@ class LogRead(NamedTuple):
 
     info: LogInfo
     messages: list[ArchivedMessage]
-
-
-# --- checks
 
 
 def put_of(
@@ -370,9 +364,6 @@ def make_unknown_message_error(wanted: LogWanted) -> NotFoundError:
         f"the log of thread {wanted.thread_id!r}, namespace {wanted.namespace!r} has no message "
         f"{wanted.after!r} to continue behind; begin again without a cursor"
     )
-
-
-# --- between a message and what is stored of it
 
 
 def compute_checksum(  # noqa: PLR0917  (the columns of a row, in their order)

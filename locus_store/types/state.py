@@ -5,8 +5,7 @@ Imports pydantic. A process that saves and loads dicts only does not import this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Set as AbstractSet
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -127,9 +126,6 @@ class AgentState(BaseModel):
         return cls.model_validate(data)
 
 
-# --- an object to a JSON object and back
-
-
 def keeps_mark(kind: type[Any]) -> bool:
     """Return whether a loaded state of this class remembers the version it was loaded from."""
     return issubclass(kind, AgentState) or has_room(kind)
@@ -234,9 +230,6 @@ def _dumped(state: BaseModel) -> dict[str, Any]:
 
 def _by_names(state: BaseModel) -> dict[str, Any]:
     return state.model_dump(mode="json", by_alias=False, round_trip=True, serialize_as_any=True)
-
-
-# --- sets have no order, but their JSON has: it differs from process to process
 
 
 @lru_cache(maxsize=256)

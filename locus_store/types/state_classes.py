@@ -65,9 +65,6 @@ def has_room(kind: type[Any]) -> bool:
     )
 
 
-# --- the recorded name
-
-
 def make_label(state: Any) -> dict[str, str]:
     """Return the label that names a state's class; empty if the class cannot be found by name.
 

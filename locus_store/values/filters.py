@@ -111,9 +111,6 @@ def _numbers(left: Any, right: Any) -> bool:
     return isinstance(left, int | float) and isinstance(right, int | float)
 
 
-# --- filters of a store
-
-
 class Clause(NamedTuple):
     """One condition of a filter; all conditions must hold."""
 

@@ -121,14 +121,16 @@ def _of_kind(kind: str, data: bytes) -> bytes:
 
 def join_packed(elements: list[bytes]) -> bytes:
     """Return the MessagePack of a list of packed elements."""
-    count = len(elements)
+    return make_list_head(len(elements)) + b"".join(elements)
+
+
+def make_list_head(count: int) -> bytes:
+    """Return the first bytes of a packed list; its elements follow."""
     if count < _FIXED_LIST:
-        head = bytes([0x90 | count])
-    elif count < _SHORT_LIST:
-        head = b"\xdc" + count.to_bytes(2)
-    else:
-        head = b"\xdd" + count.to_bytes(4)
-    return head + b"".join(elements)
+        return bytes([0x90 | count])
+    if count < _SHORT_LIST:
+        return b"\xdc" + count.to_bytes(2)
+    return b"\xdd" + count.to_bytes(4)
 
 
 class Extension:

@@ -221,9 +221,6 @@ def open_sealed(content: bytes, place: Place, tenant: str | None = None) -> byte
     return found
 
 
-# --- records of states
-
-
 @dataclass(frozen=True, slots=True)
 class OpenedRecord:
     """A record of a chain."""

@@ -313,9 +313,6 @@ def _of_states(
                 yield record.checkpoint_id, f"a pending write: {exc}"
 
 
-# --- whose a thread is
-
-
 def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = None) -> bool:
     """Return whether a thread has ``value`` at ``key`` in metadata or labels, or is the user's."""
     if user_id is not None and thread.user_id == user_id:
@@ -325,9 +322,6 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
     return any(
         is_found(it.metadata, it.labels, key, value) for line in thread.lines for it in line.records
     )
-
-
-# --- pending writes have no digest
 
 
 def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
@@ -394,8 +388,6 @@ async def write_thread(backend: _Archive, thread: ArchivedThread) -> bool:
         "Delete one of the two, or fork it under another id first"
     )
 
-
-# --- JSON of exports and of files
 
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _LOG: Final = ("namespace", "revision", "last_sequence")

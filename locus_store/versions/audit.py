@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from locus_store.errors import IntegrityError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
 
 MOST_SEALED: Final = 10_000
 """Entries of a seal."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
 from locus_store.types.messages import (
@@ -20,12 +21,7 @@ from locus_store.types.messages import (
     require_revision,
 )
 from locus_store.versions.archives import compute_idle_since
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
-
-    from locus_store.versions.threads import Thread, ThreadTransaction
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 def apply_change(transaction: ThreadTransaction, wanted: LogChange) -> LogChanged:

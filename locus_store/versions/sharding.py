@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 import orjson
 
 from locus_store.errors import IntegrityError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from locus_store.types import Active, ArchivedThread, Head
-    from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
+from locus_store.types import Active, ArchivedThread, Head
+from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 
 SHARDED: Final = "sharded:"
 """The beginning of the URL of a set of shards."""
@@ -206,8 +203,6 @@ class JoinsShards(ABC):
     async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
         """Replace the layout; ``False``: another one than ``old`` is stored, and stays."""
 
-    # --- a thread on its way
-
     @abstractmethod
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
         """Return whether a live thread, or its pending writes, are stored, and its move, if any."""
@@ -243,8 +238,6 @@ class JoinsShards(ABC):
         Raises:
             ConflictError: The other tenant has such a thread.
         """
-
-    # --- lists that are merged
 
     @abstractmethod
     async def get_last_active_at(self, thread_id: str) -> datetime:

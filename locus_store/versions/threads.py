@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from locus_store import versions
 from locus_store.types import (
@@ -22,6 +23,8 @@ from locus_store.types import (
     Save,
     Version,
 )
+from locus_store.types.logs import Outbox
+from locus_store.types.messages import LogEdit
 from locus_store.values.text import Match
 from locus_store.versions import Line, Record, turns
 from locus_store.versions.archives import (
@@ -32,13 +35,7 @@ from locus_store.versions.archives import (
 )
 from locus_store.versions.histories import History, Row, generate_line_id
 from locus_store.versions.renewing import compute_ttl_slack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from locus_store.types.logs import Outbox
-    from locus_store.types.messages import LogEdit
-    from locus_store.versions.turns import Ticket
+from locus_store.versions.turns import Ticket
 
 T = TypeVar("T")
 ThreadChange: TypeAlias = "Callable[[ThreadTransaction], T]"
@@ -275,8 +272,6 @@ class ThreadTransaction:
         """Return a version that holds ``payload``."""
         return Row(record, created_at, payload, line_changes, is_framed=True)
 
-    # --- threads and namespaces
-
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
         """See ``versions.Lines``, also for the following methods."""
         del thread_id, beside
@@ -370,8 +365,6 @@ class ThreadTransaction:
             versions.require_head(self, line, head, self.thread_id)
         return self.drop_thread()
 
-    # --- versions
-
     def record(self, line: Line, sequence: int) -> Record | None:
         return self._history(line).record(line, sequence)
 
@@ -432,8 +425,6 @@ class ThreadTransaction:
             made = ArchivedWrite(checkpoint_id=checkpoint_id, write=write, created_at=self.now)
             history.put_write(made)
             self.added.append((history, made))
-
-    # --- the rest
 
     def restore(self, archived: ArchivedThread, *, is_copy: bool = False) -> None:
         """Restore an archived thread; a copy that has versions counts as active now."""

@@ -141,7 +141,7 @@ class Forms:
     def _any(self, field: str) -> CoreSchema:
         if not self._is_strict:
             return core_schema.any_schema()
-        return _checked(partial(_checked_json, field), {})
+        return _checked(lambda it: canonicalize(it, field), {})
 
     def _container(self, origin: Any, kinds: tuple[Any, ...], field: str) -> CoreSchema:
         if origin in {dict, Mapping}:
@@ -201,10 +201,6 @@ def list_parameters(call: Callable[..., Any]) -> dict[str, bool]:
     return {name: it.default is it.empty for name, it in found.items() if name != "self"}
 
 
-def _checked_json(field: str, value: object) -> Any:
-    return canonicalize(value, field)
-
-
 def _checked_object(field: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"{field} must be an object")
@@ -214,9 +210,6 @@ def _checked_object(field: str, value: object) -> dict[str, Any]:
 def _checked_namespace(namespace: Namespace) -> Namespace:
     check_namespace(namespace)
     return namespace
-
-
-# --- scalars
 
 
 def _checked(check: Callable[[Any], Any], json: dict[str, Any]) -> CoreSchema:

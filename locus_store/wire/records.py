@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from locus_store.errors import LocusStoreError
 from locus_store.types import Save
-from locus_store.types.items import Change as ChangeOfItem
-from locus_store.types.items import Namespace, Remove
+from locus_store.types.items import Change as ChangeOfItem, Namespace, Remove
 from locus_store.values.frames import Change
 from locus_store.versions import is_small
 

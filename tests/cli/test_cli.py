@@ -18,8 +18,7 @@ import pytest
 from lazily import TESTS_RUN
 from tiers import first_of
 
-from locus_store import NewMessage, __version__, blocking, open_checkpointer
-from locus_store import __main__ as program
+from locus_store import NewMessage, __main__ as program, __version__, blocking, open_checkpointer
 from locus_store.errors import make_install_command
 from locus_store.sql.schema import status
 

@@ -17,8 +17,7 @@ from servers import wait_until
 from test_cli import Terminal
 from test_cli_threads import parsed, save
 
-from locus_store import InvalidArgumentError, NewMessage, blocking
-from locus_store import open as opening
+from locus_store import InvalidArgumentError, NewMessage, blocking, open as opening
 from locus_store.backends import InMemoryStore
 from locus_store.types import PendingWrite
 

@@ -17,8 +17,7 @@ import pytest
 from served import Served
 from tiers import LONG
 
-from locus_store import BackendError, open_checkpointer
-from locus_store import turns as turns_module
+from locus_store import BackendError, open_checkpointer, turns as turns_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,11 +20,9 @@ from locus_store.values.frames import encode_value
 from locus_store.versions import JSON_WRITE
 
 if TESTS_RUN:
-    from locus_store.inspector import app, work
-    from locus_store.inspector import work as states_of_pages
+    from locus_store.inspector import app, work, work as states_of_pages
     from locus_store.inspector.bounds import render_line
-    from locus_store.inspector.pages import store as store_pages
-    from locus_store.inspector.pages import versions
+    from locus_store.inspector.pages import store as store_pages, versions
     from locus_store.inspector.work import Jobs, States
     from locus_store.service.exchange import RefusalError
 

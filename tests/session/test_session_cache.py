@@ -15,8 +15,7 @@ from test_session import ALICE, BOB, T, said, texts
 from tiers import first_of
 
 from locus_store import ConflictError, InvalidArgumentError, MemoryBackend, NotOwnerError
-from locus_store.session import LocalCache, Message, SessionCheckpointer
-from locus_store.session import cache as guards
+from locus_store.session import LocalCache, Message, SessionCheckpointer, cache as guards
 from locus_store.session.cache import CachedState, StateCache
 from locus_store.types import Mark
 

@@ -14,8 +14,7 @@ from tiers import ALL, first_of, full
 
 from locus_store import open_checkpointer
 from locus_store.backends.memory import MemoryBackend
-from locus_store.timeline import blame as blaming
-from locus_store.timeline import lineage
+from locus_store.timeline import blame as blaming, lineage
 from locus_store.timeline.blame import blame
 
 if TYPE_CHECKING:

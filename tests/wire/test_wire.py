@@ -10,8 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from locus_store import ConflictError, InvalidArgumentError, LocusStoreError
 from locus_store.errors import BackendError, ConnectionFailedError

@@ -20,9 +20,8 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.errors import IntegrityError, SerializationError
-from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
 from locus_store.types.escaped_keys import dump_with_keys
-from locus_store.types.messages import LogName
+from locus_store.types.messages import ROLE, KeptMessages, LogName, LogSnapshot, NewMessage
 from locus_store.values.readable import Readable
 
 SCHEME: Final = "locus+"
@@ -185,15 +184,13 @@ def make_event_message(event: Event) -> tuple[NewMessage, Scopes]:
     actions = content.get("actions", {})
     scopes = Scopes.divide(actions.get("state_delta", {}))
     if "state_delta" in actions:
-        kept = {k: v for k, v in actions["state_delta"].items() if not _is_temporary(k)}
+        kept = {
+            k: v for k, v in actions["state_delta"].items() if not k.startswith(State.TEMP_PREFIX)
+        }
         actions["state_delta"] = kept
     return NewMessage(
         tag_numbers(content), event.author or ROLE, event.id, text=READABLE.get_text(content)
     ), scopes
-
-
-def _is_temporary(key: str) -> bool:
-    return key.startswith(State.TEMP_PREFIX)
 
 
 def select_events(contents: Sequence[Any], config: GetSessionConfig) -> list[Event]:

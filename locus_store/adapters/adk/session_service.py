@@ -39,12 +39,12 @@ from locus_store.errors import (
     NotFoundError,
     TurnError,
 )
-from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
+from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.runtime.gathering import NamedLocks
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
-from locus_store.types.messages import LogName
+from locus_store.types.messages import LogName, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 
 

@@ -106,8 +106,6 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
         super()._enter(tenant)
         self._use()
 
-    # --- the protocol
-
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Store a checkpoint; return its id.
 
@@ -186,8 +184,6 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
             for it in await self._of_id(checkpoint_id)
         ]
         return any(removed)
-
-    # --- versions
 
     async def _write(self, checkpoint: WorkflowCheckpoint, data: Mapping[str, Any]) -> str:
         """Store a version; return its thread."""

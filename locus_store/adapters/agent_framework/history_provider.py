@@ -13,11 +13,12 @@ from typing_extensions import Unpack
 from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, TurnError
-from locus_store.messages import BaseMessageLog, LoggedMessage, NewMessage
+from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text, check_user
+from locus_store.types.messages import LoggedMessage, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 

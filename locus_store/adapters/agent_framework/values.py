@@ -75,8 +75,6 @@ class CheckpointValues(Trees):
             "object": self._made,
         }
 
-    # --- to JSON
-
     def encode(self, value: Any, path: str) -> Any:
         """Return a value as JSON.
 
@@ -131,8 +129,6 @@ class CheckpointValues(Trees):
             f"with to_dict and from_dict can: give it to LocusCheckpointStorage as allowed=[...], "
             "or to the framework's register_checkpoint_type"
         )
-
-    # --- from JSON
 
     def decode(self, value: Any) -> Any:
         """Return the value of ``encode``.

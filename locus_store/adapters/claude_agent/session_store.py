@@ -29,10 +29,11 @@ from locus_store.adapters.logs import (
 from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, TurnError
-from locus_store.messages import ROLE, BaseMessageLog, LogInfo, LogSnapshot, NewMessage
+from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_user
+from locus_store.types.messages import ROLE, LogInfo, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 

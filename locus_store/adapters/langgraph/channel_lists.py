@@ -1,27 +1,28 @@
 """A cache of the lists in channels, which mostly grow from one checkpoint to the next.
 
 A message that was there before is neither taken apart nor constructed again. One C call prints the
-list with all its contents, so that a message changed in place counts as another one, and a list
-that grew begins with the bytes of the one before. Readers get copies.
+elements that were there with all their contents, so that a message changed in place counts as
+another one. Readers get copies.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, islice, pairwise
 from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
+import ormsgpack
 
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
+from locus_store.adapters.langgraph.packing import EXACT
 from locus_store.runtime.recent import Recent
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import Grown, PackedList
-from locus_store.values.frames.alignment import LIST_HEAD
+from locus_store.values.msgpack import make_list_head
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
@@ -32,12 +33,9 @@ _CONTAINER_BYTES: Final = 440
 in it, beside twice its print. Measured for messages of 20 to 2,000 characters, with and without
 tool calls (500 of each, traced); the sum is within 3 %."""
 
-_OBJECT, _LIST = b"{u", re.compile(rb"\[[^\0]\0\0\0", re.DOTALL)
-"""The beginnings of a print that an object or list has which is not empty, and hardly any text. One
-pattern for both takes four times as long."""
 
-_SAMPLE: Final = 8
-"""Elements of a list whose containers are counted."""
+_SAMPLE: Final = 8_192
+"""Bytes of the JSON of elements in which objects and lists are counted."""
 
 
 @dataclass(slots=True)
@@ -105,36 +103,32 @@ class ChannelLists:
             convert: Gives elements in their stored form, which depends on nothing but what is
                 in them.
         """
-        printed = None if _PLAIN.issuperset(map(type, items)) else _printed_of(items)
-        if printed is None:
-            self._known.drop((self._owner, place))
-            return None
+        held = None if _PLAIN.issuperset(map(type, items)) else _hold(items)
         old = self._known.get((self._owner, place)) or _NOTHING
-        count = len(old.stored)
-        if count == len(items) and printed == old.print:
+        found = None if held is None else _print(old, held)
+        if found == (len(items), []):
             return old.stored
-        is_grown = old.print and count < len(items) and printed.startswith(old.print)
-        made = self._grown(old if is_grown else _NOTHING, old, items, printed, convert)
-        if made is None:
+        made = found and self._make_known(old, items, *found, convert)
+        if not made:
             self._known.drop((self._owner, place))
             return None
         self._known.put((self._owner, place), made, made.weight)
         return made.stored
 
     @staticmethod
-    def _grown(
-        base: Known,
+    def _make_known(
         old: Known,
         items: list[Any],
-        printed: bytes,
+        count: int,
+        prints: list[bytes],
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
-        """Return the entry of a list that begins with ``base`` and may have more of ``old``."""
-        count = len(base.stored)
-        prints = [_printed_of([it]) or b"" for it in items[count:]]
+        """Return the entry of a list that begins with ``count`` elements, or none, of ``old``."""
+        base = old if count else _NOTHING
         there = {} if base is old else old.index_places()
         new = [at for at, it in enumerate(prints, count) if it not in there]
-        if not are_plain([items[it] for it in new]):
+        shown = _show_plain([items[it] for it in new])
+        if shown is None:
             return None
         try:
             converted = convert([items[it] for it in new])
@@ -144,7 +138,7 @@ class ChannelLists:
         if converted is None:
             return None
         made = dict(zip(new, converted, strict=True))
-        sizes = _weights([prints[at - count] for at in new])
+        sizes = _weigh([prints[at - count] for at in new], shown)
         weight = dict(zip(new, sizes, strict=True))
         elements, makers, weights = list(base.stored), list(base.makers), list(base.weights)
         for at, it in enumerate(prints, count):
@@ -154,7 +148,7 @@ class ChannelLists:
             weights.append(weight[at] if before is None else old.weights[before])
         ends = None if base.ends is None else [*base.ends, *_ends(base.print, prints)]
         grown = Grown(elements, base.stored if count else None)
-        return Known(grown, printed, ends, makers, weights)
+        return Known(grown, b"".join((base.print or b"", *prints)), ends, makers, weights)
 
     def copy(
         self,
@@ -181,8 +175,9 @@ class ChannelLists:
         known, count = _continued(known, listed, elements)
         found = _copied(known, reader) if known.print else reader.make_objects(known.stored)
         new = found[count:]
-        known.weights += [_weight(new, known.stored[count:])] * len(new)
-        printed = _printed_of(new) if are_plain(new) else None
+        shown = _show_plain(new)
+        known.weights += _weigh(known.stored[count:], shown or b"")
+        printed = None if shown is None else _print_list(new)
         known.print = None if printed is None or known.print is None else known.print + printed
         self._known.put((self._owner, place), known, known.weight)
         return found
@@ -221,24 +216,16 @@ def _copied(known: Known, reader: ElementReader) -> list[Any]:
 _NOTHING: Final = Known(Grown(()), b"", [], [], [])
 
 
-def _weight(objects: list[Any], elements: list[Any]) -> int:
-    """Return the mean weight of elements with their objects, estimated from some of them."""
-    step = 1 + len(objects) // _SAMPLE
-    some = zip(objects[::step], elements[::step], strict=True)
-    found = _weights([_printed_of([it]) or encode_canonical(element) for it, element in some])
-    return sum(found) // (len(found) or 1)
-
-
-def _weights(encodings: list[bytes]) -> list[int]:
-    """Return the weights of elements, estimated from some of them.
+def _weigh(elements: Sequence[Any], shown: bytes) -> list[int]:
+    """Return the weights of elements whose values are shown as JSON.
 
     Elements of one list are alike: apart from their strings they take about the same memory.
     """
-    some = encodings[:: 1 + len(encodings) // _SAMPLE]
-    found = sum(it.count(_OBJECT) + len(_LIST.findall(it)) for it in some)
-    containers = found / (len(some) or 1)
+    some = shown[:_SAMPLE]
+    found = sum(map(some.count, (b"{", b"["))) - sum(map(some.count, (b"{}", b"[]")))
+    containers = found * len(shown) / (len(some) or 1) / (len(elements) or 1)
     each = _ELEMENT_BYTES + int(_CONTAINER_BYTES * containers)
-    return [each + 2 * len(it) for it in encodings]
+    return [each + 2 * len(it if type(it) is bytes else encode_canonical(it)) for it in elements]
 
 
 def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:
@@ -252,24 +239,53 @@ _PLAIN: Final = SCALARS - {bytes}
 _AS_THEY_ARE: Final = _PLAIN | {dict, list}
 
 
-def _printed_of(items: list[Any]) -> bytes | None:
-    """Return bytes that identify elements to the bit; ``None`` if an element has none."""
+def _print(old: Known, held: list[Any]) -> tuple[int, list[bytes]] | None:
+    """Return how many elements are those that the older list begins with, and prints of the others.
+
+    That is all elements of the older list, or none. ``None``: an element has no print.
+    """
+    for encode, make_head in _PRINTERS:
+        try:
+            count = len(old.stored)
+            before = held[:count]
+            if old.print is None or encode(before) != make_head(len(before)) + old.print:
+                count = 0
+            return count, list(map(encode, held[count:]))
+        except (ValueError, TypeError, RecursionError):
+            continue
+    return None
+
+
+def _print_list(items: list[Any]) -> bytes | None:
+    """Return the prints of elements, joined; ``None`` if one has none."""
+    held = _hold(items)
+    found = None if held is None else _print(_NOTHING, held)
+    return None if found is None else b"".join(found[1])
+
+
+_PRINTERS: Final[tuple[tuple[Callable[[object], bytes], Callable[[int], bytes]], ...]] = (
+    (partial(ormsgpack.packb, option=EXACT), make_list_head),
+    (encode_canonical, lambda count: b"[" + count.to_bytes(4, "little")),
+)
+"""What prints a value, and the head of a list: MessagePack is faster, the encoding holds tuples."""
+
+
+def _hold(items: list[Any]) -> list[Any] | None:
+    """Return what the elements of a list hold; ``None`` if one is no message and no JSON."""
     try:
-        return encode_canonical([it if type(it) in _AS_THEY_ARE else _held(it) for it in items])[
-            LIST_HEAD:
-        ]
-    except (ValueError, TypeError, RecursionError):
+        return [it if type(it) in _AS_THEY_ARE else _hold_message(it) for it in items]
+    except TypeError:
         return None
 
 
-def _held(item: Any) -> tuple[str, dict[str, Any], Any]:
+def _hold_message(item: Any) -> list[Any]:
     """Return what a message holds.
 
     Raises:
         TypeError: It is none.
     """
     kind: Any = type(item)  # Hashable, which type checkers do not see
-    return _name(kind), item.__dict__, item.__pydantic_extra__
+    return [_name(kind), item.__dict__, item.__pydantic_extra__]
 
 
 @cache
@@ -279,14 +295,13 @@ def _name(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def are_plain(values: list[Any]) -> bool:
-    """Return whether no values of other types have the same prints, of values that have one.
+def _show_plain(values: list[Any]) -> bytes | None:
+    """Return values as JSON; ``None`` if values of other types may have the same prints.
 
     A print shows an array as its bytes, which orjson refuses.
     """
     held = [(it.__dict__, it.__pydantic_extra__) if is_message(type(it)) else it for it in values]
     try:
-        orjson.dumps(held, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(held, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return False
-    return True
+        return None

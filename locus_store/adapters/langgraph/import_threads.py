@@ -36,8 +36,7 @@ from locus_store.types import ArchivedThread, ArchivedWrite, PendingWrite
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.surrogates import restore
-from locus_store.versions import CHANNELS
-from locus_store.versions import make_write_sort_key as order_of_writes
+from locus_store.versions import CHANNELS, make_write_sort_key as order_of_writes
 
 _TASKS = "__pregel_tasks"
 _TASKS_FORMAT = 4

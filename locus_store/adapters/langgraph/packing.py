@@ -111,8 +111,6 @@ class _Packer(Trees):
             return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.convert_items(value))
         return self._rules.convert_langgraph(value)
 
-    # --- objects
-
     def convert_other(self, obj: Any, cls: type) -> Any:
         name = name_of(cls)
         if name in SAFE_MSGPACK_TYPES and isinstance(obj, BaseModel):
@@ -163,7 +161,7 @@ def _plain(value: Any) -> bytes | None:
         return None
     try:
         orjson.dumps(value, option=_NO_BYTES)
-        made: bytes = ormsgpack.packb(value, option=_EXACT)
+        made: bytes = ormsgpack.packb(value, option=EXACT)
     except TypeError:
         return None
     return made
@@ -176,7 +174,7 @@ _NO_BYTES: Final = (
 )
 """With these, orjson refuses buffers, which ormsgpack makes bytes of."""
 
-_EXACT: Final = (
+EXACT: Final = (
     ormsgpack.OPT_PASSTHROUGH_SUBCLASS
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_PASSTHROUGH_DATETIME

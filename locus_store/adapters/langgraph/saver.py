@@ -107,6 +107,9 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         share_messages: A LangChain message that several checkpoints of one ``list`` or
             ``get_state_history`` have is one object in all of them. ``False``: each checkpoint has
             copies.
+        trust_new_versions: A ``put`` looks only at channels that ``new_versions`` names, as
+            LangGraph's saver for PostgreSQL does. A value that a node changes in place, without
+            returning it, is not saved then.
 
     Raises:
         InvalidArgumentError: ``serde`` and ``allowed`` are both given, or ``cache_bytes`` is
@@ -124,6 +127,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         allowed: Iterable[tuple[str, ...] | type] | None = None,
         cache_bytes: int = CACHE_BYTES,
         share_messages: bool = True,
+        trust_new_versions: bool = False,
     ) -> None:
         check_limit(cache_bytes, "cache_bytes")
         used = make_exact(serde, allowed)
@@ -136,6 +140,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         self._caches: Recent[Any, Any] = Recent(cache_bytes - of_backend)
         self._made = ChannelValues(self.serde, self._caches)
         self.share_messages = share_messages
+        self.trust_new_versions = trust_new_versions
         self._given = GivenIds()
         self._portals = Portals.of(self, self.saver)
         self._owns_portals = True
@@ -149,6 +154,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         allowed: Iterable[tuple[str, ...] | type] | None = None,
         cache_bytes: int = CACHE_BYTES,
         share_messages: bool = True,
+        trust_new_versions: bool = False,
         ttl: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Self:
@@ -158,8 +164,14 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         langgraph-checkpoint-redis: ``{"default_ttl": minutes, "refresh_on_read": True}``.
         """
         saver = open_saver(url, **make_ttl_options(ttl, options), **options)
-        memory: dict[str, Any] = {"cache_bytes": cache_bytes, "share_messages": share_messages}
-        return cls(saver, serde=serde, allowed=allowed, **memory)
+        return cls(
+            saver,
+            serde=serde,
+            allowed=allowed,
+            cache_bytes=cache_bytes,
+            share_messages=share_messages,
+            trust_new_versions=trust_new_versions,
+        )
 
     def _enter(self, tenant: str) -> None:
         self.saver = self.saver.for_tenant(tenant)
@@ -179,17 +191,12 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             self._made = ChannelValues(self.serde, self._caches)
         return self._made
 
-    # --- life
-
     async def asetup(self) -> None:
-        """Open the storage now instead of in the first call, so that errors show here."""
         await needs(self.saver.backend, FullBackend).scan(1)
 
     async def aclose(self) -> None:
         """Close what was opened; idempotent, and the saver may be used again afterwards."""
         await self.saver.close()
-
-    # --- one checkpoint
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that ``config`` names, or the newest; ``None`` where there is none.
@@ -255,25 +262,27 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 written.
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
-        del new_versions  # unchanged values cost nothing anyway
         thread_id, checkpoint_ns, _ = parse_config(config)
         line = thread_id, make_line_name(checkpoint_ns)
+        parent, versions = get_checkpoint_id(config), checkpoint["channel_versions"]
+        unchanged: Mapping[str, Any] = {}
+        if self.trust_new_versions:
+            unchanged = self._values.find_unchanged(line, parent, versions, new_versions)
         fields: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
         counters = fields.get(_COUNTERS) or {}
         values = checkpoint["channel_values"]
-        rebuilt = [it for it in counters if it in checkpoint["channel_versions"].keys() - values]
+        rebuilt = [it for it in counters if it in versions.keys() - values]
         save: dict[str, Any] = {
             "thread_id": thread_id,
             "checkpoint_id": str(checkpoint["id"]),
             "checkpoint_ns": checkpoint_ns,
-            "checkpoint_data": self._values.make_state(checkpoint, line),
+            "checkpoint_data": self._values.make_state(checkpoint, line, unchanged),
             "metadata": self._values.convert_metadata(fields),
             "packed": True,
             "rebuilt": rebuilt,
             "keep_last": self._kept(counters[it] for it in rebuilt),
             "ttl_seconds": get_ttl(config),
         }
-        parent = get_checkpoint_id(config)
         with self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"]):
             try:
                 name = await self.saver.put(
@@ -283,6 +292,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
                     raise
                 name = await self.saver.put(**save, **fork_of(parent))
+        if self.trust_new_versions:
+            self._values.note_put(line, name, versions, save["checkpoint_data"])
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 
@@ -352,8 +363,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             await self.saver.put_writes(**save, seen=seen)
 
     put_writes = make_sync_wrapper(aput_writes)
-
-    # --- many
 
     async def alist(
         self,
@@ -504,8 +513,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
 
         return read
 
-    # --- threads
-
     async def adelete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints and pending writes."""
         await self.saver.delete_thread(format_thread_id(thread_id))
@@ -548,8 +555,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
 
     prune = make_sync_wrapper(aprune)
 
-    # --- delta channels
-
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
@@ -562,8 +567,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         return await found.read(parse_config(config), channels)
 
     get_delta_channel_history = make_sync_wrapper(aget_delta_channel_history)
-
-    # --- versions of channels
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
         """Return the version of a channel that follows ``current``.

@@ -133,8 +133,6 @@ class ExactSerializer(JsonPlusSerializer):
                 "values of the type json may hold no other object"
             ) from exc
 
-    # --- writing, as ``packing.Rules``
-
     def note(self, cls: type) -> None:
         """Remember a class of which an object is stored."""
         self._classes.note(cls)
@@ -174,8 +172,6 @@ class ExactSerializer(JsonPlusSerializer):
             raise _unstorable(cls) from exc
         if type(found) is not cls:
             raise _unstorable(cls)
-
-    # --- reading
 
     def _unpacked(self, data: bytes) -> Any:
         return ormsgpack.unpackb(data, ext_hook=self._object, option=ormsgpack.OPT_NON_STR_KEYS)
@@ -219,8 +215,6 @@ class ExactSerializer(JsonPlusSerializer):
             f"{module}.{path} is not a pydantic model, dataclass or enum as stored; allow it with"
             " LangGraphSaver(..., allowed=[…]) if its constructor may be called on reading"
         )
-
-    # --- classes
 
     def _is_listed(self, name: Name) -> bool:
         listed = self._allowed_msgpack_modules
@@ -319,9 +313,6 @@ _CALLS: Final[dict[int, Callable[[Any, Any], Any]]] = {
     EXT_PYDANTIC_V2: _model,
 }
 """Calls of a constructor, by the extension; for classes that are safe or listed."""
-
-
-# --- errors
 
 
 def _unmasked(call: Callable[[], T]) -> T:

@@ -156,10 +156,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.store!r})"
 
-    # --- life
-
     async def asetup(self) -> None:
-        """Open the storage now instead of in the first call, so that errors show here."""
         await self.store.setup()
 
     async def aclose(self) -> None:
@@ -168,12 +165,9 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         await self.store.close()
 
     def close(self) -> None:
-        """See ``aclose``; ends the thread of the sync methods too."""
         if self._sweeper is not None and not self._owns_portals:
             self._block("aclose")
         super().close()
-
-    # --- operations
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute LangGraph's operations; return one result for each.
@@ -274,8 +268,6 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
             prefix, suffix, op.max_depth, limit=op.limit, offset=op.offset
         )
 
-    # --- searches
-
     async def _found(self, wanted: Wanted, vector: bytes | None) -> list[StoreItem]:
         if not wanted.limit:
             return []
@@ -298,8 +290,6 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
             return {}
         made = await asyncio.gather(*map(self.embeddings.aembed_query, queries))
         return {text: self._packed(it) for text, it in zip(queries, made, strict=True)}
-
-    # --- writes
 
     async def _changes(self, ops: Sequence[PutOp]) -> list[Change]:
         """Return the items to write, checked and embedded; of two with the same name the later."""
@@ -351,8 +341,6 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
     def _packed(self, embedding: object) -> bytes:
         assert self.store.dimension is not None  # noqa: S101  (checked before)
         return pack(embedding, self.store.dimension, self.store.metric)
-
-    # --- time to live
 
     async def asweep_ttl(self) -> int:
         """Delete expired items, which no call returns any more; return how many."""

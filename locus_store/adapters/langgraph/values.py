@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
-from locus_store.adapters.langgraph.channel_lists import ChannelLists, Known, Place
+from locus_store.adapters.langgraph.channel_lists import ChannelLists, Place
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
@@ -37,6 +37,12 @@ _LIST_DEPTH: Final = 3
 """Keys and indices on the way to an element of a channel's list."""
 
 
+_CHANNEL_BYTES: Final = 200
+"""About the memory of a channel, without what its list or text takes elsewhere."""
+
+_NONE: Final[Mapping[str, Any]] = {}
+
+
 class ChannelValues:
     """Conversion of channel values to their stored form and back by a serializer, with a cache.
 
@@ -47,10 +53,9 @@ class ChannelValues:
         known: The lists that are known; shared by the clones of a saver.
     """
 
-    def __init__(
-        self, serde: SerializerProtocol, known: Recent[tuple[object, Place], Known]
-    ) -> None:
+    def __init__(self, serde: SerializerProtocol, known: Recent[Any, Any]) -> None:
         self.serde = serde
+        self._known: Recent[Any, Any] = known
         self._lists = ChannelLists(known)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """True if the result depends on the value alone, and plain values stay plain."""
@@ -165,19 +170,59 @@ class ChannelValues:
         """Return the metadata of ``convert_metadata``."""
         return restore({name: self.read(it) for name, it in metadata.items()})
 
-    def make_state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
-        """Return a checkpoint as a state, without its id and channels that have no version."""
+    def make_state(
+        self,
+        checkpoint: Mapping[str, Any],
+        line: tuple[str, str],
+        unchanged: Mapping[str, Any] = _NONE,
+    ) -> dict[str, Any]:
+        """Return a checkpoint as a state, without its id and channels that have no version.
+
+        ``unchanged`` has channels in their stored form, which are not looked at.
+        """
         state = {
             name: it if name in _OF_VERSIONS and _are_versions(name, it) else self._plain(it, name)
             for name, it in checkpoint.items()
             if name not in {"id", CHANNELS}
         }
         state[CHANNELS] = {
-            name: self.store(it, f"channel {name!r}", (*line, name))
+            name: unchanged[name]
+            if name in unchanged
+            else self.store(it, f"channel {name!r}", (*line, name))
             for name, it in checkpoint[CHANNELS].items()
             if name in checkpoint[_VERSIONS]
         }
         return state
+
+    def find_unchanged(
+        self,
+        line: tuple[str, str],
+        parent_id: str | None,
+        versions: Mapping[str, Any],
+        new_versions: Collection[str],
+    ) -> dict[str, Any]:
+        """Return the stored form of channels that have the value of the parent checkpoint.
+
+        None, unless the parent was put last. A copy of a checkpoint names no new versions, and has
+        the parent of the one that it copies.
+        """
+        found = self._known.get((self, line))
+        if found is None or found[0] != parent_id:
+            return {}
+        _, before, stored = found
+        return {
+            name: it
+            for name, it in stored.items()
+            if name not in new_versions and before[name] == versions.get(name)
+        }
+
+    def note_put(
+        self, line: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any], state: Any
+    ) -> None:
+        """Note the channels of a checkpoint that was put, for ``find_unchanged``."""
+        stored = state[CHANNELS]
+        size = sum(len(it) if type(it) is bytes else _CHANNEL_BYTES for it in stored.values())
+        self._known.put((self, line), (checkpoint_id, dict(versions), stored), size)
 
     def make_checkpoint(
         self, version: Version, parts: Mapping[str, Any], state: Mapping[str, Any] | None

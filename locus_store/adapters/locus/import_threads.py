@@ -125,9 +125,6 @@ async def _version(reader: LocusSource, entry: Entry, parent: str | None) -> New
     )
 
 
-# --- both sides, compared
-
-
 def _compare(
     entries: Sequence[Entry],
     states: Mapping[str, tuple[str, Mapping[str, object]]],

@@ -251,9 +251,6 @@ def find_repeated(entries: Iterable[Entry]) -> Iterator[str]:
     yield from (it for it, count in counts.items() if count > 1)
 
 
-# --- JSON as the SDK reads it
-
-
 def parse_json(text: str | bytes, where: str) -> Any:
     """Return the value of a JSON text.
 

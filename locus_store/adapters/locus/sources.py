@@ -108,9 +108,6 @@ async def _open_files(source: str) -> AsyncIterator[LocusSource]:
     yield _Files(path)
 
 
-# --- SQLite
-
-
 @asynccontextmanager
 async def _open_sqlite(source: str, table_name: str | None) -> AsyncIterator[LocusSource]:
     parts = urlsplit(source)
@@ -207,9 +204,6 @@ def _the_one(columns: Mapping[str, set[str]], where: str) -> str:
         f"{where}: {found} of the Locus SDK's tables ({', '.join(sorted(_NEEDED))}); name its table"
         " by table_name="
     )
-
-
-# --- PostgreSQL
 
 
 @asynccontextmanager
@@ -334,9 +328,6 @@ class _PostgreSQL:
         parsed = parse_json(metadata, entry.where) if metadata else None
         made = make_content if self._by_tenant else unwrap
         return made(parse_json(data, entry.where), parsed, entry.where)
-
-
-# --- Redis, OCI
 
 
 def _open_redis(source: str) -> AbstractAsyncContextManager[LocusSource]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
 from locus_store.open import open_checkpointer
-
-if TYPE_CHECKING:
-    from locus_store.store import BaseStore
-    from locus_store.types.items import Namespace, SemanticSearchResult, StoreItem
+from locus_store.store import BaseStore
+from locus_store.types.items import Namespace, SemanticSearchResult, StoreItem
 
 
 def register(name: str = "locus-store") -> None:

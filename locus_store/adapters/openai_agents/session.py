@@ -21,11 +21,12 @@ from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, SerializationError, TurnError
-from locus_store.messages import ROLE, BaseMessageLog, LogSnapshot, NewMessage
+from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text, check_user
+from locus_store.types.messages import ROLE, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
@@ -132,8 +133,6 @@ class LocusSession(LogAdapter, Session):
     async def clear_session(self) -> None:
         """Delete the items; states and other logs of the thread stay."""
         await settle(self.log.delete(self.session_id, namespace=""))
-
-    # --- compaction
 
     async def _get_compaction_snapshot(
         self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None

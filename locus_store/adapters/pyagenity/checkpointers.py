@@ -125,7 +125,6 @@ class SessionCheckpointer(session.SessionCheckpointer, _LibraryCheckpointer[Stat
     models: ClassVar[Models] = LIBRARY.models
 
     async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
-        """See ``locus_store.session.SessionCheckpointer``, as for the following methods."""
         try:
             return await super().aput_state(config, state)
         except TurnError:

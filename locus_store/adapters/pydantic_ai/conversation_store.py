@@ -26,10 +26,11 @@ from locus_store.errors import (
     SerializationError,
     TurnError,
 )
-from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot, NewMessage
+from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
 from locus_store.types.arguments import check_text
+from locus_store.types.messages import LoggedMessage, LogSnapshot, NewMessage
 from locus_store.values.encoding import encode
 from locus_store.values.readable import Readable
 from locus_store.values.surrogates import escape_within, restore_within
@@ -81,8 +82,6 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         """The conversations that had entries when these were last seen."""
 
         self._known: Recent[str, _Stored] = Recent(MAX_PLACES)
-
-    # --- records
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         found = await self.log.read(conversation_id, newest=1)
@@ -181,8 +180,6 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             self._places.put(tip, record.conversation_id)
         stored = _Stored(record.revision, revision, frozenset(tips))
         self._known.put(record.conversation_id, stored)
-
-    # --- entries
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """Return an entry.

@@ -13,10 +13,10 @@ from locus_store.adapters.logs import tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.blocking import BlockingMessageLog, open_message_log
 from locus_store.errors import ConflictError, NotFoundError, TurnError
-from locus_store.messages import NewMessage
 from locus_store.open import Storage
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import MAX_COUNT, check_user
+from locus_store.types.messages import NewMessage
 from locus_store.types.tenants import ForTenants
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
@@ -104,8 +104,6 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         """Return the turn of a session, to be held around a call of its agent; see ``HasTurns``."""
         return self.log.turn(session_id, **options)
 
-    # --- sessions
-
     def create_session(self, session: Session, **kwargs: Any) -> Session:
         """Create a session.
 
@@ -133,8 +131,6 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         if not self.log.delete(session_id):
             raise SessionNotFoundError(f"there is no session {session_id!r}")
 
-    # --- agents
-
     def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:
         self._write(session_id, AGENT + session_agent.agent_id, session_agent.to_dict())
 
@@ -153,8 +149,6 @@ class LocusSessionRepository(ForTenants, SessionRepository):
             raise _no_agent(session_id, session_agent.agent_id)
         session_agent.created_at = previous.created_at
         self.create_agent(session_id, session_agent)
-
-    # --- messages
 
     def create_message(
         self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
@@ -227,8 +221,6 @@ class LocusSessionRepository(ForTenants, SessionRepository):
             raise _no_agent(session_id, agent_id)
         return [SessionMessage.from_dict(untag_numbers(it.content)) for it in found]
 
-    # --- several agents
-
     def create_multi_agent(
         self, session_id: str, multi_agent: MultiAgentBase, **kwargs: Any
     ) -> None:
@@ -252,8 +244,6 @@ class LocusSessionRepository(ForTenants, SessionRepository):
                 f"session {session_id!r} has no multi-agent {multi_agent.id!r}"
             )
         self.create_multi_agent(session_id, multi_agent)
-
-    # --- logs
 
     def _put(self, session_id: str, agent_id: str, message: SessionMessage, **options: Any) -> None:
         shown = message.to_message()  # redacted, where the message was

@@ -83,7 +83,6 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         return f"{type(self).__name__}({self._documents!r})"
 
     async def open(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         await self._threads.look(self._documents.identity)
 
     async def close(self) -> None:
@@ -103,8 +102,6 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         failed += await self._threads.look(self._threads.sweep)
         for first in failed:
             raise type(first)(f"{first} ({_describe_sweep(failed, sweep)})") from first
-
-    # --- versions
 
     async def commit(self, save: Save) -> Written:
         return await self._threads.make(save.thread_id, lambda it: claim_and_save(it, save))
@@ -215,8 +212,6 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         )
         return removed or versions.make_no_thread_result(thread_id, head)
 
-    # --- lists
-
     async def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[Active]:
@@ -289,8 +284,6 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     def _hit(self, thread_id: str, thread: Thread, wanted: list[str]) -> Hit | None:
         history = thread.find_history("")
         return thread.search(history, wanted, self.max_state_bytes) if history else None
-
-    # --- whole threads
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
@@ -417,8 +410,6 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)
         return await self._threads.change(thread_id, _prune) or 0
-
-    # --- housekeeping
 
     async def damage(self) -> list[str]:
         """See ``StorageBackend``; reports stray documents and a damaged identity."""

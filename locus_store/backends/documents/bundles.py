@@ -104,9 +104,6 @@ class ObjectContent(NamedTuple):
         return fields
 
 
-# --- to bytes
-
-
 def make_content(
     facts: dict[str, Any], bundle: Bundle, note: dict[str, Any], before: bytes = b""
 ) -> ObjectContent:
@@ -159,9 +156,6 @@ def _write(namespace: str, it: ArchivedWrite) -> list[Any]:
 
 def _message(it: ArchivedMessage) -> list[Any]:
     return [*(getattr(it, name) for name in _MESSAGE), it.created_at, it.payload is not None]
-
-
-# --- from bytes
 
 
 def unpack(content: bytes) -> ObjectContent:

@@ -72,8 +72,6 @@ Entry: TypeAlias = tuple[bytes, ...]
 Added: TypeAlias = "tuple[History, Row | ArchivedWrite | None]"
 """See ``ThreadTransaction.added``."""
 
-# --- to bytes
-
 
 def encode_thread(thread: Thread) -> tuple[Body, End]:
     """Return the whole document of a thread."""
@@ -242,9 +240,6 @@ def _of_version(history: History, row: Row) -> Entry:
         "digest": it.digest.hex(),
     }
     return (*_encoded("version", values, history), b',"operations":', row.to_json())
-
-
-# --- from bytes
 
 
 def parse_thread(

@@ -135,8 +135,6 @@ class ItemJournal:
         """True if the journal was read or written before."""
         return self._tag is not None
 
-    # --- reading
-
     def refresh(self, access: Access) -> None:
         """Read what was added since the last time.
 
@@ -223,8 +221,6 @@ class ItemJournal:
             f"{self.documents.where(key)}, a part of the store's journal, is damaged. "
             f"{self.documents.remedy}"
         )
-
-    # --- writing
 
     def has(self, number: int, token: str) -> bool:
         """Return whether a line was written, whose number was to be this one.

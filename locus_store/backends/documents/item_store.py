@@ -67,10 +67,7 @@ class ItemStore(BaseStore):
         """Return the time of the storage."""
         return datetime.now(UTC)
 
-    # --- changes
-
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        """See ``BaseStore``, also for the following methods."""
         return await self._run(lambda: self._applied(changes), changes=True)
 
     def _applied(self, changes: Sequence[Change]) -> list[int]:
@@ -137,8 +134,6 @@ class ItemStore(BaseStore):
 
         return await self._run(sweep, changes=True)
 
-    # --- reads
-
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found = await self._run(lambda: [self._live(it) for it in names])
         return [None if it is None else _given(it.item) for it in found]
@@ -184,8 +179,6 @@ class ItemStore(BaseStore):
         there = await self._run(namespaces)
         found = {cut for it in there if (cut := match.cut(it)) is not None}
         return sorted(found)[offset : offset + limit]
-
-    # --- the items
 
     def _find(self, name: Name) -> KeptItem | None:
         """Return an item, expired or not."""

@@ -56,7 +56,6 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
     async def list_writes(
         self, thread_id: str, namespace: str, checkpoint_id: str | None = None
     ) -> list[ArchivedWrite]:
-        """See ``KeepsEffects``."""
         check_names(thread_id, namespace, checkpoint_id)
 
         def read() -> list[ArchivedWrite]:
@@ -71,7 +70,6 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
         return sorted(await self._threads.look(read), key=versions.make_archive_sort_key)
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
-        """See ``ListsVersions``, also for ``contents``."""
         check_limit(limit)
         return await self._threads.look(self._newest, wanted, limit)
 
@@ -255,7 +253,6 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
         return await self._threads.look(find)
 
     async def put_facts(self, put: PutThread) -> None:
-        """See ``DescribesThreads``, also for the following methods."""
         await self._threads.make(put.thread_id, lambda it: put_facts(it, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
@@ -290,7 +287,6 @@ class DocumentTurns(TakesTurns):
     _threads: DocumentThreads
 
     async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
-        """See ``TakesTurns``, also for the following methods."""
         if step.entry == "none":  # mostly without effect
             guard = await self._threads.look(self._read_guard, step.thread_id)
             if turns.take_step(guard.tickets, step, guard.now) == [*guard.tickets]:

@@ -9,8 +9,7 @@ from uuid import uuid4
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.errors import BackendError, LocusStoreError
-from locus_store.messages import BaseMessageLog
-from locus_store.runtime.stepping import needs_no_loop
+from locus_store.messages import BackendMessageLog
 from locus_store.types.logs import LogsWanted, Outbox, select_head
 from locus_store.types.messages import (
     LogChange,
@@ -26,31 +25,16 @@ from locus_store.versions import logs, turns
 from locus_store.versions.threads import Thread, ThreadTransaction
 
 
-class DocumentMessageLog(BaseMessageLog):
-    """Keeps message logs in the documents of a backend.
+class DocumentMessageLog(BackendMessageLog):
+    """Keeps message logs in the documents of a backend."""
 
-    Args:
-        backend: The backend whose threads have the logs.
-        owns: ``close`` closes the backend as well.
-        ttl_seconds: See ``BaseMessageLog``.
-    """
+    backend: DocumentBackend
 
     def __init__(
         self, backend: DocumentBackend, *, owns: bool, ttl_seconds: float | None = None
     ) -> None:
-        super().__init__(ttl_seconds=ttl_seconds, max_state_bytes=backend.max_state_bytes)
-        self.backend = backend
-        self.moves_between_threads = backend.moves_between_threads
-        self.needs_no_loop = needs_no_loop(backend)
-        self._owns = owns
+        super().__init__(backend, owns=owns, ttl_seconds=ttl_seconds)
         self._threads = backend._threads  # noqa: SLF001  (of this engine)
-
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "MessageLog", 1)
-
-    async def open(self) -> None:
-        """See ``BaseMessageLog``, also for the following methods."""
-        await self.backend.open()
 
     async def change(self, change: LogChange) -> LogChanged:
         return await self._threads.run_in_order(change.thread_id, lambda: self._changed(change))
@@ -151,7 +135,3 @@ class DocumentMessageLog(BaseMessageLog):
         if found is None:
             require_revision((thread_id, namespace or ""), expected_revision, 0)
         return found or False
-
-    async def close(self) -> None:
-        if self._owns:
-            await self.backend.close()

@@ -216,7 +216,6 @@ class ObjectDocuments(Documents):
 
     @property
     def pool(self) -> Executor | None:
-        """See ``Documents``, also for the following methods."""
         return self.objects.pool
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
@@ -268,8 +267,6 @@ class ObjectDocuments(Documents):
 
     def _misnamed(self, name: str) -> str:
         return f"{self.objects.where(name)} is not named as the head of a thread; remove it"
-
-    # --- names
 
     def name_of(self, key: str) -> str:
         """Return the name of a thread's head, or of the store's identity."""

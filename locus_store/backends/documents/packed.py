@@ -44,7 +44,6 @@ class PackedForm(DocumentForm):
     """Threads as packs."""
 
     def parse(self, content: bytes, thread_id: str) -> tuple[Thread, PackEnd]:
-        """See ``DocumentForm``, also for the following methods."""
         return self._read(None, PackEnd(), content, thread_id)
 
     def parse_continued(self, known: Parsed, content: bytes) -> tuple[Thread, PackEnd]:

@@ -171,15 +171,13 @@ class Documents(Access, Calls, ABC):
     def keys(self, after: str = "") -> Iterator[str]:
         """Return the keys above ``after`` in the order of code points, read page by page."""
 
-    # --- what a storage may do better
-
     async def run_call(self, call: Callable[[], T]) -> T:
         """Run a call that reads or writes documents; in a worker thread if it may block."""
         return await run_in_thread(call, pool=self.pool) if self.blocks else call()
 
-    async def run_in_order(self, lanes: WriteQueues, key: str, call: Callable[[], T]) -> T:
+    async def run_in_order(self, queues: WriteQueues, key: str, call: Callable[[], T]) -> T:
         """Run a write of a document after all earlier ones, even if the caller is cancelled."""
-        return await lanes.run(key, call, self.pool)
+        return await queues.run(key, call, self.pool)
 
     def pause(self, seconds: float) -> None:
         """Wait, so that other writers can finish."""

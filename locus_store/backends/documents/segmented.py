@@ -102,7 +102,6 @@ class SegmentedForm(DocumentForm):
         self.reader = SegmentReader(documents)
 
     def clear(self) -> None:
-        """See ``DocumentForm``, also for the following methods."""
         self.reader.clear()
 
     def limit(self, max_bytes: int) -> None:
@@ -115,8 +114,6 @@ class SegmentedForm(DocumentForm):
 
     def share(self, thread: Thread) -> Thread:
         return thread.copy()
-
-    # --- reading
 
     def parse(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
         where = self.documents.where(thread_id)
@@ -164,8 +161,6 @@ class SegmentedForm(DocumentForm):
         older = self.reader.read(thread.thread_id, [it.name for it in head.messages])
         thread.messages = [message for it in (*older, tail) for message in it.messages]
         return thread
-
-    # --- writing
 
     def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
         thread, before = transaction.thread, old.end if old else HeadFacts(0)
@@ -354,8 +349,6 @@ class SegmentedForm(DocumentForm):
 
     def holds(self, content: bytes, draft: Draft) -> bool:
         return draft.token in bundles.unpack(content).note["tokens"]
-
-    # --- garbage
 
     def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
         """Delete the segments that no head names, once they are a day old by the server's clock."""

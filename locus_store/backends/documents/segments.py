@@ -226,7 +226,6 @@ class SegmentedHistory(History):
         """The segments by name, if all were read; ``own`` has their versions then."""
 
     def copy(self) -> SegmentedHistory:
-        """See ``History``, also for the following methods."""
         copy = SegmentedHistory(self.line.copy(), self._own.copy(), self._source)
         copy.opened = self.opened
         return copy

@@ -79,7 +79,6 @@ class DocumentStore(ItemStore):
         return f"{type(self).__name__}({self._documents.where(HEAD)!r})"
 
     async def setup(self) -> None:
-        """See ``BaseStore``, also for the following methods."""
         await self._run(lambda: None)
 
     async def close(self) -> None:
@@ -89,8 +88,6 @@ class DocumentStore(ItemStore):
 
     def _now(self) -> datetime:
         return self._documents.now()
-
-    # --- calls
 
     async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
         job = _Job(work, changes=changes)
@@ -168,8 +165,6 @@ class DocumentStore(ItemStore):
                 self._roll_back()
         self._before = {}
 
-    # --- the items
-
     def _set(self, name: Name, kept: KeptItem | None) -> None:
         self._before.setdefault(name, self._find(name))
         super()._set(name, kept)
@@ -192,8 +187,6 @@ class DocumentStore(ItemStore):
         before, self._before = self._before, {}
         for name, kept in before.items():
             super()._set(name, kept)
-
-    # --- reading the journal; see ``item_journal.State``
 
     def reset(self) -> None:
         """Forget all items."""

@@ -81,8 +81,6 @@ class DocumentThreads:
         self.cache.limit(max_bytes)
         self.form.limit(max_bytes)
 
-    # --- calls
-
     async def look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read; in a worker thread if it may block the event loop."""
         read = partial(self._read_steadily, partial(work, *args, **kwargs))
@@ -99,8 +97,6 @@ class DocumentThreads:
         return await self.run_in_order(
             thread_id, lambda: self.write(thread_id, change, creates=False)
         )
-
-    # --- reading
 
     def _read_steadily(self, work: Callable[[], T]) -> T:
         """Return what a read returns; repeat it if a segment was removed meanwhile.
@@ -262,8 +258,6 @@ class DocumentThreads:
         """Cache a thread that was just read or written."""
         self.cache.put(parsed.thread.thread_id, parsed, parsed.end.size)
 
-    # --- writing
-
     def write(
         self,
         thread_id: str,
@@ -326,8 +320,6 @@ class DocumentThreads:
             f"{self.documents.where(thread_id)} is being changed by "
             f"{self.documents.rivals}; nothing was written"
         )
-
-    # --- in order
 
     async def run_in_order(self, thread_id: str, work: Callable[[], T]) -> T:
         """Run a write after all earlier writes of the thread, even if the caller is cancelled."""

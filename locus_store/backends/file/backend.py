@@ -90,7 +90,6 @@ class FileDocuments(Directory, Documents):
         return FileDocuments(self.get_path(folder), self._timeout)
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Documents``, also for the following methods."""
         with self.open_for_reading(encode_name(key)) as opened:
             return _found(opened, known) if opened else None
 
@@ -179,7 +178,6 @@ class FileBackend(DocumentBackend):
         return self._directory.open_subdirectory(ITEMS)
 
     async def open(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         await run_in_thread(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:
@@ -192,12 +190,8 @@ class FileBackend(DocumentBackend):
 class FileMessageLog(DocumentMessageLog):
     """Keeps message logs in the JSON files of their threads.
 
-    Args:
-        directory: See ``FileBackend``; ``.locus_checkpoints`` in the working directory where none
-            is given.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: The backend whose threads have the logs, instead of a directory and options.
-        options: Of ``FileBackend``, as the errors.
+    Arguments and errors are those of ``FileBackend`` and ``BaseMessageLog``, or ``backend`` alone:
+    the one whose threads have the logs.
     """
 
     def __init__(
@@ -219,12 +213,8 @@ class FileMessageLog(DocumentMessageLog):
 class FileCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer over a directory of JSON files, one per thread.
 
-    Args:
-        directory: See ``FileBackend``; ``.locus_checkpoints`` in the working directory where none
-            is given.
-        base_dir: The Locus SDK's name for ``directory``.
-        state_type: See ``StorageBackendAdapter``.
-        options: Of ``FileBackend``, as the errors, and of ``StorageBackendAdapter``.
+    Arguments and errors are those of ``FileBackend`` and ``StorageBackendAdapter``. ``base_dir`` is
+    the Locus SDK's name for ``directory``, by default ``.locus_checkpoints``.
     """
 
     def __init__(
@@ -307,14 +297,8 @@ def _space(root: str, sizes: list[int]) -> list[Fact]:
 class FileStore(DocumentStore):
     """Keeps items in the subdirectory ``store`` of a directory; see ``DocumentStore``.
 
-    Args:
-        directory: See ``FileBackend``; ``.locus_checkpoints`` where none is given.
-        dimension: See ``BaseStore``, as the next two options.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        backend: A backend whose directory is used instead of ``directory`` and the options, for
-            example ``checkpointer.backend``.
-        options: Of ``FileBackend``, as the errors.
+    Arguments and errors are those of ``FileBackend`` and ``BaseStore``. With ``backend``, its
+    directory is used instead.
     """
 
     def __init__(

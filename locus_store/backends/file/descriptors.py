@@ -189,9 +189,6 @@ class Opened:
             return file.read()
 
 
-# --- errors
-
-
 @contextmanager
 def translate_errors(path: str) -> Iterator[None]:
     """Translate the operating system's errors.

@@ -52,9 +52,6 @@ class Held:
     """``None``: there is none, and where one is to be made, the directory is locked."""
 
 
-# --- the directory
-
-
 class Directory:
     """The files of one directory.
 
@@ -160,8 +157,6 @@ class Directory:
                 ):
                     yield name
 
-    # --- which store it is
-
     def identity(self) -> str | None:
         """Return the store's identity; ``None`` before its first write.
 
@@ -220,8 +215,6 @@ class Directory:
         """Write the identity while the directory is locked."""
         self._replace(IDENTITY, None, 0, encode_identity(store))
         self._has_identity = True
-
-    # --- writing
 
     @contextmanager
     def lock(self, name: str, *, creates: bool = False) -> Iterator[Held]:
@@ -363,8 +356,6 @@ class Directory:
                 with self._there(folder) as place:
                     os.rmdir(place.name, dir_fd=place.directory)
                 folder = os.path.dirname(folder)
-
-    # --- what killed writers leave
 
     def _sweep_once(self) -> None:
         if not self._is_swept:

@@ -27,8 +27,6 @@ HEAD_BYTES: Final = 4096
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
-# --- names
-
 
 def encode_name(thread_id: str) -> str:
     """Return the file's name relative to the directory; no two thread ids share one.
@@ -63,9 +61,6 @@ def escape_path(path: str) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
-# --- which store it is
-
-
 def encode_identity(store: str) -> bytes:
     """Return the content of the identity file."""
     text = f'{{"locus_store_directory":1,"store":"{store}"'
@@ -78,8 +73,6 @@ def store_in(content: bytes) -> str | None:
     store = found[1].decode() if found else ""
     return store if content == encode_identity(store) else None
 
-
-# --- what is not ours
 
 _SDK_FILE = re.compile(rb'\s*\{\s*"checkpoint_id":.*"thread_id":', re.DOTALL)
 

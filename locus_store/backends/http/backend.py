@@ -124,7 +124,6 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads):  # type
         return replace(found.capabilities, tenants=False, messages=found.has_messages)
 
     async def open(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         await self.service.read_description()
 
     async def close(self) -> None:
@@ -202,14 +201,7 @@ def _headers(
 class HTTPCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer over a service, with the arguments of the Locus SDK's class.
 
-    Args:
-        base_url: See ``HTTPBackend``, as the next ones.
-        headers: Sent with each request.
-        auth: A pair (user, password) for HTTP Basic.
-        timeout: Seconds for each attempt of a request.
-        client: An ``aiohttp.ClientSession`` used instead.
-        state_type: See ``StorageBackendAdapter``.
-        options: Of ``HTTPBackend`` and of ``StorageBackendAdapter``.
+    Arguments and errors are those of ``HTTPBackend`` and ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -274,16 +266,9 @@ class _Part:
 class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
     """The items of a service of ``locus-store serve``.
 
-    Args:
-        base_url: See ``HTTPBackend``, as its other options.
-        dimension: That of the service, or ``None``; see ``BaseStore``.
-        metric: The metric of the service.
-        embed: Computes embeddings here, before they are sent.
-        backend: Use the connections of this backend; it closes them.
-        options: Those of ``HTTPBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid, or the service keeps other embeddings.
+    Arguments and errors are those of ``HTTPBackend`` and ``BaseStore``; ``dimension`` and
+    ``metric`` are the service's, and ``embed`` runs here. With ``backend``, its connections are
+    used.
     """
 
     def __init__(
@@ -305,7 +290,6 @@ class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
         )
 
     async def setup(self) -> None:
-        """See ``BaseStore``, also for the following methods."""
         found = await self.backend.service.read_description()
         if not found.has_store:
             raise UnsupportedError("this service has no store")
@@ -329,11 +313,8 @@ class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
 class HTTPMessageLog(_Part, _LogRequests, BaseMessageLog):  # type: ignore[misc]
     """The message logs of a service of ``locus-store serve``.
 
-    Args:
-        base_url: See ``HTTPBackend``, as its other options.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: Use the connections of this backend; it closes them.
-        options: Those of ``HTTPBackend``.
+    Arguments and errors are those of ``HTTPBackend`` and ``BaseMessageLog``. With ``backend``, its
+    connections are used.
     """
 
     def __init__(
@@ -348,6 +329,5 @@ class HTTPMessageLog(_Part, _LogRequests, BaseMessageLog):  # type: ignore[misc]
         super().__init__(ttl_seconds=ttl_seconds, max_state_bytes=self.backend.max_state_bytes)
 
     async def open(self) -> None:
-        """See ``BaseMessageLog``, also for the following methods."""
         if not (await self.backend.service.read_description()).has_messages:
             raise UnsupportedError("this service has no message logs")

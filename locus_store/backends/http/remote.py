@@ -168,7 +168,6 @@ class SdkServiceBackend(StorageBackend):
         self._own: Recent[str, tuple[str, str | None, str | None]] = Recent(REMEMBERED)
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, also for the following methods."""
         _require_root(save.namespace)
         limits = save.keep_last, save.ttl_seconds
         if save.parent_id is not None or limits != (None, None) or save.thread_must_exist:
@@ -271,8 +270,6 @@ class SdkServiceBackend(StorageBackend):
             return count
         answers = [await self._asked("DELETE", thread_id, it) for it in checkpoint_ids]
         return sum(it is not None for it in answers)
-
-    # --- requests
 
     async def _newest(self, thread_id: str) -> str | None:
         return next(iter(await self._names(thread_id, 1)), None)

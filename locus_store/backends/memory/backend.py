@@ -41,7 +41,6 @@ class MemoryDocuments(Documents):
         self._store = uuid4().hex
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Documents``, also for the following methods."""
         with self._lock:
             found = self._stored.get(key)
             if found is None:
@@ -91,7 +90,6 @@ class MemoryBackend(DocumentBackend):
 
     @property
     def storage_name(self) -> str:
-        """See ``StorageBackend``."""
         return f"memory {id(self._documents)}"
 
     def clear(self) -> None:
@@ -116,14 +114,8 @@ class MemoryBackend(DocumentBackend):
 class InMemoryMessageLog(DocumentMessageLog):
     """Keeps message logs in this process; usable from any number of threads and event loops.
 
-    Args:
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: The backend whose threads have the logs, for example ``checkpointer.backend``;
-            ``None``: a backend of its own.
-        options: Of ``MemoryBackend``, instead of ``backend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    Arguments and errors are those of ``MemoryBackend`` and ``BaseMessageLog``, or ``backend``
+    alone: the one whose threads have the logs, for example ``checkpointer.backend``.
     """
 
     def __init__(
@@ -143,9 +135,7 @@ class InMemoryMessageLog(DocumentMessageLog):
 class MemoryCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer in this process's memory, for tests and trials; lost when it ends.
 
-    Args:
-        state_type: See ``StorageBackendAdapter``.
-        options: Of ``MemoryBackend`` and of ``StorageBackendAdapter``.
+    Arguments and errors are those of ``MemoryBackend`` and ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -157,8 +147,6 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
         own, rest = split_options(CheckpointOptions, options)
         self._memory_backend = MemoryBackend(**rest)
         super().__init__(self._memory_backend, state_type=state_type, **own)
-
-    # --- as the Locus SDK's, which block
 
     def clear(self) -> None:
         """Remove all threads."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from typing_extensions import Unpack
 
 from locus_store.backend import StorageBackend
 from locus_store.backends.documents.item_store import ItemStore
+from locus_store.backends.memory.options import InMemoryStoreOptions
 from locus_store.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from locus_store.backends.memory.options import InMemoryStoreOptions
 
 T = TypeVar("T")
 

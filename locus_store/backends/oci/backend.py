@@ -83,7 +83,6 @@ class BucketBackend(DocumentBackend):
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
 
     async def facts(self) -> list[Fact]:
-        """See ``StorageBackend``, also for the following method."""
         of_bucket = await self._threads.look(collect_facts, self.bucket, self.documents.prefix)
         return [*await super().facts(), *of_bucket]
 
@@ -126,12 +125,8 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
 class OCIBucketMessageLog(DocumentMessageLog):
     """Keeps message logs in a bucket of OCI Object Storage.
 
-    Args:
-        bucket_name: See ``OCIBucketBackend``, as ``namespace`` and ``options``.
-        namespace: The Object Storage namespace of the tenancy.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: The backend whose threads have the logs, instead of a bucket and options.
-        options: Of ``OCIBucketBackend``, as the errors.
+    Arguments and errors are those of ``OCIBucketBackend`` and ``BaseMessageLog``, or ``backend``
+    alone: the one whose threads have the logs.
     """
 
     def __init__(
@@ -157,15 +152,8 @@ oci_bucket_checkpointer = make_factory(
 class OCIBucketStore(DocumentStore):
     """Keeps items in a bucket of OCI Object Storage; see ``DocumentStore``.
 
-    Args:
-        bucket_name: The bucket.
-        namespace: The Object Storage namespace of the tenancy.
-        dimension: See ``BaseStore``, as the next two options.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        backend: A backend whose bucket and prefix are used instead of the other options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``OCIBucketBackend``, as the errors.
+    Arguments and errors are those of ``OCIBucketBackend`` and ``BaseStore``. With ``backend``, its
+    bucket and prefix are used instead, and it is left open.
     """
 
     def __init__(

@@ -65,8 +65,6 @@ class BucketObjects(BlockingClient, Objects):
         self._is_open = True
         return super().pool
 
-    # --- calls
-
     @contextmanager
     def _client(self) -> Iterator[Any]:
         """Lease a client to one call."""
@@ -132,10 +130,7 @@ class BucketObjects(BlockingClient, Objects):
     def _named(self) -> dict[str, Any]:
         return {"namespace_name": self.place.namespace, "bucket_name": self.place.bucket}
 
-    # --- primitives
-
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Objects``, also for the following methods."""
         condition = {} if known is None else {"if_none_match": known}
 
         def get(client: Any) -> Found:

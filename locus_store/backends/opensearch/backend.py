@@ -69,10 +69,7 @@ class OpenSearchBackend(DocumentBackend):
         return f"OpenSearchBackend({str(self.index.place)!r})"
 
     async def facts(self) -> list[Fact]:
-        """See ``StorageBackend``, also for the following method."""
         return [*await super().facts(), *await self._threads.look(collect_facts, self.index)]
-
-    # --- searches, which the server answers first
 
     def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
         return map(self._threads.read_all, search.find_with_words(self.index, wanted, limit))
@@ -110,7 +107,6 @@ class OpenSearchBackend(DocumentBackend):
         return found[:limit]
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
-        """See ``QueriesMetadata``."""
         check_key(key)
 
         def find() -> list[tuple[str, str, str]]:
@@ -156,14 +152,8 @@ def _hit(version: Version, score: float, snippet: str) -> Hit:
 class OpenSearchCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer over an index of OpenSearch.
 
-    A save is one conditional put of the thread's head; see docs/opensearch.md.
-
-    Args:
-        hosts: See ``OpenSearchBackend``, as the next two.
-        index_name: The alias of the index.
-        use_ssl: Use HTTPS for hosts without a scheme.
-        state_type: See ``StorageBackendAdapter``.
-        options: Of ``OpenSearchBackend``, as the errors, and of ``StorageBackendAdapter``.
+    A save is one conditional put of the thread's head; see docs/opensearch.md. Arguments and errors
+    are those of ``OpenSearchBackend`` and ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -183,12 +173,8 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
 class OpenSearchMessageLog(DocumentMessageLog):
     """Keeps message logs in an index of OpenSearch.
 
-    Args:
-        hosts: See ``OpenSearchBackend``, as ``index_name`` and ``options``.
-        index_name: The alias of the index.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: The backend whose threads have the logs, instead of hosts and options.
-        options: Of ``OpenSearchBackend``, as the errors.
+    Arguments and errors are those of ``OpenSearchBackend`` and ``BaseMessageLog``, or ``backend``
+    alone: the one whose threads have the logs.
     """
 
     def __init__(

@@ -63,8 +63,6 @@ class ItemBatches:
     def __init__(self, index: ItemIndex) -> None:
         self._index = index
 
-    # --- reading
-
     def read(self, ids: Sequence[str], **params: Any) -> list[Mapping[str, Any] | None]:
         """Return documents as they were at one instant."""
         while True:
@@ -118,8 +116,6 @@ class ItemBatches:
             self.replace(self._held(decision["kept"]["ids"], batch), states)
             self.forget([batch])
         return bool(done)
-
-    # --- writing
 
     def write(self, replacements: Sequence[Replacement]) -> bool:
         """Write all or none; return whether it was done: a document may have changed."""

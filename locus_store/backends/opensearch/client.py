@@ -93,8 +93,6 @@ class IndexClient(BlockingClient):
         """The parameter of writes that lists and searches show."""
         return "wait_for" if self.access["refresh"] == "wait" else "false"
 
-    # --- calls
-
     def _perform(self) -> Callable[..., Any]:
         with self._lock:
             self._client = self._client or open_client(self.place, self.access)
@@ -245,7 +243,6 @@ class IndexObjects(IndexClient, Objects):
         super().__init__(place, access, index.make_thread_layout(access["language"]))
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Objects``, also for the following methods."""
         found = self._get(name, _TIME) if known is not None else None
         if found is None or (found.get("found") and _tag(found) != known):
             found = self._get(name, _CONTENT)
@@ -319,8 +316,6 @@ class IndexObjects(IndexClient, Objects):
         for some in split_batches(self.write_deletion(it) for it in names):
             left += find_undone(some, self.settle(some, refresh="false"))
         require_deleted(left, self.where)
-
-    # --- several writes
 
     def write_document(
         self, name: str, kind: str, fields: Mapping[str, Any], **condition: Any
@@ -410,8 +405,6 @@ class IndexObjects(IndexClient, Objects):
         }
         found = self.search(body)
         return [_listed(it["fields"]) for it in found["hits"]["hits"]] if found else ()
-
-    # --- several reads
 
     def get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         """Return the objects of these names that exist, without the content of a known tag."""

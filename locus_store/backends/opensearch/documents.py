@@ -183,7 +183,6 @@ class IndexForm(SegmentedForm):
     derives = True
 
     def finish(self, thread_id: str, draft: Draft) -> None:
-        """See ``DocumentForm``."""
         try:
             super().finish(thread_id, draft)
         finally:

@@ -41,7 +41,8 @@ def get_type(answer: Any) -> str | None:
 
 def is_blocked(exc: BaseException) -> bool:
     """Return whether a block of the index refuses the call, which only an operator removes."""
-    return _error_of(exc) == BLOCKED and get_status(exc) in {403, 429}
+    error = exc.args[1] if len(exc.args) > 1 else None
+    return error == BLOCKED and get_status(exc) in {403, 429}
 
 
 def is_transient(exc: BaseException) -> bool:
@@ -66,10 +67,6 @@ def translate_error(exc: BaseException, place: IndexPlace, what: str) -> LocusSt
             f"{status})"
         )
     return BackendError(f"{what}: {place} answered HTTP {status}: {_reason(exc)}")
-
-
-def _error_of(exc: BaseException) -> object:
-    return exc.args[1] if len(exc.args) > 1 else None
 
 
 def _reason(exc: BaseException) -> str:

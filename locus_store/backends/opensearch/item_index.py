@@ -56,8 +56,6 @@ class Write:
 class ItemIndex(IndexClient):
     """The documents of a store."""
 
-    # --- by id
-
     def read(self, ids: Sequence[str], **params: Any) -> list[Document | None]:
         """Return documents as they are now, in the order of the ids."""
         found: list[Document | None] = []
@@ -104,8 +102,6 @@ class ItemIndex(IndexClient):
                 found = ask(some)
             answers += [it.tag if it.is_done else None for it in found]
         return answers
-
-    # --- searches
 
     def refresh_now(self) -> None:
         """Let the following searches show all acknowledged writes."""

@@ -115,14 +115,10 @@ def find_with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[l
     options = {"highlight": highlight, "track_scores": True}
     for hits in _answers(objects, match, _BEST, _first_page(limit), **options):
         yield [
-            Stemmed(place, _below_1(it["_score"]), _snippet(it))
+            Stemmed(place, it["_score"] / (1 + it["_score"]), _snippet(it))
             for it in hits
             if (place := _place(it))
         ]
-
-
-def _below_1(score: float) -> float:
-    return score / (1 + score)
 
 
 def _snippet(hit: Mapping[str, Any]) -> str:
@@ -138,9 +134,6 @@ def iterate_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
         for it in hits:
             tag, digest = (own, it["_seq_no"], it["_primary_term"]), it["_source"].get("content")
             yield StoredVersion(_place(it), it["_id"], it.get("_routing"), tag, digest)
-
-
-# --- words in several versions of a thread
 
 
 def _spread(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
@@ -186,9 +179,6 @@ def _having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> 
         return []
     several = (it["threads"]["buckets"] for it in found["aggregations"].values())
     return sorted(set(threads).intersection(*({it["key"] for it in some} for some in several)))
-
-
-# --- queries
 
 
 def _has(word: str) -> dict[str, Any]:

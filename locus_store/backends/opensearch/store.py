@@ -173,20 +173,8 @@ class OpenSearchStore(_Writing, BaseStore):
     A put is one conditional write of the item's document, after a read of it. A batch of several
     items is written whole or not at all, in six requests.
 
-    Args:
-        hosts: See ``OpenSearchBackend``, as ``use_ssl`` and ``options``.
-        index_name: The name of the checkpointer's index; items are in ``<index_name>-store``.
-        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        use_ssl: Use HTTPS for hosts without a scheme.
-        backend: A backend whose hosts, index and options are used instead of these, for example
-            ``checkpointer.backend``.
-        options: See ``options.OpenSearchOptions``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: opensearch-py is not installed, or NumPy, which a dimension needs.
+    Arguments and errors are those of ``OpenSearchBackend`` and ``BaseStore``; items are in the
+    index ``<index_name>-store``. With ``backend``, its hosts, index and options are used instead.
     """
 
     def __init__(
@@ -231,7 +219,6 @@ class OpenSearchStore(_Writing, BaseStore):
         return await loop.run_in_executor(self.index.pool, context.run, call)
 
     async def setup(self) -> None:
-        """See ``BaseStore``, also for the following methods."""
         await self._run(self._check_dimension)
 
     def _check_dimension(self) -> None:
@@ -253,8 +240,6 @@ class OpenSearchStore(_Writing, BaseStore):
     async def close(self) -> None:
         self._has_dimension = False
         self.index.close()
-
-    # --- writing
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
         if any(it.vectors for it in changes):
@@ -288,8 +273,6 @@ class OpenSearchStore(_Writing, BaseStore):
 
     async def sweep(self, limit: int) -> int:
         return await self._run(self._sweep, limit)
-
-    # --- reading
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         return await self._run(self._read, names)
@@ -406,9 +389,6 @@ class OpenSearchStore(_Writing, BaseStore):
 
 def _written(plans: Iterable[tuple[str, Document | None, tuple[Any, int]]]) -> list[Replacement]:
     return [Replacement(key, it, plan) for key, it, (plan, _) in plans if plan is not KEEP]
-
-
-# --- searches
 
 
 def _scope(namespace: Namespace, *, recursive: bool) -> list[Any]:

@@ -130,9 +130,6 @@ def _limited(some: list[str]) -> list[str]:
     return some
 
 
-# --- metadata
-
-
 def make_tokens(metadata: Mapping[str, Any]) -> list[str]:
     """Return the tokens of all values, and of the elements of lists, each once.
 

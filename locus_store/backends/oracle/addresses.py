@@ -120,9 +120,6 @@ class OracleAddress:
             raise
 
 
-# --- as users give it
-
-
 def make_address(
     dsn: str | None,
     user: str | None,
@@ -227,9 +224,6 @@ def _wallet(given: str, password: str | None) -> str:
                 "wallet_password made it, or the file is damaged"
             ) from exc
     return found
-
-
-# --- what goes wrong
 
 
 def make_connection_error(exc: BaseException, shown: str) -> ConnectionFailedError:

@@ -44,7 +44,6 @@ class _OracleExamination(Examination):
     """A server, and the driver's thin mode."""
 
     def iterate_software(self) -> Iterator[Fact]:
-        """See ``Examination``."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("oracledb", get_package_version("oracledb"))
         driver: Any = self.connection.connection.driver_connection
@@ -227,15 +226,7 @@ def oracle_checkpointer(
 class OracleCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over an Oracle database.
 
-    Args:
-        dsn: See ``OracleBackend``, as the next two.
-        user: The database user.
-        password: The user's password.
-        options: Of ``OracleBackend`` and of ``CheckpointSaver``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: python-oracledb is not installed.
+    Arguments and errors are those of ``OracleBackend`` and ``CheckpointSaver``.
     """
 
     def __init__(

@@ -26,8 +26,7 @@ from locus_store.sql.schema.definition import (
 from locus_store.sql.schema.migrations import make_named_tables, run_on_engine
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import Method, has_index, make_index_name
-from locus_store.types.options import CheckpointOptions, read_query
-from locus_store.types.options import read_options as options_of
+from locus_store.types.options import CheckpointOptions, read_options as options_of, read_query
 from locus_store.values.vectors import Metric
 
 T = TypeVar("T")

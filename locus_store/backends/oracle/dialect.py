@@ -37,16 +37,10 @@ from locus_store.sql.connections.database import (
     ServerDatabase,
     iterate_causes,
 )
-from locus_store.sql.migrate import AutoMigrate
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
 from locus_store.sql.schema.migrations import lock
-from locus_store.sql.schema.status import Settings
 from locus_store.sql.schema.tables import Tables, derive_name
-from locus_store.sql.threads.server_repository import (
-    SEARCH_SETTING,
-    IndexedRepository,
-    OtherDatabaseError,
-)
+from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import split_words
 
@@ -69,8 +63,6 @@ class OracleRepository(IndexedRepository):
         """See ``Reads.may_have``; ``JSON_EXISTS`` with the value, at the key or along its path."""
         paths = [[key], key.split(".")] if "." in key else [[key]]
         return sa.or_(*(may_have_value(column, path, value) for path in paths))
-
-    # --- the text index: a table of its own, over tokens that every lexer takes for words
 
     @cached_property
     def index(self) -> sa.TableClause:
@@ -142,34 +134,15 @@ def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     )
 
 
-# --- transactions
-
-
 class OracleDatabase(ServerDatabase):
-    """A database behind this library's connections, an engine or a pool.
-
-    Args:
-        where: The database, for a person.
-        tables: See ``Database``, as the rest.
-        tenant: The tenant whose threads are visible.
-        auto_migrate: What may be done to the schema.
-    """
+    """A database behind this library's connections, an engine or a pool."""
 
     dialect = "oracle"
     repository = OracleRepository
     driver_errors = (*Database.driver_errors, LostConnectionError, *DRIVER_ERRORS)
 
-    def __init__(
-        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
-    ) -> None:
-        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
-        self._where = where
-
     def make_repository(self, connection: Connection) -> OracleRepository:
         return OracleRepository(connection, self.scope)
-
-    def read_settings(self, settings: Settings) -> None:
-        self.has_index = SEARCH_SETTING in settings.raw
 
     def create_index(self, connection: Connection) -> bool:
         """Create and fill the text index; return whether it was missing."""
@@ -221,7 +194,6 @@ class OracleDatabase(ServerDatabase):
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
     def begin_copy(self, connection: Connection) -> None:
-        """Begin a transaction that writes what it reads of one snapshot."""
         _autocommit(connection, is_on=False)
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
@@ -229,10 +201,6 @@ class OracleDatabase(ServerDatabase):
         # A transaction that waited while an index was created gets ORA-08177 here.
         facts = self.tables.settings.c
         connection.execute(sa.select(facts.name).where(facts.name == "store_id").with_for_update())
-
-    def keep_index(self, connection: Connection) -> None:
-        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
-        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
     def leave(self, connection: Connection) -> None:
         """Return the connection in its original condition.
@@ -368,9 +336,6 @@ _REMEDIES: Final = {
     **dict.fromkeys(_RACES, "other transactions held the locks several times over: try again"),
     **dict.fromkeys(_DAMAGED, "a block is damaged: restore a backup"),
 }
-
-
-# --- connections
 
 
 def make_engine(place: OracleAddress, **pool: Any) -> AsyncEngine:

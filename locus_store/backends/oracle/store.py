@@ -60,24 +60,13 @@ class OracleItems(Items):
 
 
 class OracleStore(ServerStore):
-    """Keeps items in an Oracle database; see ``OracleBackend``.
+    """Keeps items in an Oracle database.
 
     Embeddings are of type ``VECTOR(n, FLOAT32)``; ``locus-store db vector-index`` creates an index.
+    Their dimension cannot be changed later.
 
-    Args:
-        dsn: An alias, EZConnect or a descriptor.
-        user: The user that connects.
-        password: The user's password.
-        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        backend: A backend whose connections are used instead of ``dsn`` and the options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``OracleBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: python-oracledb is not installed, or NumPy, which a dimension needs.
+    Arguments and errors are those of ``OracleBackend`` and ``BaseStore``. With ``backend``, for
+    example ``checkpointer.backend``, its connections are used instead, and it is left open.
     """
 
     items = OracleItems
@@ -105,20 +94,10 @@ class OracleStore(ServerStore):
 
 
 class OracleMessageLog(SqlMessageLog):
-    """Keeps message logs in an Oracle database; see ``OracleBackend``.
+    """Keeps message logs in an Oracle database.
 
-    Args:
-        dsn: An alias, EZConnect or a descriptor.
-        user: The user that connects.
-        password: The user's password.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: A backend whose connections are used instead of ``dsn`` and the options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``OracleBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: python-oracledb is not installed.
+    Arguments and errors are those of ``OracleBackend`` and ``BaseMessageLog``; for ``backend`` see
+    ``OracleStore``.
     """
 
     backend: OracleBackend

@@ -11,8 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 from typing_extensions import Unpack
 
-from locus_store.backends.postgresql import contents, deletions, dialect
-from locus_store.backends.postgresql import dsn as dsns
+from locus_store.backends.postgresql import contents, deletions, dialect, dsn as dsns
 from locus_store.backends.postgresql.connecting import check_pool, require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
 from locus_store.backends.postgresql.options import (
@@ -153,7 +152,6 @@ class PostgreSQLBackend(ServerBackend):
         return f"PostgreSQLBackend({self._where!r})"
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, also for the following methods."""
         with self._translating():
             pool = await self._runner.get_pool()
             saves = self._saves.get(pool)
@@ -463,11 +461,7 @@ def postgresql_checkpointer(
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over a PostgreSQL database.
 
-    Options are those of ``PostgreSQLBackend`` and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: asyncpg is not installed.
+    Arguments and errors are those of ``PostgreSQLBackend`` and ``StorageBackendAdapter``.
     """
     own, rest = split_options(CheckpointOptions, options)
     backend = PostgreSQLBackend(dsn, table_name, **rest)
@@ -477,14 +471,7 @@ def postgresql_checkpointer(
 class PostgreSQLCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over a PostgreSQL database.
 
-    Args:
-        dsn: See ``PostgreSQLBackend``, as ``table_name``.
-        table_name: Selects the prefix of the table names.
-        options: Of ``PostgreSQLBackend`` and of ``CheckpointSaver``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: asyncpg is not installed.
+    Arguments and errors are those of ``PostgreSQLBackend`` and ``CheckpointSaver``.
     """
 
     def __init__(

@@ -297,9 +297,6 @@ class _Service:
         return trial
 
 
-# --- the library
-
-
 async def _open(backend: PostgreSQLBackend) -> None:
     await backend.open()
 
@@ -391,9 +388,6 @@ _WORKS: Final[dict[Feature, Callable[[PostgreSQLBackend], Awaitable[None]]]] = {
 def _require(answer: object, wish: object) -> None:
     if answer != wish:
         raise AnswerError(f"the library expects {wish!r}, and finds {answer!r}")
-
-
-# --- statements
 
 
 async def _run(connection: Any, text: str, state: str) -> None:

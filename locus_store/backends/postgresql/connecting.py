@@ -181,8 +181,6 @@ def is_unconfirmed(connection: Any) -> bool:
     return is_noted
 
 
-# --- errors ---------------------------------------------------------------------------------
-
 _STOPPED: Final = "the server is starting, stopping or recovering; try again"
 _SETTING: Final = "the server refuses a setting; correct options= in the DSN"
 _STATES: Final = {

@@ -17,7 +17,6 @@ class PostgreSQLExamination(Examination):
     """A server, perhaps behind a pooler."""
 
     def iterate_software(self) -> Iterator[Fact]:
-        """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("asyncpg", get_package_version("asyncpg"))
         number = int(self._setting("server_version_num")) // 10_000

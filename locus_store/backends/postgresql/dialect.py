@@ -65,15 +65,10 @@ from locus_store.sql.connections.database import (
     is_refused,
     iterate_causes,
 )
-from locus_store.sql.migrate import AutoMigrate
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
 from locus_store.sql.schema.status import PARTITIONS_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, derive_name
-from locus_store.sql.threads.server_repository import (
-    SEARCH_SETTING,
-    IndexedRepository,
-    OtherDatabaseError,
-)
+from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import split_words
 from locus_store.versions.erasing import Swept
@@ -150,8 +145,6 @@ class PostgreSQLRepository(IndexedRepository):
     def _read_transaction(self, which: str) -> int:
         query = f"SELECT {which}::text::bigint"
         return int(self.connection.exec_driver_sql(query).scalar_one())
-
-    # --- the full-text index: a table of its own, over the folded words
 
     @cached_property
     def index(self) -> sa.TableClause:
@@ -237,9 +230,6 @@ def _lexeme(word: str) -> str:
     return f"'{word[:_WORD_CHARACTERS]}'"
 
 
-# --- transactions
-
-
 @lru_cache(maxsize=64)
 def _make_statements(tables: Tables, **has: bool) -> FastStatements:
     dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
@@ -247,14 +237,7 @@ def _make_statements(tables: Tables, **has: bool) -> FastStatements:
 
 
 class PostgreSQLDatabase(ServerDatabase):
-    """A database behind a DSN, an engine or a pool.
-
-    Args:
-        where: The database, for a person.
-        tables: See ``Database``, as the rest.
-        tenant: The tenant whose threads are visible.
-        auto_migrate: What may be done to the schema.
-    """
+    """A database behind a DSN, an engine or a pool."""
 
     dialect = "postgresql"
     repository = PostgreSQLRepository
@@ -264,12 +247,6 @@ class PostgreSQLDatabase(ServerDatabase):
         AsyncAdapt_asyncpg_dbapi.Error,
         *get_driver_errors(),
     )
-
-    def __init__(
-        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
-    ) -> None:
-        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
-        self._where = where
 
     @property
     def fast(self) -> FastStatements:
@@ -287,7 +264,7 @@ class PostgreSQLDatabase(ServerDatabase):
         return PostgreSQLRepository(connection, self.scope)
 
     def read_settings(self, settings: Settings) -> None:
-        self.has_index = SEARCH_SETTING in settings.raw
+        super().read_settings(settings)
         self._facts.has_partitions = PARTITIONS_SETTING in settings.raw
         self._facts.has_row_security = ROW_SECURITY_SETTING in settings.raw
 
@@ -326,13 +303,8 @@ class PostgreSQLDatabase(ServerDatabase):
         connection.begin()
 
     def begin_copy(self, connection: Connection) -> None:
-        """Begin a transaction that writes what it reads of one snapshot."""
         self.begin_read(connection)
         self.keep_index(connection)
-
-    def keep_index(self, connection: Connection) -> None:
-        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
-        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
     def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
         return driver.fetchrow(";")  # type: ignore[no-any-return]
@@ -398,9 +370,6 @@ class PostgreSQLDatabase(ServerDatabase):
 def _reason(exc: BaseException) -> str:
     """Return the server's message. It contains no secret; states are bound, so not part of it."""
     return str(getattr(exc, "orig", exc) or type(exc).__name__)
-
-
-# --- connections
 
 
 def make_engine(

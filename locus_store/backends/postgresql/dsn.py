@@ -175,8 +175,6 @@ def parse_replicas(text: str, primary: Target) -> list[Target]:
     ]
 
 
-# --- the text -------------------------------------------------------------------------------
-
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9]*)(?:\+\w+)?://", re.ASCII | re.IGNORECASE)
 _PAIR: Final = re.compile(
     r"""
@@ -291,9 +289,6 @@ def _completed(settings: dict[str, str]) -> dict[str, str]:
         # The error is hidden: it repeats lines of the file.
         raise InvalidArgumentError(f"{file} cannot be read as a service file") from None
     return {**environment, **_nonempty(_sorted(found, ())[0]), **settings}
-
-
-# --- values ---------------------------------------------------------------------------------
 
 
 def _check(settings: Mapping[str, str]) -> None:

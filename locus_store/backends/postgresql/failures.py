@@ -138,8 +138,6 @@ def translate_owner_errors(
         ) from exc
 
 
-# --- sessions, as the server reports them
-
 _BUSY: Final = """
 SELECT pg_backend_pid(), ARRAY(SELECT pid FROM pg_stat_activity
   WHERE pid = ANY ($1::int[]) AND (state LIKE 'idle%'

@@ -66,8 +66,6 @@ class PostgreSQLItems(Items):
     ) -> sa.ColumnElement[bool] | None:
         return make_word_condition(column, word)
 
-    # --- writing
-
     def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """See ``Items.apply``; one statement, built by ``_apply``."""
         statement = _apply(*self._words, waits=waits)
@@ -181,8 +179,6 @@ class PostgreSQLItems(Items):
         count = sa.select(sa.func.count()).where(is_fact).scalar_subquery()
         return count == 1 + self._has_embeddings
 
-    # --- the nearest
-
     def rank(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
         """See ``Items.rank``; fetches more rows while the conditions refuse some."""
 
@@ -294,8 +290,6 @@ def _require_holds(holds: bool) -> None:
             "place of the opened one, and nothing was done; try again"
         )
 
-
-# --- what writes
 
 _LOOKED: Final = """
 WITH input AS MATERIALIZED (

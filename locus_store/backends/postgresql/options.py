@@ -226,9 +226,6 @@ def make_pool_size(options: PostgreSQLOptions) -> tuple[int, int]:
     return kept, whole - kept
 
 
-# --- of a block of calls
-
-
 class WalPosition(NamedTuple):
     """A position in the write-ahead log of a cluster."""
 

@@ -365,7 +365,6 @@ class PrimaryPool(LoopPool):
         self._replicas = WeakSet(replicas)  # a dropped runner closes its replicas' connections
 
     def note_write(self, thread_id: str | None = None) -> None:
-        """See ``LoopPool.note_write``."""
         self._positions.note(self, thread_id)
 
     async def prepare(self) -> None:
@@ -403,7 +402,6 @@ class PrimaryRunner(PooledRunner):
         super().__init__(database, make_pool=make_pool, **options)
 
     async def close(self) -> None:
-        """See ``Runner``."""
         await super().close()
         for replica in self.replicas:
             await replica.close()

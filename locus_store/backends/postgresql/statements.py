@@ -383,8 +383,6 @@ class FastStatements:
         }
         """The statements of a single batch, by the number of its writes and ``VERSIONS``."""
 
-    # --- what they are given, and what they give
-
     @staticmethod
     def make_key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
         """Return the parameters after the tenant: of a line, or of a version in it."""
@@ -424,8 +422,6 @@ class FastStatements:
             basis=basis,
             writes=_writes(row) if "writes" in row else None,
         )
-
-    # --- the texts
 
     def _filled(self, text: str, *, line: str = "l.line", **more: str) -> str:
         known = {

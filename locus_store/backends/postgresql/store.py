@@ -44,26 +44,16 @@ OF_STORE: Final = ""
 
 
 class PostgreSQLStore(ServerStore):
-    """Keeps items in a PostgreSQL database; see ``PostgreSQLBackend``.
+    """Keeps items in a PostgreSQL database.
 
     Each call is one statement, and so one round trip. A put whose connection is lost is not
     repeated: it may have been done. The item's version shows whether it was.
 
-    Embeddings need the extension pgvector; without it everything else works.
+    Embeddings need the extension pgvector; without it everything else works. Their dimension cannot
+    be changed later.
 
-    Args:
-        dsn: As your provider issues it; ``None``: the one of the environment.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        backend: A backend whose connections are used instead of ``dsn`` and the options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``PostgreSQLBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: asyncpg is not installed, or NumPy, which a dimension needs.
+    Arguments and errors are those of ``PostgreSQLBackend`` and ``BaseStore``. With ``backend``, for
+    example ``checkpointer.backend``, its connections are used instead, and it is left open.
     """
 
     items = PostgreSQLItems
@@ -120,19 +110,10 @@ class PostgreSQLStore(ServerStore):
 
 
 class PostgreSQLMessageLog(SqlMessageLog):
-    """Keeps message logs in a PostgreSQL database; see ``PostgreSQLBackend``.
+    """Keeps message logs in a PostgreSQL database.
 
-    Args:
-        dsn: As your provider issues it; ``None``: the one of the environment.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: A backend whose connections are used instead of ``dsn`` and the options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``PostgreSQLBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: asyncpg is not installed.
+    Arguments and errors are those of ``PostgreSQLBackend`` and ``BaseMessageLog``; for ``backend``
+    see ``PostgreSQLStore``.
     """
 
     backend: PostgreSQLBackend

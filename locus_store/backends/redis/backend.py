@@ -77,7 +77,6 @@ class RedisBackend(DocumentBackend):
         return f"RedisBackend({self.connections.where!r}, prefix={self._documents.names.prefix!r})"
 
     async def open(self) -> None:
-        """See ``StorageBackend``, also for the following methods."""
         await self.list_threads(1)
 
     async def close(self) -> None:
@@ -101,16 +100,8 @@ class RedisBackend(DocumentBackend):
 class RedisMessageLog(DocumentMessageLog):
     """Keeps message logs in Redis or Valkey, with the threads of a prefix.
 
-    Args:
-        url: See ``RedisBackend``, as ``prefix`` and ``options``.
-        prefix: Prefix of all keys.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: The backend whose threads have the logs, instead of a URL and options.
-        options: Of ``RedisBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: redis-py is not installed.
+    Arguments and errors are those of ``RedisBackend`` and ``BaseMessageLog``, or ``backend`` alone:
+    the one whose threads have the logs.
     """
 
     def __init__(
@@ -132,10 +123,7 @@ class RedisMessageLog(DocumentMessageLog):
 class RedisCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over Redis or Valkey.
 
-    Args:
-        url: See ``RedisBackend``, as ``prefix`` and what else it takes.
-        prefix: Prefix of all keys.
-        options: Of ``RedisBackend`` and of ``CheckpointSaver``.
+    Arguments and errors are those of ``RedisBackend`` and ``CheckpointSaver``.
     """
 
     def __init__(

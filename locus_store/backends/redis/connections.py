@@ -138,8 +138,6 @@ class LoopClient(loops.LoopResources):
         self._writing = 0
         self._groups: dict[str, Gathering[ScriptCall, Any]] = {}
 
-    # --- work
-
     async def read(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
         """Run a script that only reads."""
         return await self.retry(lambda: self._call(ScriptCall(script, keys, args)))
@@ -395,8 +393,6 @@ class LoopClient(loops.LoopResources):
     def make_retry_time(self) -> RetryTime:
         """Return the retry time of one call."""
         return RetryTime(self, self._retry_seconds)
-
-    # --- the end
 
     async def _release(self) -> None:
         await self._is_idle.wait()

@@ -217,14 +217,11 @@ class RedisDocuments(Documents):
 
         self._asked_at = -CLOCK_SECONDS
 
-    # --- calls
-
     async def run_call(self, call: Callable[[], T]) -> T:
-        """See ``Documents``, also for the following methods."""
         return await run(call)
 
-    async def run_in_order(self, lanes: WriteQueues, key: str, call: Callable[[], T]) -> T:
-        del lanes  # connections have one for each event loop
+    async def run_in_order(self, queues: WriteQueues, key: str, call: Callable[[], T]) -> T:
+        del queues  # connections have one for each event loop
         client = await self._connections.get_client()
         return await client.run_in_order(
             key, lambda: client.run_within_one_time(partial(run, call))
@@ -235,8 +232,6 @@ class RedisDocuments(Documents):
 
     def off_loop(self, work: Callable[[], T], size: int) -> T:
         return wait(loops.run_off_loop(work, size)) if size > loops.THREADED_BYTES else work()
-
-    # --- documents
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         return wait(self._get(key, known))
@@ -309,8 +304,6 @@ class RedisDocuments(Documents):
             raise ChangedError
         return answer
 
-    # --- lists
-
     def keys(self, after: str = "") -> Iterator[str]:
         while page := wait(self._lists.scan(PAGE, after)):
             yield from page
@@ -339,8 +332,6 @@ class RedisDocuments(Documents):
         names = self.keys()
         while page := list(islice(names, PAGE)):
             wait(self._lists.heal(page))
-
-    # --- the store
 
     async def _get_client(self) -> LoopClient:
         """Return the connections, once the layout was found to be ours."""
@@ -398,8 +389,6 @@ class RedisDocuments(Documents):
 
     def where(self, key: str) -> str:
         return f"thread {key!r} in Redis {self._connections.where}"
-
-    # --- keys of others
 
     def _refuse_foreign(self, client: LoopClient, kinds: dict[str, Any]) -> None:
         """Refuse a thread that another library keeps below the same prefix.

@@ -61,9 +61,6 @@ def make_keys(prefix: str) -> list[str]:
     return [*(f"{start}{kind}" for kind in KINDS), make_absent_key(start)]
 
 
-# --- names
-
-
 def name_of(namespace: Namespace, key: str) -> bytes:
     """Return an item's name."""
     return f"{encode_namespace(namespace)}{SEGMENT_END}{key}".encode()
@@ -87,9 +84,6 @@ def make_bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
     """Return the bounds for ``ZRANGEBYLEX`` of names with this prefix; ``after`` is exclusive."""
     low = b"(" + after if after else b"[" + start if start else b"-"
     return low, b"(" + start + b"\xff" if start else b"+"
-
-
-# --- items
 
 
 def make_arguments(change: Change, call: int) -> tuple[Any, ...]:

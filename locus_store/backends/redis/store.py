@@ -12,8 +12,11 @@ from zlib import crc32
 from typing_extensions import Unpack
 
 from locus_store.backends.redis import items, scripts
-from locus_store.backends.redis.backend import DEFAULT_PREFIX as STATE_PREFIX
-from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
+from locus_store.backends.redis.backend import (
+    DEFAULT_PREFIX as STATE_PREFIX,
+    DEFAULT_URL,
+    RedisBackend,
+)
 from locus_store.backends.redis.connections import LoopClient
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.backends.redis.scripts import Script
@@ -141,7 +144,6 @@ class RedisStore(BaseStore):
         return repr(self.backend).replace("Backend", "Store", 1)
 
     async def setup(self) -> None:
-        """See ``BaseStore``, also for the following methods."""
         await self._get_client()
 
     async def _get_client(self) -> LoopClient:
@@ -183,8 +185,6 @@ class RedisStore(BaseStore):
         if self._owns:
             await self.backend.close()
         self._is_known = False
-
-    # --- writing
 
     async def _write(self, queues: set[str], script: Script, *args: Any) -> Any:
         """Run a script once, after all earlier writes of the same items."""
@@ -241,8 +241,6 @@ class RedisStore(BaseStore):
         count: int = await self._write(ALL_QUEUES, scripts.ITEMS["sweep"], limit)
         return count
 
-    # --- reading
-
     async def _read(self, script: Script, *args: Any) -> Any:
         client = await self._get_client()
         return await client.read(script, self._keys, *args)
@@ -294,8 +292,6 @@ class RedisStore(BaseStore):
                     found[cut] = None
             if not at or len(found) >= offset + limit:
                 return list(found)[offset : offset + limit]
-
-    # --- searching
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
         count = wanted.offset + wanted.limit

@@ -54,7 +54,6 @@ class S3Backend(DocumentBackend):
         return f"S3Backend({str(self.objects.access)!r}, prefix={self.objects.prefix!r})"
 
     async def facts(self) -> list[Fact]:
-        """See ``StorageBackend``, also for the following method."""
         return [*await super().facts(), *await self._threads.look(collect_facts, self.objects)]
 
     async def close(self) -> None:
@@ -71,10 +70,7 @@ def s3_checkpointer(
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over a bucket of an S3 service.
 
-    Args:
-        bucket_name: See ``S3Backend``.
-        state_type: See ``StorageBackendAdapter``.
-        options: Of ``S3Backend``, as the errors, and of ``StorageBackendAdapter``.
+    Arguments and errors are those of ``S3Backend`` and ``StorageBackendAdapter``.
     """
     own, rest = split_options(CheckpointOptions, options)
     return StorageBackendAdapter(S3Backend(bucket_name, **rest), state_type=state_type, **own)
@@ -83,11 +79,8 @@ def s3_checkpointer(
 class S3MessageLog(DocumentMessageLog):
     """Keeps message logs in a bucket of an S3 service.
 
-    Args:
-        bucket_name: See ``S3Backend``, as ``options``.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: The backend whose threads have the logs, instead of a bucket and options.
-        options: Of ``S3Backend``, as the errors.
+    Arguments and errors are those of ``S3Backend`` and ``BaseMessageLog``, or ``backend`` alone:
+    the one whose threads have the logs.
     """
 
     def __init__(
@@ -105,14 +98,8 @@ class S3MessageLog(DocumentMessageLog):
 class S3Store(DocumentStore):
     """Keeps items in a bucket of an S3 service; see ``DocumentStore``.
 
-    Args:
-        bucket_name: See ``S3Backend``, as ``options``.
-        dimension: See ``BaseStore``, as the next two options.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        backend: A backend whose bucket and prefix are used instead of a bucket and options. It is
-            left open.
-        options: Of ``S3Backend``, as the errors.
+    Arguments and errors are those of ``S3Backend`` and ``BaseStore``. With ``backend``, its bucket
+    and prefix are used instead, and it is left open.
     """
 
     def __init__(

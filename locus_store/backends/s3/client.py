@@ -81,10 +81,7 @@ class S3Objects(BlockingClient, Objects):
         self._follow_clock(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
         return answer
 
-    # --- primitives
-
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
-        """See ``Objects``, also for the following methods."""
         try:
             found = self._get(name, known)
         except MissingError:

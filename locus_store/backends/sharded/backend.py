@@ -122,7 +122,6 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
 
     @property
     def tenant(self) -> str | None:
-        """See ``StorageBackend``, also for the following methods."""
         return self.shards[0].tenant
 
     def _enter(self, tenant: str) -> None:
@@ -141,10 +140,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
         for shard in self.shards:
             await shard.close()
 
-    # --- one shard
-
     async def read_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
-        """Return the answer of the shard that has a thread."""
         check_text("thread_id", thread_id)
         at = self.shard_set.find_settled(self.tenant, thread_id)
         if at is not None:

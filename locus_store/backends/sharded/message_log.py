@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from locus_store.backends.sharded.backend import ShardedBackend
 from locus_store.backends.sharded.shard_set import Shard
 from locus_store.errors import UnsupportedError
-from locus_store.messages import BaseMessageLog
+from locus_store.messages import BackendMessageLog, BaseMessageLog
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.types.logs import LogsWanted
 from locus_store.types.messages import LogChange, LogChanged, LogInfo, LogRead, LogWanted
@@ -16,45 +16,34 @@ from locus_store.types.messages import LogChange, LogChanged, LogInfo, LogRead, 
 T = TypeVar("T")
 
 
-class ShardedMessageLog(BaseMessageLog):
+class ShardedMessageLog(BackendMessageLog):
     """Keeps the logs of a thread in the thread's shard.
 
     A change of the logs of several threads is one transaction, so it is refused if they are in
     different shards.
 
     Args:
-        backend: The backend whose threads have the logs.
+        backend: See ``BackendMessageLog``, as ``owns``.
         logs: The message log of each shard.
         owns: ``close`` closes the backend as well.
     """
 
+    backend: ShardedBackend
     changes_several_threads = False
 
     def __init__(
         self, backend: ShardedBackend, logs: Sequence[BaseMessageLog], *, owns: bool = False
     ) -> None:
-        super().__init__(ttl_seconds=logs[0].ttl_seconds, max_state_bytes=backend.max_state_bytes)
-        self.backend = backend
-        self.moves_between_threads = backend.moves_between_threads
+        super().__init__(backend, owns=owns, ttl_seconds=logs[0].ttl_seconds)
         self.needs_no_loop = needs_no_loop(backend, *logs)
         self._logs = logs
-        self._owns = owns
 
     def __repr__(self) -> str:
         return f"ShardedMessageLog({self.backend!r})"
 
     def _enter(self, tenant: str) -> None:
-        """See ``BaseMessageLog``, also for the following methods."""
-        self.backend = self.backend.for_tenant(tenant)
+        self.backend, self._owns = self.backend.for_tenant(tenant), False
         self._logs = [it.for_tenant(tenant) for it in self._logs]
-        self._owns = False
-
-    async def open(self) -> None:
-        await self.backend.open()
-
-    async def close(self) -> None:
-        if self._owns:
-            await self.backend.close()
 
     def _of(self, ask: Callable[[BaseMessageLog], Awaitable[T]]) -> Callable[[Shard], Any]:
         """Return a question to a shard's log as one to the shard."""

@@ -59,8 +59,6 @@ class ShardSet:
 
         self._read_at = [float("-inf")] * len(shards)
 
-    # --- the layout
-
     async def open(self) -> ShardLayout:
         """Open all databases, and check that they are the set; create the layout of a new set.
 
@@ -209,8 +207,6 @@ class ShardSet:
                     " run this one again"
                 )
 
-    # --- the place of a thread
-
     async def _find(self, shards: Sequence[Shard], thread_id: str) -> tuple[ShardLayout, int, int]:
         """Return the layout, and where the thread was and belongs by it; both were asked."""
         layout = self.layout or await self.open()
@@ -326,8 +322,6 @@ class ShardSet:
         for thread_id in thread_ids:
             await hidden.admit_thread(thread_id, move.tenant)
         await shards[was].drop_move(move)
-
-    # --- all shards
 
     async def gather(
         self, shards: Sequence[Shard], ask: Callable[[Shard], Awaitable[T]]

@@ -6,21 +6,17 @@ thread that all saves wait for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from time import time_ns
-from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import Connection
 
 from locus_store.backends.sqlite.columns import COLUMNS
 from locus_store.sql.columns.types import encode_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.types import Save
-    from locus_store.versions import Append, Line
+from locus_store.sql.schema.tables import Tables
+from locus_store.types import Save
+from locus_store.versions import Append, Line
 
 
 def changes_head_only(save: Save) -> bool:

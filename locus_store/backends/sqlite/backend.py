@@ -47,7 +47,6 @@ class SQLiteExamination(Examination):
     """A database file, or a database in memory."""
 
     def iterate_software(self) -> Iterator[Fact]:
-        """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("aiosqlite", get_package_version("aiosqlite"))
         yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
@@ -180,10 +179,7 @@ def sqlite_checkpointer(
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an SQLite file.
 
-    Options are those of ``SQLiteBackend`` and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    Arguments and errors are those of ``SQLiteBackend`` and ``StorageBackendAdapter``.
     """
     own, rest = split_options(CheckpointOptions, options)
     backend = SQLiteBackend(path, table_name, **rest)
@@ -193,13 +189,7 @@ def sqlite_checkpointer(
 class SQLiteCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over an SQLite file.
 
-    Args:
-        path: See ``SQLiteBackend``, as ``table_name``.
-        table_name: Selects the prefix of the table names.
-        options: Of ``SQLiteBackend`` and of ``CheckpointSaver``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    Arguments and errors are those of ``SQLiteBackend`` and ``CheckpointSaver``.
     """
 
     def __init__(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeEngine
 
 from locus_store.sql.columns.dialect_columns import (
     BigInteger,
@@ -14,18 +18,15 @@ from locus_store.sql.columns.dialect_columns import (
     Text,
     escape_text,
 )
-from locus_store.sql.columns.types import MOST_FORMS, ORDERS, bind_text, is_there, to_microseconds
-from locus_store.values.filters import IS_OBJECT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sqlalchemy.engine import Dialect
-    from sqlalchemy.types import TypeEngine
-
-    from locus_store.sql.columns.types import Condition
-    from locus_store.values.filters import Clause
+from locus_store.sql.columns.types import (
+    MOST_FORMS,
+    ORDERS,
+    Condition,
+    bind_text,
+    is_there,
+    to_microseconds,
+)
+from locus_store.values.filters import IS_OBJECT, Clause
 
 # Milliseconds are multiplied after rounding: a double of microseconds since 1970 is not exact.
 _NOW: Final = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"

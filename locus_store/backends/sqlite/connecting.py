@@ -6,16 +6,14 @@ import sqlite3
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event
+from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.errors import IntegrityError
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
 
 MEMORY = ":memory:"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, Connection, Dialect, make_url
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.sqlite.options import URL_OPTIONS
@@ -26,14 +27,8 @@ from locus_store.sql.schema.migrations import (
     make_missing_driver_error,
     make_named_tables,
 )
+from locus_store.sql.schema.tables import Tables
 from locus_store.types.options import CheckpointOptions, read_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from sqlalchemy.engine import Connection, Dialect
-
-    from locus_store.sql.schema.tables import Tables
 
 T = TypeVar("T")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.engine import Connection
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from locus_store import versions
@@ -25,25 +26,16 @@ from locus_store.errors import (
 )
 from locus_store.sql.columns.dialect_columns import dump_value, escape_text
 from locus_store.sql.connections.backend import make_autocommit_error
-from locus_store.sql.connections.database import Database
-from locus_store.sql.migrate import check
+from locus_store.sql.connections.database import Database, iterate_causes
+from locus_store.sql.migrate import AutoMigrate, check
+from locus_store.sql.schema.status import SEARCH_SETTING
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.pending import BATCH
 from locus_store.sql.threads.reads import make_line
-from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.server_repository import SEARCH_SETTING
-from locus_store.types import Mark, Written
+from locus_store.sql.threads.repository import Copied, Repository
+from locus_store.types import Mark, Save, Written
 from locus_store.values import frames
 from locus_store.values.text import split_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.sql.migrate import AutoMigrate
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.sql.threads.repository import Copied
-    from locus_store.types import Save
 
 _INDEXED_WORDS = 64
 """Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
@@ -138,10 +130,7 @@ class SQLiteRepository(Repository):
         self._has_index = bool(has_index)
         return versions.append(self, line, save, continues=append.basis is not None)
 
-    # --- the full-text index: FTS5 without content of its own, over the folded words
-
     def look_for_index(self) -> bool:
-        """See ``Repository``."""
         return self.sql.setting.fetch_first(self.connection, {"name": SEARCH_SETTING}) is not None
 
     @property
@@ -403,8 +392,6 @@ def _begin(connection: Connection, statement: str) -> bool:
     return False
 
 
-# --- errors
-
 _CANNOT_OPEN = ("SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_AUTH")
 _KINDS: dict[str, type[LocusStoreError]] = {
     **dict.fromkeys(_CANNOT_OPEN, ConnectionFailedError),
@@ -428,7 +415,7 @@ _REMEDIES = {
 def _code(exc: BaseException) -> str:
     """Return the name of the primary error code: ``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``."""
     number = next(
-        (it.sqlite_errorcode for it in _causes(exc) if hasattr(it, "sqlite_errorcode")), None
+        (it.sqlite_errorcode for it in iterate_causes(exc) if hasattr(it, "sqlite_errorcode")), None
     )
     if number is None:
         return ""
@@ -440,13 +427,6 @@ _CODES = {
     for name, number in vars(sqlite3).items()
     if name.startswith("SQLITE_") and name in {*_REMEDIES, *_KINDS, "SQLITE_ERROR"}
 }
-
-
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    at: BaseException | None = exc
-    while at is not None:
-        yield at
-        at = at.orig if isinstance(at, DBAPIError) else at.__cause__
 
 
 def _stat(path: str) -> os.stat_result | None:

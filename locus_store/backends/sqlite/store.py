@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from typing_extensions import Unpack
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.columns import make_text_condition, make_word_condition
+from locus_store.backends.sqlite.options import SQLiteOptions
 from locus_store.sql.columns.types import encode_key, encode_path
-from locus_store.sql.items import Items, make_item
+from locus_store.sql.items import Items, Scored, make_item
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import SqlStore
 from locus_store.sql.threads.pending import split_batches
+from locus_store.store import Embed
 from locus_store.types.arguments import check_backend
-from locus_store.types.items import encode_namespace
+from locus_store.types.items import Name, StoreItem, Wanted, encode_namespace
 from locus_store.values import vectors
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterator, Sequence
-
-    from sqlalchemy.engine import Connection
-    from typing_extensions import Unpack
-
-    from locus_store.backends.sqlite.options import SQLiteOptions
-    from locus_store.sql.items import Scored
-    from locus_store.store import Embed
-    from locus_store.types.items import Name, StoreItem, Wanted
-    from locus_store.values.filters import Clause
-    from locus_store.values.vectors import Metric
+from locus_store.values.filters import Clause
+from locus_store.values.vectors import Metric
 
 _LOADED: Final = "locus_store_vec"
 """Key in ``Connection.info``: the extension was loaded."""
@@ -134,24 +128,14 @@ def _load(driver: Any) -> bool:
 
 
 class SQLiteStore(SqlStore):
-    """Keeps items in an SQLite database; see ``SQLiteBackend``.
+    """Keeps items in an SQLite database.
 
     Embeddings are compared one by one: with the extension ``sqlite-vec`` where it is installed and
-    Python's SQLite may load it, else with NumPy; the answers are the same.
+    Python's SQLite may load it, else with NumPy; the answers are the same. Their dimension cannot
+    be changed later.
 
-    Args:
-        path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
-        backend: A backend whose database is used instead of ``path`` and the options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``SQLiteBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: There is a dimension, and NumPy is not installed.
+    Arguments and errors are those of ``SQLiteBackend`` and ``BaseStore``. With ``backend``, for
+    example ``checkpointer.backend``, its database is used instead, and it is left open.
     """
 
     items = _SQLiteItems
@@ -179,23 +163,12 @@ class SQLiteStore(SqlStore):
             embed=embed,
         )
 
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "Store", 1)
-
 
 class SQLiteMessageLog(SqlMessageLog):
-    """Keeps message logs in an SQLite database; see ``SQLiteBackend``.
+    """Keeps message logs in an SQLite database.
 
-    Args:
-        path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        ttl_seconds: See ``BaseMessageLog``.
-        backend: A backend whose database is used instead of ``path`` and the options, for
-            example ``checkpointer.backend``. It is left open.
-        options: Of ``SQLiteBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
+    Arguments and errors are those of ``SQLiteBackend`` and ``BaseMessageLog``; for ``backend`` see
+    ``SQLiteStore``.
     """
 
     backend: SQLiteBackend
@@ -217,6 +190,3 @@ class SQLiteMessageLog(SqlMessageLog):
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )
-
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "MessageLog", 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
@@ -16,9 +16,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 
 from locus_store.errors import IntegrityError
 
-if TYPE_CHECKING:
-    Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
-
+Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
 
 _Convert = Callable[[Any], Any]
 _Reader = Callable[[Sequence[Any], set[type]], Sequence[Any] | None]

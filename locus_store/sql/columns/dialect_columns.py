@@ -43,8 +43,6 @@ class DialectColumns(ABC):
     own_transaction: ClassVar[str] = "NULL"
     """The number of the transaction in SQL, ascending in the order of their beginnings."""
 
-    # --- types
-
     def make_text_type(self, collation: str | None = None) -> TypeEngine[Any] | None:
         """Return the type of all columns and parameters of text; ``None``: the plain ones."""
         del collation
@@ -71,8 +69,6 @@ class DialectColumns(ABC):
         """Return the type of JSON as a query gives it; see ``select_json``."""
         return sa.Text()
 
-    # --- values
-
     def bind_instant(self, value: datetime) -> Any:
         """Return an aware datetime as the driver takes it."""
         return value.astimezone(UTC)
@@ -92,8 +88,6 @@ class DialectColumns(ABC):
     def read_json(self, value: Any) -> Any:
         """Inverse of ``bind_json``, where a query used ``select_json``."""
         return None if value is None else load_value(value.encode())
-
-    # --- expressions
 
     def render_bound_instant(self, bound: str) -> str:
         """Return the SQL of a bound instant."""
@@ -397,7 +391,6 @@ class SharedJson(Json):
     cache_ok = True
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """See ``ReadsColumn``."""
         if not kinds <= {str, NoneType}:
             return None
         try:

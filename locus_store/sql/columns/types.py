@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
@@ -29,16 +29,11 @@ from locus_store.sql.columns.dialect_columns import (
     unescape_text,
 )
 from locus_store.types.items import NAMESPACES
-
-if TYPE_CHECKING:
-    from locus_store.types.thread_info import UserIdType
-    from locus_store.values.filters import Clause
+from locus_store.types.thread_info import UserIdType
+from locus_store.values.filters import Clause
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-
-
-# --- instants -------------------------------------------------------------------------------
 
 
 def to_microseconds(moment: datetime) -> int:
@@ -211,9 +206,6 @@ def _own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) 
     return get_columns(compiler.dialect).own_transaction
 
 
-# --- keys -----------------------------------------------------------------------------------
-
-
 def encode_key(value: str) -> str:
     """Text as a key column holds it: Oracle reads ``''`` as NULL, so it becomes ``'/'``."""
     return f"/{value}" if not value or value[0] == "/" else value
@@ -326,11 +318,9 @@ class Path(Key):
 
     @check_stored("a namespace")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """Decode."""
         return None if value is None else unescape_text(decode_key(value))
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """See ``ReadsColumn``."""
         read = super().read_column(values, kinds)
         return None if read is None else [*map(unescape_text, read)]
 
@@ -359,9 +349,6 @@ class UserId(sa.types.TypeDecorator[str]):
         return None if value is None else str(value)
 
 
-# --- long text ---------------------------------------------------------------------------------
-
-
 class LongText(PlainText):
     """Text of any length; the empty one is kept, which Oracle would read as NULL."""
 
@@ -375,9 +362,6 @@ class LongText(PlainText):
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Give it back."""
         return "" if value == get_columns(dialect).empty_text else value
-
-
-# --- bytes and surrogates -------------------------------------------------------------------
 
 
 class Blob(sa.types.TypeDecorator[bytes]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy.engine import Connection
 
@@ -13,12 +13,10 @@ from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.runtime.retries import retry_lost_races
 from locus_store.sql.audit import Audit, get_call
+from locus_store.sql.connections.database import Database
+from locus_store.sql.threads.repository import Repository
 from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
-
-if TYPE_CHECKING:
-    from locus_store.sql.connections.database import Database
-    from locus_store.sql.threads.repository import Repository
 
 T = TypeVar("T")
 Body = Callable[[Connection], T]
@@ -149,15 +147,11 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         return Translation(self._database)
 
     async def open(self) -> None:
-        """See ``StorageBackend.open``."""
         await self._read(lambda _: None, self._runner)
 
     async def close(self) -> None:
-        """See ``StorageBackend.close``."""
         if self._owns_runner:
             await self._runner.close()
-
-    # --- tenants
 
     @property
     def tenant(self) -> str:
@@ -184,9 +178,6 @@ def make_writing(
         return result
 
     return run
-
-
-# --- inside a transaction of the caller's
 
 
 async def run_joined(database: Database, connection: object, body: Body[T]) -> T:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql.audit import Audit
 from locus_store.sql.migrate import AutoMigrate, ensure
-from locus_store.sql.schema.status import Settings
+from locus_store.sql.schema.status import SEARCH_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import Scope, compile_statements
@@ -160,8 +160,6 @@ class Database(ForTenants, ABC):
     def enter_tenant(self, connection: Connection) -> None:
         """Name this tenant to a server that keeps tenants apart itself."""
 
-    # --- inside a transaction of the caller's
-
     def require_joinable(self, connection: object) -> None:
         """Check that only the caller uses the caller's connection.
 
@@ -207,8 +205,6 @@ class Database(ForTenants, ABC):
     def is_lost_schema(self, exc: BaseException) -> bool:
         """Return whether the tables no longer exist, so that the schema must be checked again."""
 
-    # --- transactions of our own
-
     @abstractmethod
     def begin_write(self, connection: Connection) -> None:
         """Begin a transaction that excludes all other writers."""
@@ -234,7 +230,20 @@ class Database(ForTenants, ABC):
 
 
 class ServerDatabase(Database):
-    """A database behind connections that may be lost."""
+    """A database behind connections that may be lost.
+
+    Args:
+        where: The database, for a person.
+        tables: See ``Database``, as the rest.
+        tenant: The tenant whose threads are visible.
+        auto_migrate: What may be done to the schema.
+    """
+
+    def __init__(
+        self, where: str, tables: Tables, *, tenant: str, auto_migrate: AutoMigrate
+    ) -> None:
+        super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
+        self._where = where
 
     @property
     def has_partitions(self) -> bool:
@@ -245,6 +254,13 @@ class ServerDatabase(Database):
     def is_lost_race(self, exc: BaseException) -> bool:
         """Return whether another transaction caused a rollback, so that a retry may succeed."""
 
+    def read_settings(self, settings: Settings) -> None:
+        self.has_index = SEARCH_SETTING in settings.raw
+
+    def keep_index(self, connection: Connection) -> None:
+        table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
+        connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+
     @abstractmethod
     def is_lost_connection(self, exc: BaseException) -> bool:
         """Return whether the connection was lost, and with it the outcome of the last statement."""
@@ -252,8 +268,6 @@ class ServerDatabase(Database):
     @abstractmethod
     def begin_copy(self, connection: Connection) -> None:
         """Begin a transaction that writes what it reads of one snapshot."""
-
-    # --- what drivers call differently
 
     def begin_statement(self, connection: Connection) -> None:
         """Set autocommit: a single statement follows, which commits by itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -17,10 +17,8 @@ from locus_store.sql.schema.status import (
     read_settings,
 )
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
+from locus_store.sql.threads.repository import Repository
 from locus_store.types.facts import Fact, Verdict
-
-if TYPE_CHECKING:
-    from locus_store.sql.threads.repository import Repository
 
 CLOCK_SECONDS: Final = 5.0
 """A server's clock may differ by so much from this machine's."""
@@ -87,8 +85,6 @@ class Examination:
         """Return the estimated number of rows, if the database keeps one."""
         del table
         return None
-
-    # --- the same for all
 
     def compare_clocks(self) -> Fact:
         """Return the difference between the server's clock and this machine's."""

@@ -99,8 +99,6 @@ class LeasingPool(loops.LoopResources):
             event.listen(self._sync, "checkin", _note_use)
             event.listen(self._sync, "checkout", self._try_idle)
 
-    # --- leases
-
     @asynccontextmanager
     async def lease_driver(self) -> AsyncIterator[Any]:
         """Borrow a connection of the driver, in autocommit."""
@@ -222,8 +220,6 @@ class LeasingPool(loops.LoopResources):
             return True
         return self.database.is_closed(driver) or self.database.is_lost_connection(exc)
 
-    # --- their age
-
     def _note_new(self, connection: Any, record: Any) -> None:
         driver = connection.driver_connection
         record.info["made_at"] = time.monotonic()
@@ -267,8 +263,6 @@ class LeasingPool(loops.LoopResources):
             self._replace_all()
             self.database.abort(driver)
             raise
-
-    # --- calls without an answer
 
     def _watch(self, driver: Any) -> None:
         """Note that a call has begun; see ``SILENT_SECONDS``."""
@@ -391,8 +385,6 @@ class ConnectionPool(AsyncAdaptedQueuePool):
 
 T = TypeVar("T")
 
-
-# --- greenlets in the event loop of sync methods
 
 await_only = sqlalchemy.util.await_only
 """Wait in a greenlet, without ``await``."""

@@ -274,8 +274,6 @@ class LoopPool(LeasingPool):
         finally:
             await dispose(engine)
 
-    # --- running
-
     async def run_write(self, work: Coroutine[Any, Any, T], thread_id: str | None = None) -> T:
         """Run work that writes to its end, even if the caller is cancelled, and note it."""
 

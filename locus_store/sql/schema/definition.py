@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import unquote
 
 import sqlalchemy as sa
@@ -18,9 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.columns.dialect_columns import DIALECTS
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables
-
-if TYPE_CHECKING:
-    from locus_store.values.vectors import Metric
+from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
 
@@ -36,8 +34,6 @@ class SchemaDefinition(ABC):
 
     offline_preface: ClassVar[str] = ""
     """Stands before statements that are run by hand: makes them end at the first error."""
-
-    # --- connections
 
     @abstractmethod
     def run_on_url(
@@ -81,8 +77,6 @@ class SchemaDefinition(ABC):
         del error
         return None
 
-    # --- what is there
-
     def find_schema(self, connection: Connection, ours: Tables) -> str | None:
         """Return the database schema of our tables; ``None`` is the default one."""
         del connection
@@ -111,8 +105,6 @@ class SchemaDefinition(ABC):
         del connection, ours
         return False
 
-    # --- users
-
     def lock_threads(self, connection: Connection, ours: Tables) -> None:
         """Keep others from writing threads until the transaction ends, where it does not yet."""
         del connection, ours
@@ -134,8 +126,6 @@ class SchemaDefinition(ABC):
     def secure(self, connection: Connection, ours: Tables, name: str) -> None:
         """Put a table or view that was just created under row security, if the others are."""
         del connection, ours, name
-
-    # --- embeddings
 
     def find_vector_schema(self, connection: Connection) -> str:
         """Return the schema of the extension for vectors; ``""`` where there is none."""

@@ -106,9 +106,6 @@ def get_dialect_name(target: Target) -> str:
     return name
 
 
-# --- for the databases' own parts
-
-
 def make_missing_driver_error(shown: str, error: ImportError, *extras: str) -> MissingExtraError:
     """Return the error that names what to install."""
     return MissingExtraError(f"{shown}: no module {error.name}; {make_install_command(*extras)}")

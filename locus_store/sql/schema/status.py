@@ -25,6 +25,9 @@ HEAD: Final = REVISIONS[-1]
 USERS_SETTING: Final = "user_id_type"
 """Row of ``settings`` with the type of users' ids."""
 
+SEARCH_SETTING: Final = "full_text_index"
+"""Row of ``settings`` that says that the index for text search was created."""
+
 PARTITIONS_SETTING: Final = "partitions"
 """Row of ``settings`` with the number of hash partitions; plain tables have none."""
 
@@ -68,9 +71,6 @@ class Status:
     def usable(self) -> bool:
         """True if this library may work on the schema."""
         return self.state in {"ok", "newer"}
-
-
-# --- in one SELECT --------------------------------------------------------------------------
 
 
 def read_settings(connection: Connection, ours: Tables) -> Settings | None:
@@ -121,9 +121,6 @@ def _settings(rows: dict[str, str]) -> Settings | None:
         )
     except (KeyError, ValueError):
         return None
-
-
-# --- in full --------------------------------------------------------------------------------
 
 
 def read_status(connection: Connection, ours: Tables) -> Status:

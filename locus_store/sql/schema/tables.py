@@ -11,7 +11,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import sqlalchemy as sa
 
@@ -40,9 +40,7 @@ from locus_store.sql.columns.types import (
     now,
 )
 from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
-
-if TYPE_CHECKING:
-    from locus_store.types.thread_info import UserIdType
+from locus_store.types.thread_info import UserIdType
 
 DEFAULT_PREFIX: Final = "locus_"
 
@@ -161,7 +159,6 @@ class Index(sa.Index):
 
     @property
     def dialect_options(self) -> Any:
-        """Options by dialect."""
         if "dialect_options" not in self.__dict__:
             found = super().dialect_options  # it is kept in __dict__
             self._validate_dialect_kwargs(self._unread)

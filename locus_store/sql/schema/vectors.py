@@ -81,9 +81,6 @@ def _create(
         return not was_there if made is None else made
 
 
-# --- the table
-
-
 def find(connection: Connection, ours: Tables) -> FoundVectors:
     """Return the database's support for embeddings."""
     said = connection.execute(
@@ -138,9 +135,6 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
         database.secure(connection, ours, "embeddings")
     connection.execute(ours.settings.insert().values(name=DIMENSION_SETTING, value=str(dimension)))
     return False
-
-
-# --- indexes, for the databases that have them
 
 
 def make_index_name(ours: Tables, metric: Metric, method: str) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import minute, moment
+from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.thread_rows import has_thread, select_last_save
 from locus_store.versions.archives import make_occupied_error
-
-if TYPE_CHECKING:
-    from locus_store.sql.threads.repository import Repository
 
 _KEPT: Final = ("tenant", "namespace", "head", "open_chain", "open_bytes", "floor", "last_sequence")
 """Columns of a line that its copy has as well."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
@@ -19,6 +19,7 @@ from locus_store.backend import TakesTurns
 from locus_store.errors import NotFoundError
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.reads import ROOT, Reads, make_head
+from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import is_live
 from locus_store.sql.threads.thread_rows import (
     find_facts,
@@ -41,9 +42,6 @@ from locus_store.types.thread_info import (
 from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.versions.archives import cut_to_minute
 from locus_store.versions.turns import describe_tickets, take_step
-
-if TYPE_CHECKING:
-    from locus_store.sql.threads.repository import Repository
 
 PAGE: Final = 200
 """Threads that are matched in Python at first, at least."""
@@ -213,7 +211,6 @@ class SqlThreadInfo(DescribesThreads):
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
 
     async def put_facts(self, put: PutThread) -> None:
-        """See ``DescribesThreads``, also for the following methods."""
         await self._write(lambda it: _put(it, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
@@ -240,7 +237,6 @@ class SqlTurns(TakesTurns):
         return await self._write(body)
 
     async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
-        """See ``TakesTurns``, also for the following methods."""
         thread_id = step.thread_id
         if step.entry == "none":  # mostly without effect
             guard, _ = await self._query(lambda it: turns.read_tickets(it, thread_id), self._runner)

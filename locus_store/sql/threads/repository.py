@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -23,12 +23,10 @@ from locus_store.sql.threads.thread_rows import (
     require_its_owner,
 )
 from locus_store.types import Mark, PendingWrite, Removed, Save, Written
+from locus_store.types.messages import LogEdit
 from locus_store.versions import Line, Record
 from locus_store.versions.erasing import Swept
 from locus_store.versions.renewing import compute_ttl_slack
-
-if TYPE_CHECKING:
-    from locus_store.types.messages import LogEdit
 
 Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 """Gives columns of the source's rows in a table, behind the keys of the copied lines."""

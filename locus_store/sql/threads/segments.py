@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -16,12 +16,10 @@ from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.observe import report_not_joined
 from locus_store.runtime.stepping import run_in_thread
+from locus_store.sql.threads.repository import Repository
 from locus_store.types import Written
 from locus_store.versions import segments
 from locus_store.versions.segments import RecordSegment, UnjoinedRecord
-
-if TYPE_CHECKING:
-    from locus_store.sql.threads.repository import Repository
 
 T = TypeVar("T")
 
@@ -112,7 +110,6 @@ class Joining(StorageBackend):
     async def write_state(
         self, thread_id: str, data: Mapping[str, Any], *, namespace: str = "", **options: Any
     ) -> Written:
-        """See ``StorageBackend.write_state``."""
         written = await super().write_state(thread_id, data, namespace=namespace, **options)
         is_head = written.outcome == "head" and options.get("connection") is None
         if is_head and segments.is_time(written.mark.sequence):

@@ -5,20 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.errors import SchemaError
+from locus_store.sql.schema.status import SEARCH_SETTING
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.repository import Copied, Repository
 from locus_store.sql.threads.statements import compile_other
 from locus_store.sql.threads.version_queries import select_whole_version
 from locus_store.types import Mark, Stored
 from locus_store.versions.segments import RecordSegment, collect_payloads
-
-if TYPE_CHECKING:
-    from locus_store.sql.schema.tables import Tables
 
 NO_MARK: Final = Mark("", 0, 0, b"")
 """Names no version."""
@@ -137,9 +136,6 @@ def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[byte
     return collect_payloads(raw, segments, after=after, upto=upto)
 
 
-SEARCH_SETTING: Final = "full_text_index"
-"""Row of ``settings`` that says that the index was made."""
-
 _FACTS: Final = ("store_id", SEARCH_SETTING)
 """Rows of ``settings`` that each transaction under the full rules looks at."""
 
@@ -205,7 +201,6 @@ class IndexedRepository(LockingRepository):
         """Return the condition that an index row contains the word."""
 
     def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
-        """See ``Repository``."""
         if not self.has_index:
             return
         gone = self.index.delete().where(self.index.c.line.in_(lines))
@@ -214,7 +209,6 @@ class IndexedRepository(LockingRepository):
         self.connection.execute(gone)
 
     def copy_index(self, copied: Copied) -> None:
-        """See ``Repository``."""
         names = [column.name for column in self.index.c]
         rows = copied(self.index, names[1:])
         self.connection.execute(self.index.insert().from_select(names, rows))

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 from sqlalchemy.engine import Connection, Dialect
 
-from locus_store.sql.columns.compiled import Compiled
+from locus_store.sql.columns.compiled import Compiled, Query
 from locus_store.sql.columns.types import OwnTransaction, after, minute, moment, now
+from locus_store.sql.schema.tables import Tables
 from locus_store.versions.segments import RecordSegment
-
-if TYPE_CHECKING:
-    from locus_store.sql.columns.compiled import Query
-    from locus_store.sql.schema.tables import Tables
 
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
 """Columns of a line's row that a save changes; names of ``versions.Line``."""

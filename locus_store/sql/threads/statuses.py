@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
@@ -13,6 +13,7 @@ from locus_store.sql.columns.types import now
 from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
+from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import make_same_thread_condition
 from locus_store.sql.threads.thread_rows import make_user_condition
 from locus_store.types import FOREVER
@@ -31,9 +32,6 @@ from locus_store.versions.sizes import (
     ThreadStatus,
     parse_place,
 )
-
-if TYPE_CHECKING:
-    from locus_store.sql.threads.repository import Repository
 
 T = TypeVar("T")
 

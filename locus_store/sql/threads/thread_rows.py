@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import Later, before
-from locus_store.sql.threads.statements import is_live, make_same_thread_condition
+from locus_store.sql.schema.tables import Tables
+from locus_store.sql.threads.reads import Reads
+from locus_store.sql.threads.statements import Scoped, is_live, make_same_thread_condition
 from locus_store.types import FOREVER
 from locus_store.types.thread_info import (
+    PutThread,
     StoredFacts,
+    ThreadFacts,
     is_user_id,
     make_facts,
     require_owner,
     require_user_id,
 )
 from locus_store.versions.archives import cut_to_minute
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.sql.threads.reads import Reads
-    from locus_store.sql.threads.statements import Scoped
-    from locus_store.types.thread_info import PutThread, ThreadFacts
 
 
 def select_last_active(t: Tables) -> sa.ColumnElement[Any]:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from locus_store.sql.columns.compiled import Compiled
 from locus_store.sql.columns.types import Key
-from locus_store.sql.schema.tables import TENANT_LENGTH
+from locus_store.sql.schema.tables import TENANT_LENGTH, Tables
 from locus_store.sql.threads import pending
+from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.statements import VERSION, WRITE, compile_other, is_live
+from locus_store.types import LineContents, Version, VersionsWanted
 from locus_store.versions.reading import is_plain
 from locus_store.versions.segments import LinesFound, RecordSegment
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from locus_store.sql.columns.compiled import Compiled
-    from locus_store.sql.schema.tables import Tables
-    from locus_store.sql.threads.reads import Reads
-    from locus_store.types import LineContents, Version, VersionsWanted
 
 MOST_BY_LINE: Final = 1_000
 """Versions that are looked for line by line: in each one's newest, which an index gives."""

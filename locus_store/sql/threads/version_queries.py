@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.statements import (
     VERSION,
     is_head,
@@ -16,9 +17,6 @@ from locus_store.sql.threads.statements import (
     record_columns,
     select_live_line,
 )
-
-if TYPE_CHECKING:
-    from locus_store.sql.schema.tables import Tables
 
 
 def select_whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:

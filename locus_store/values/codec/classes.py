@@ -137,9 +137,6 @@ def _absence(name: Name) -> str:
     )
 
 
-# --- objects of all kinds
-
-
 def get_data(obj: Any, kind: Kind) -> tuple[Any, ...]:
     """Return what an object of a class of this kind holds; ``rebuild`` takes it.
 
@@ -163,9 +160,6 @@ def rebuild(cls: Any, kind: Kind, *held: Any) -> Any:
         SerializationError: The class has changed, so that it does not fit.
     """
     return _REBUILDERS[kind](cls, *held)
-
-
-# --- pydantic models
 
 
 def get_model_data(obj: BaseModel) -> tuple[Any, list[str] | None]:
@@ -274,9 +268,6 @@ def build_model_of_1(cls: Any, data: Mapping[str, Any]) -> Any:
         ) from None
 
 
-# --- dataclasses
-
-
 def get_dataclass_data(obj: Any) -> dict[str, Any]:
     """Return the values of all fields, those that ``__init__`` does not take among them."""
     return {it.name: getattr(obj, it.name) for it in fields(obj) if hasattr(obj, it.name)}
@@ -326,9 +317,6 @@ def _not_plain(cls: type) -> str:
     )
 
 
-# --- enums
-
-
 def find_member(cls: Any, value: Any) -> Any:
     """Return the member of an enum with a value; ``_missing_`` is not asked, but for a flag's.
 
@@ -354,9 +342,6 @@ def _is_same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     return bool(one == other) or (isinstance(one, float) and isnan(one) and isnan(other))
-
-
-# --- classes that derive from a built-in one
 
 
 def get_subclass_data(obj: Any) -> tuple[Any, dict[str, Any]]:

@@ -102,10 +102,6 @@ def _of_zone_info(value: ZoneInfo) -> str:
     return value.key
 
 
-def _of_deque(value: deque[Any]) -> list[Any]:
-    return [[*value], value.maxlen]
-
-
 def _of_default(value: defaultdict[Any, Any]) -> list[Any]:
     factory = value.default_factory
     if factory is not None and _FACTORIES.get(getattr(factory, "__name__", "")) is not factory:
@@ -127,10 +123,6 @@ def _pairs(value: Any) -> list[list[Any]]:
 
 def _dict(pairs: Any) -> dict[Any, Any]:
     return dict(map(tuple, pairs))
-
-
-def _of_pattern(value: re.Pattern[Any]) -> list[Any]:
-    return [value.pattern, value.flags]
 
 
 _FACTORIES: Final[dict[str, Any]] = {
@@ -161,11 +153,11 @@ FORMS: Final[dict[type, ValueForm]] = {
     ZoneInfo: ValueForm("zone", _of_zone_info, ZoneInfo),
     range: ValueForm("range", lambda it: [it.start, it.stop, it.step], lambda it: range(*it)),
     slice: ValueForm("slice", lambda it: [it.start, it.stop, it.step], lambda it: slice(*it)),
-    re.Pattern: ValueForm("pattern", _of_pattern, lambda it: re.compile(*it)),
+    re.Pattern: ValueForm("pattern", lambda it: [it.pattern, it.flags], lambda it: re.compile(*it)),
     tuple: ValueForm("tuple", list, tuple),
     set: ValueForm("set", list, set),
     frozenset: ValueForm("frozenset", list, frozenset),
-    deque: ValueForm("deque", _of_deque, lambda it: deque(*it)),
+    deque: ValueForm("deque", lambda it: [[*it], it.maxlen], lambda it: deque(*it)),
     dict: ValueForm("map", _pairs, _dict),  # those with keys that the carrier cannot hold
     defaultdict: ValueForm("defaultdict", _of_default, _default),
     OrderedDict: ValueForm("ordereddict", _pairs, lambda it: OrderedDict(_dict(it))),
@@ -224,8 +216,6 @@ def is_text(value: str) -> bool:
     """Return whether UTF-8 holds a string."""
     return value.isascii() or escape(value) is value
 
-
-# --- NumPy, which is never imported here
 
 DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")
 """A dtype of plain values as NumPy writes it; objects and NumPy's own strings hold addresses."""

@@ -11,7 +11,7 @@ from locus_store.values import msgpack
 from locus_store.values.canonical import encode_canonical_json
 from locus_store.values.encoding import (
     LONGEST_JSON,
-    Grown,
+    Grown as Grown,
     Json,
     decode,
     encode,
@@ -21,17 +21,17 @@ from locus_store.values.encoding import (
     require_json_size,
     require_size,
 )
-from locus_store.values.frames.arrays import PackedList
+from locus_store.values.frames.arrays import PackedList as PackedList
 from locus_store.values.frames.diffing import Frame, build_by_entries, diff, is_object
 from locus_store.values.frames.digest_trees import (
-    DigestTree,
+    DigestTree as DigestTree,
     Edits,
     Node,
     ObjectNode,
     build_object_by_entries,
     build_root,
     decode_node,
-    decode_opened,
+    decode_opened as decode_opened,
     encode_reference,
     has_escaped,
     is_canonical,
@@ -39,40 +39,20 @@ from locus_store.values.frames.digest_trees import (
     is_only_msgpack,
     open_node,
 )
-from locus_store.values.frames.folding import Folder, fold, fold_each, fold_onto
+from locus_store.values.frames.folding import (
+    Folder as Folder,
+    fold as fold,
+    fold_each as fold_each,
+    fold_onto as fold_onto,
+)
 from locus_store.values.frames.operations import (
-    collect_text,
-    encode_operations,
-    extract_text,
-    read_operations,
-    read_restorable_operations,
+    collect_text as collect_text,
+    encode_operations as encode_operations,
+    extract_text as extract_text,
+    read_operations as read_operations,
+    read_restorable_operations as read_restorable_operations,
     read_stored_operations,
 )
-
-__all__ = [
-    "Change",
-    "DigestTree",
-    "Folder",
-    "Grown",
-    "PackedList",
-    "PackedState",
-    "build_digest_tree",
-    "collect_text",
-    "compare_states",
-    "decode_opened",
-    "decode_value",
-    "diff_value",
-    "encode_operations",
-    "encode_value",
-    "extract_text",
-    "fold",
-    "fold_each",
-    "fold_onto",
-    "make_opaque_tree",
-    "pack_state",
-    "read_operations",
-    "read_restorable_operations",
-]
 
 
 class PackedState:

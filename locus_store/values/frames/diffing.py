@@ -262,15 +262,21 @@ def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: F
     if old.keys() != new.keys():
         for key in old.keys() - new.keys():
             frame.add("-", (*path, key))
-    alike = [it for it in new if it in old and type(new[it]) is not str and old[it] == new[it]]
-    is_exact = not alike or encode_canonical([old[it] for it in alike]) == encode_canonical(
-        [new[it] for it in alike]
-    )
+    changed, alike = [], []
     for key, item in new.items():
-        if key not in old:
-            frame.add("=", (*path, key), item)
-        elif old[key] != item or not (is_exact or type(item) is str):  # 1 equals True
-            diff_values(old[key], item, (*path, key), frame)
+        if key not in old or old[key] != item:
+            changed.append(key)
+        elif type(item) is not str:
+            alike.append(key)
+    if alike and encode_canonical([old[it] for it in alike]) != encode_canonical(
+        [new[it] for it in alike]
+    ):
+        changed = list(new)  # 1 equals True
+    for key in changed:
+        if key in old:
+            diff_values(old[key], new[key], (*path, key), frame)
+        else:
+            frame.add("=", (*path, key), new[key])
     added = frame.size - size
     if added > _LEAST_ENTRY * len(new) and added > len(
         encode_canonical(new)

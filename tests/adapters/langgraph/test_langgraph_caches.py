@@ -449,3 +449,42 @@ async def test_a_dict_that_is_sent_again_is_stored_as_it_is_now() -> None:
             assert exact(found.checkpoint["channel_values"]) == exact(
                 {"messages": sent, "one": value}
             )
+
+
+async def put_versions(
+    saver: Any, name: str, parent: str | None, new: dict[str, str], versions: Any, **values: Any
+) -> None:
+    made = {**checkpoint(name, **values), "channel_versions": versions}
+    await saver.aput(at(parent), made, {"source": "loop", "step": 1}, new)
+
+
+async def test_trusted_new_versions_leave_other_channels_as_they_are() -> None:
+    backend = MemoryBackend()
+    trusting = LangGraphSaver(backend, trust_new_versions=True)
+    messages, other = [HumanMessage("one", id="1")], {"n": [1]}
+    first, second = {"messages": "1", "other": "1"}, {"messages": "2", "other": "1"}
+    await put_versions(trusting, "v1", None, first, first, messages=messages, other=other)
+    messages.append(HumanMessage("two", id="2"))
+    other["n"].append(2)  # in place, and not returned
+    await put_versions(
+        trusting, "v2", "v1", {"messages": "2"}, second, messages=messages, other=other
+    )
+    found = await LangGraphSaver(backend).aget_tuple(at("v2"))
+    assert found.checkpoint["channel_values"] == {"messages": messages, "other": {"n": [1]}}
+    await put_versions(
+        LangGraphSaver(backend), "v3", "v2", {}, second, messages=messages, other=other
+    )
+    found = await LangGraphSaver(backend).aget_tuple(at("v3"))
+    assert found.checkpoint["channel_values"]["other"] == {"n": [1, 2]}
+
+
+async def test_trusted_new_versions_do_not_hide_a_copy_of_another_savers_checkpoint() -> None:
+    backend = MemoryBackend()
+    trusting = LangGraphSaver(backend, trust_new_versions=True)
+    first, second = {"messages": "1"}, {"messages": "2"}
+    await put_versions(trusting, "v1", None, first, first, messages=["a", {}])
+    await put_versions(LangGraphSaver(backend), "v2", "v1", second, second, messages=["b", {}])
+    # A copy, as by `update_state(as_node="__copy__")`, has the parent of the original.
+    copied = {**checkpoint("c1", messages=["b", {}]), "channel_versions": second}
+    await trusting.aput(at("v1"), copied, {"source": "fork", "step": 1}, {})
+    assert await read(LangGraphSaver(backend), "c1") == ["b", {}]

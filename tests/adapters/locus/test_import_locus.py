@@ -30,9 +30,9 @@ from locus_store import (
     SchemaError,
     SerializationError,
     SQLiteBackend,
+    StorageBackendAdapter as OurAdapter,
     open_checkpointer,
 )
-from locus_store import StorageBackendAdapter as OurAdapter
 from locus_store.adapters.locus.import_threads import import_locus
 from locus_store.transfer.counts import Counts
 from locus_store.transfer.verifying import verify

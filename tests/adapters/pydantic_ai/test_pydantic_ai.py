@@ -19,8 +19,8 @@ from locus_store import (
     InvalidArgumentError,
     SerializationError,
     UnsupportedError,
+    open_message_log as opened,
 )
-from locus_store import open_message_log as opened
 from locus_store.backends import SQLiteBackend
 from locus_store.testing.kit import HOSTILE_IDS
 

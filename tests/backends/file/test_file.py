@@ -44,11 +44,8 @@ from locus_store import (
     UnsupportedError,
     open_checkpointer,
 )
-from locus_store.backends.documents import format as file_format
-from locus_store.backends.documents import threads as file_access
-from locus_store.backends.documents import workers
-from locus_store.backends.file import descriptors
-from locus_store.backends.file import directory as file_directory
+from locus_store.backends.documents import format as file_format, threads as file_access, workers
+from locus_store.backends.file import descriptors, directory as file_directory
 from locus_store.backends.file.backend import FileDocuments
 from locus_store.backends.file.names import decode_name, encode_name
 from locus_store.testing import HOSTILE_IDS

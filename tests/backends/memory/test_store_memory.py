@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from locus_store import BaseStore, InMemoryStore, InvalidArgumentError, UnsupportedError, blocking
 from locus_store.blocking import BlockingStore

@@ -20,8 +20,7 @@ if TESTS_RUN:
 
     from locus_store import redis_checkpointer
     from locus_store.backends import RedisStore
-    from locus_store.backends.redis import items
-    from locus_store.backends.redis import store as module
+    from locus_store.backends.redis import items, store as module
 
 NS = ("memory", "u42")
 KEYS = {
