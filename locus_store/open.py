@@ -221,7 +221,7 @@ class Storage(Closing):
 def _make_sharded_store(backend: Any, options: Mapping[str, Any], *, owns: bool) -> BaseStore:
     """Return the store of a set, in its first database: a batch of items is one transaction."""
     made: Any = Storage(backend.shards[0]).store(**options)
-    made.join_set(backend, owns=owns)
+    made.shards, made.owns = backend, owns
     return cast("BaseStore", made)
 
 

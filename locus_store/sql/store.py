@@ -79,8 +79,10 @@ class SqlStore(BaseStore):
         self.backend = backend
         self.moves_between_threads = self.embed is None and backend.moves_between_threads
         self.needs_no_loop = self.embed is None and needs_no_loop(backend)
-        self._owns = owns
-        self._set: StorageBackend | None = None
+        self.owns = owns
+        self.shards: StorageBackend | None = None
+        """The set of whose first shard this is the store; it is opened before the first call."""
+
         self._shared = backend.shared
         self._context: StoreContext | None = None
         self._calls = PerLoop(self._made_calls)
@@ -119,17 +121,8 @@ class SqlStore(BaseStore):
         self.backend = self.backend.for_tenant(tenant)
         self._calls = PerLoop(self._made_calls)
         self._shared = self.backend.shared
-        self._owns = False
+        self.owns = False
         self._context = None
-
-    def join_set(self, shards: StorageBackend, *, owns: bool) -> None:
-        """Open the set of shards, of whose first one this is the store, before the first call.
-
-        Args:
-            shards: The set, which refuses databases in another order.
-            owns: ``close`` closes the set as well.
-        """
-        self._set, self._owns = shards, owns
 
     async def setup(self) -> None:
         await self._opened()
@@ -143,8 +136,8 @@ class SqlStore(BaseStore):
         return context
 
     async def _open(self) -> StoreContext:
-        if self._set is not None:
-            await self._set.open()
+        if self.shards is not None:
+            await self.shards.open()
         database, runner = self._shared.database, self._shared.runner
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None
@@ -172,8 +165,8 @@ class SqlStore(BaseStore):
 
     async def close(self) -> None:
         await self._calls.get().drain()
-        if self._owns:
-            await (self._set or self.backend).close()
+        if self.owns:
+            await (self.shards or self.backend).close()
         self._context = None
 
     def _items(self, connection: Connection, context: StoreContext) -> Items:

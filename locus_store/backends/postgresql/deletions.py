@@ -20,7 +20,7 @@ from locus_store.versions.erasing import Swept
 _TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
 _THREADS: Final = sa.any_(sa.bindparam("thread_ids", type_=sa.ARRAY(BoundText())))
 _LINES: Final = sa.bindparam("lines", type_=sa.BigInteger())
-_FEW: Final = [sa.bindparam(f"line_{it}", type_=sa.BigInteger()) for it in range(4)]
+_FEW: Final = [sa.bindparam(f"line_{at}", type_=sa.BigInteger()) for at in range(4)]
 """A statement names one line, or four, some repeatedly. It finds more, which are in many partitions
 anyway."""
 

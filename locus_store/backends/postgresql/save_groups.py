@@ -363,7 +363,7 @@ class Saves:
         lone: dict[_Item, Appended] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
         if self._database.has_partitions or len(items) == 1:
-            ordered = sorted(items, key=lambda it: encode_key(it.save.thread_id))  # as they lock
+            ordered = sorted(items, key=lambda one: encode_key(one.save.thread_id))  # as they lock
             made = ((item, self._make_lone_fields(item)) for item in ordered)
             lone = {item: fields for item, fields in made if fields is not None}
         won: dict[Line, tuple[int, int]] = {}
