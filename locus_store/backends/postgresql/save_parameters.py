@@ -83,6 +83,7 @@ class Appended(NamedTuple):
     metadata: str | None
     labels: str | None
     turn: int | None
+    keep_last: int | None
 
 
 class RecordedSave(NamedTuple):

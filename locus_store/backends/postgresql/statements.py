@@ -24,6 +24,7 @@ from locus_store.backends.postgresql.tenants import MARK, guard
 from locus_store.backends.postgresql.write_statements import (
     LONE_WRITES,
     PUT_WRITES,
+    VERSIONS,
     make_batches,
     make_lone,
 )
@@ -103,7 +104,7 @@ active AS (
     AND (t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late}))),
 ordered AS MATERIALIZED (  -- Two statements may touch the same threads.
   SELECT t.thread FROM {threads} t WHERE t.thread IN (SELECT w.thread FROM active w)
-  ORDER BY t.thread FOR NO KEY UPDATE),
+  ORDER BY t.thread_id COLLATE "C" FOR NO KEY UPDATE),
 touched AS (
   UPDATE {threads} t SET active_at = {minute},
     expires_at = CASE WHEN w.ttl IS NOT NULL AND {is_late_touched}
@@ -167,14 +168,14 @@ kept AS (
 SELECT thread_id, namespace, line, sequence FROM won WHERE {mark}
 """
 
-# A save alone in its statement, whose thread's activity is up to date: nearly every save.
+# A save alone in its statement; its thread's activity is up to date, or is noted.
 _APPEND: Final = """
 WITH moved AS (
   UPDATE {lines} l SET head = l.last_sequence + 1, last_sequence = l.last_sequence + 1,
     open_chain = CASE WHEN {is_frames} THEN l.open_chain ELSE l.last_sequence + 1 END,
     open_bytes = CASE WHEN {is_frames} THEN l.open_bytes ELSE 0 END
       + length({payload}) + {overhead},
-    writer = {writer}, run = {run}, updated_at = statement_timestamp()
+    writer = {writer}, run = {run}, updated_at = statement_timestamp(), floor = {floor}
   WHERE l.line = (SELECT m.line FROM {lines} m WHERE m.line = {line}
     FOR NO KEY UPDATE SKIP LOCKED)
     AND l.head = {known} AND (l.tenant = {tenant}) IS TRUE
@@ -185,21 +186,29 @@ WITH moved AS (
     AND {digest_of_known} = {known_digest}
     AND (SELECT c.sequence FROM {checkpoints} c  -- LIMIT: it prices partitions that are left out.
       WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id} LIMIT 1) IS NULL
-    AND (SELECT t.active_at = {minute}
-        AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    AND (SELECT {is_active} AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
       FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
     AND (SELECT count(*) FROM {settings} s
       WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = 1
-    AND {is_turn}
+    AND {is_turn} AND {has_few_hidden}
   RETURNING l.last_sequence, l.open_chain),
 kept AS (
   INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
     labels, created_at, payload)
   SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
     {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
-  RETURNING line, sequence){audited}
+  RETURNING line, sequence){audited}{noted}
 SELECT line, sequence FROM kept WHERE {mark}
 """
+_NOTED: Final = """,
+noted AS (
+  UPDATE {threads} t SET active_at = {minute} FROM moved
+  WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})"""
+_FLOOR: Final = """CASE WHEN {keep_last} = 1 THEN l.last_sequence + 1
+      ELSE greatest(l.floor, (SELECT c.sequence FROM {checkpoints} c WHERE c.line = {line}
+        ORDER BY c.sequence DESC OFFSET {keep_last} - 2 LIMIT 1)) END"""
+_HAS_FEW_HIDDEN: Final = """{floor} - (SELECT c.sequence FROM {checkpoints} c
+      WHERE c.line = {line} ORDER BY c.sequence LIMIT 1) <= greatest({keep_last}, {hidden})"""
 _AUDITED: Final = """,
 audited AS (
   INSERT INTO {audit} (transaction_id, tenant, recorded_at, who, method, thread_id, detail, result)
@@ -336,9 +345,23 @@ class FastStatements:
         known = self._of("digest", fields["line"], fields["known"])
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
         audited = self._audited("kept", **fields)
-        self.append = self._filled(
-            _APPEND, **fields, digest_of_known=known, is_turn=is_turn, audited=audited
-        )
+        parts = {**fields, "digest_of_known": known, "is_turn": is_turn, "audited": audited}
+        hidden = {**names, **fields, "hidden": str(HIDDEN_BATCH), "minute": _MINUTE}
+        hidden["floor"] = _FLOOR.format(**hidden)
+        kept = {
+            False: {"floor": "l.floor", "has_few_hidden": f"{fields['keep_last']} IS NULL"},
+            True: {"floor": hidden["floor"], "has_few_hidden": _HAS_FEW_HIDDEN.format(**hidden)},
+        }
+        activity = {
+            False: {"is_active": f"t.active_at = {_MINUTE}", "noted": ""},
+            True: {"is_active": "true", "noted": _NOTED.format(**hidden)},
+        }
+        self.append = {
+            (notes, keeps): self._filled(_APPEND, **parts, **kept[keeps], **activity[notes])
+            for notes in (False, True)
+            for keeps in (False, True)
+        }
+        """The statements of a single save: does it note the thread's activity, is it pruned."""
         self.find_line = self._filled(_FIND_LINE) if has_partitions else None
         last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
         of_head, named, listed = last
@@ -353,8 +376,12 @@ class FastStatements:
         wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
         self.contents = self._filled(CONTENTS, wanted=wanted)
         self.put_writes = self._puts(**make_batches())
-        self.put_lone = {it: self._puts(**make_lone(it)) for it in range(1, LONE_WRITES + 1)}
-        """The statements of a single batch, by the number of its writes."""
+        self.put_lone = {
+            (length, version): self._puts(**make_lone(length, version))
+            for length in range(1, LONE_WRITES + 1)
+            for version in VERSIONS
+        }
+        """The statements of a single batch, by the number of its writes and ``VERSIONS``."""
 
     @staticmethod
     def make_key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
@@ -446,7 +473,9 @@ class FastStatements:
     def _puts(self, **parts: str) -> str:
         turn = render_turn_condition(self._names["turns"], "b.thread_id", "b.turn")
         parts["turn_of_batch"] = turn
-        parts["may_come_first"] = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
+        first = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
+        found = parts["has_version"].format(may_come_first=first, **self._names)
+        parts |= {"may_come_first": first, "has_version": found}
         return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l"), **parts)
 
     def _audited(self, source: str, **parts: str) -> str:
