@@ -391,10 +391,12 @@ class Saves:
                         for item, fields in some
                         if fields.line in sequences
                     }
-                others = (item for item in items if item.line not in won)
-                rows = [(*item.row, *item.make_recorded()) for item in others if item.row]
-                if rows:
-                    group = fast.group[self._database.has_index, self._database.user_id_type]
+                others = [(it.row, it) for it in items if it.row and it.line not in won]
+                if others:
+                    rows = [(*row, *item.make_recorded()) for row, item in others]
+                    are_first = all(row.line is None for row, _ in others)
+                    users = self._database.user_id_type
+                    group = fast.group[self._database.has_index, users, are_first]
                     columns = zip(*rows, strict=True)
                     left = deadline.compute_seconds_left()
                     for row in await connection.fetch(group, *common, *columns, timeout=left):
@@ -417,14 +419,13 @@ class Saves:
             known, digest = row.expected, row.expected_digest
         if row.line is None or known is None or digest is None:
             return None
-        if row.ttl is not None:
-            return None
         common = self._common()
         return Appended(
             *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
             row.is_free or (row.expected, row.expected_digest) == (known, digest),
             *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
             *(row.payload, row.metadata, row.labels, row.turn, row.keep_last),
+            *(row.ttl, row.slack),
         )
 
     @contextmanager

@@ -84,6 +84,8 @@ class Appended(NamedTuple):
     labels: str | None
     turn: int | None
     keep_last: int | None
+    ttl: float | None
+    slack: float | None
 
 
 class RecordedSave(NamedTuple):

@@ -63,6 +63,10 @@ async def perform(url: str) -> dict[str, list[Plan]]:
         "append, keep_last": lambda: backend.commit(onto(kept, id="v3", keep_last=2)),
         "append, noted": lambda: backend.commit(onto(quiet, id="v3")),
         "append": lambda: backend.commit(onto(head, id="v3")),
+        "append, ttl": lambda: backend.commit(onto(lasting, id="v3", ttl_seconds=3600.0)),
+        "append, ttl again": lambda: backend.commit(onto(renewed, id="v4", ttl_seconds=3600.0)),
+        "first": lambda: backend.commit(new("first")),
+        "first, ttl": lambda: backend.commit(new("second", ttl_seconds=3600.0)),
         "appends": lambda: asyncio.gather(*(backend.commit(onto(it, id="v4")) for it in heads)),
     }
     heads = [await backend.fetch(f"t{number}") for number in range(20, 40)]
@@ -70,6 +74,9 @@ async def perform(url: str) -> dict[str, list[Plan]]:
     kept = await backend.fetch("t13")
     await backend.commit(onto(kept, id="kept", keep_last=2))
     kept, quiet = await backend.fetch("t14"), await backend.fetch("t15")
+    lasting = await backend.fetch("t16")
+    await backend.commit(onto(await backend.fetch("t17"), id="v3", ttl_seconds=3600.0))
+    renewed = await backend.fetch("t17")
     hour_ago = "UPDATE locus_threads SET active_at = active_at - interval '1 hour'"
     await pool.execute(f"{hour_ago} WHERE thread_id = 't15'")
     for name, call in calls.items():
@@ -91,7 +98,8 @@ def list_scans(plan: Plan) -> list[Any]:
 
 
 LOADS = ("load", "load again", "load by id", "version", "version by id", "history", "history after")
-APPENDS = ("append", "append, keep_last", "append, noted", "appends")
+OTHERS = ("append, ttl", "append, ttl again", "first", "first, ttl")
+APPENDS = ("append", "append, keep_last", "append, noted", "appends", *OTHERS)
 CHANGES = ("put_writes", "put_writes of any", *APPENDS)
 DELETIONS = ("delete a version", "delete", "vacuum", "expire", "prune")
 
