@@ -31,7 +31,7 @@ MOST_LINES = 500
 LONG_FILES = {
     "adapters/langgraph/saver.py": 587,
     "adapters/langgraph/store.py": 510,
-    "backend.py": 1098,
+    "backend.py": 1_098,
     "backends/postgresql/partitions.py": 510,
     "backends/postgresql/save_groups.py": 535,
     "backends/postgresql/statements.py": 572,
