@@ -129,7 +129,7 @@ class Storage(Closing):
     @property
     def has_store(self) -> bool:
         """True if ``store`` returns one."""
-        return self._class_of("store") is not None
+        return isinstance(self.backend, HasShards) or self._class_of("store") is not None
 
     @property
     def has_messages(self) -> bool:
@@ -161,14 +161,19 @@ class Storage(Closing):
         Raises:
             UnsupportedError: The storage has no store.
         """
+        made: BaseStore
         kind = self._class_of("store")
+        options: dict[str, Any] = {"dimension": dimension, "metric": metric, "embed": embed}
+        if isinstance(self.backend, HasShards):
+            made = _make_sharded_store(self.backend, options, owns=False)
+            self._made.add(made)
+            return made
         if kind is None:
             raise UnsupportedError(f"there is no store beside a {type(self.backend).__name__}")
-        options = {"dimension": dimension, "metric": metric, "embed": embed}
         if kind.__name__ == TECHNOLOGIES["memory"].store:
             find = import_module("locus_store.backends.memory.store").find_store
             return cast("BaseStore", find(self.backend, partial(self._make, kind, options)))
-        made: BaseStore = self._make(kind, {"backend": self.backend, **options})
+        made = self._make(kind, {"backend": self.backend, **options})
         self._made.add(made)
         return made
 
@@ -211,6 +216,13 @@ class Storage(Closing):
         for made in list(self._made):
             await made.close()
         await self.backend.close()
+
+
+def _make_sharded_store(backend: Any, options: Mapping[str, Any], *, owns: bool) -> BaseStore:
+    """Return the store of a set, in its first database: a batch of items is one transaction."""
+    made: Any = Storage(backend.shards[0]).store(**options)
+    made.shards, made.owns = backend, owns
+    return cast("BaseStore", made)
 
 
 def _make_sharded_log(backend: Any, ttl_seconds: float | None, *, owns: bool) -> BaseMessageLog:
@@ -380,20 +392,14 @@ def _alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     return _make(_class_in(folder, part), given)
 
 
-def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> BaseMessageLog:
-    """Return the message log of a set.
-
-    Raises:
-        UnsupportedError: A set has no store.
-    """
+def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> Any:
+    """Return the store or the message log of a set, which is closed with it."""
+    names = {"dimension", "metric", "embed"} if part == "store" else {"ttl_seconds"}
+    backend = open_storage(url, **{it: options[it] for it in options.keys() - names}).backend
+    own = {it: options[it] for it in options.keys() & names}
     if part == "store":
-        raise UnsupportedError(
-            "a set of shards has no store: open the store of a database of its own"
-        )
-    ttl_seconds = options.get("ttl_seconds")
-    others = {name: it for name, it in options.items() if name != "ttl_seconds"}
-    backend = open_storage(url, **others).backend
-    return _make_sharded_log(backend, ttl_seconds, owns=True)
+        return _make_sharded_store(backend, own, owns=True)
+    return _make_sharded_log(backend, own.get("ttl_seconds"), owns=True)
 
 
 def _class_in(folder: str, part: Part) -> Any:

@@ -22,6 +22,7 @@ import asyncpg
 from benchmarks import machine, places, report
 from locus_store import open_checkpointer
 from locus_store.backends.postgresql.partitions import partition
+from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -53,6 +54,14 @@ class Database:
 
     async def save_at_once(self, first: int, threads: int) -> None:
         await asyncio.gather(*(self.save(f"t{first + it}") for it in range(threads)))
+
+    async def save_and_prune(self, thread_id: str) -> None:
+        state = make_state(next(self.numbers))
+        await self.checkpointer.backend.write_state(thread_id, state, keep_last=VERSIONS)
+
+    async def write(self, thread_id: str) -> None:
+        write = PendingWrite(task_id="t", idx=0, channel="c", type="json", payload=b"x" * 1_000)
+        await self.checkpointer.backend.put_writes(thread_id, "next", [write])
 
     async def fill(self) -> None:
         for _ in range(VERSIONS):
@@ -86,8 +95,12 @@ async def measure(databases: list[Database], rounds: int) -> None:
         for of in databases[at % len(databases) :] + databases[: at % len(databases)]:
             await of.time("a save", of.save(one))
             await of.time(f"a save, {WRITERS} at once", of.save_at_once(first, WRITERS), WRITERS)
+            await of.time("a save with `keep_last`", of.save_and_prune(f"t{900 + at % 40}"))
+            await of.time("pending writes", of.write(one))
             await of.time("a first load", of.checkpointer.backend.fetch(one))
             await of.time("a further load", of.checkpointer.load(one))
+            await of.save(f"d{at}")
+            await of.time("a deletion", of.checkpointer.delete(f"d{at}"))
 
 
 async def move(of: Database, before: int, to: int) -> list[str]:

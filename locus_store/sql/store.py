@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
@@ -79,7 +80,10 @@ class SqlStore(BaseStore):
         self.backend = backend
         self.moves_between_threads = self.embed is None and backend.moves_between_threads
         self.needs_no_loop = self.embed is None and needs_no_loop(backend)
-        self._owns = owns
+        self.owns = owns
+        self.shards: StorageBackend | None = None
+        """The set of whose first shard this is the store; it is opened before the first call."""
+
         self._shared = backend.shared
         self._context: StoreContext | None = None
         self._calls = PerLoop(self._made_calls)
@@ -118,7 +122,7 @@ class SqlStore(BaseStore):
         self.backend = self.backend.for_tenant(tenant)
         self._calls = PerLoop(self._made_calls)
         self._shared = self.backend.shared
-        self._owns = False
+        self.owns = False
         self._context = None
 
     async def setup(self) -> None:
@@ -133,6 +137,8 @@ class SqlStore(BaseStore):
         return context
 
     async def _open(self) -> StoreContext:
+        if self.shards is not None:
+            await self.shards.open()
         database, runner = self._shared.database, self._shared.runner
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None
@@ -160,8 +166,8 @@ class SqlStore(BaseStore):
 
     async def close(self) -> None:
         await self._calls.get().drain()
-        if self._owns:
-            await self.backend.close()
+        if self.owns:
+            await (self.shards or self.backend).close()
         self._context = None
 
     def _items(self, connection: Connection, context: StoreContext) -> Items:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store import StorageBackendAdapter, open_message_log, open_storage
+from locus_store import StorageBackendAdapter, open_message_log, open_storage, open_store
 from storages import Storage
 from storages.postgresql import ServerProbe
 from storages.sqlite import FileProbe
@@ -52,6 +52,9 @@ class Shards(Storage):
 
     def backend(self) -> Any:
         return self.new(_open_backend, self.url)
+
+    def store(self, **options: Any) -> Any:
+        return self.new(open_store, self.url, **{"dimension": 3, **options})
 
     def log(self, **options: Any) -> Any:
         return self.new(open_message_log, self.url, **options)

@@ -8,7 +8,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from locus_store.backends.postgresql.columns import BoundText
-from locus_store.sql.columns.compiled import Compiled
 from locus_store.sql.columns.types import Key, encode_key
 from locus_store.sql.schema.tables import TENANT_LENGTH
 from locus_store.sql.threads.pending import split_batches
@@ -21,6 +20,10 @@ from locus_store.versions.erasing import Swept
 _TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
 _THREADS: Final = sa.any_(sa.bindparam("thread_ids", type_=sa.ARRAY(BoundText())))
 _LINES: Final = sa.bindparam("lines", type_=sa.BigInteger())
+_FEW: Final = [sa.bindparam(f"line_{at}", type_=sa.BigInteger()) for at in range(4)]
+"""A statement names one line, or four, some repeatedly. It finds more, which are in many partitions
+anyway."""
+
 _STORE: Final = sa.bindparam("store", type_=BoundText())
 _FACTS: Final = sa.bindparam("facts", type_=sa.BigInteger())
 
@@ -40,32 +43,42 @@ def delete_thread(it: IndexedRepository, thread_id: str, *, has_index: bool) -> 
     locked = compile_other(it.sql, _lock, lambda: _lock(it)).fetch_first(it.connection, key)
     if locked is None:
         return Removed(existed=False, versions=0)
-    key |= {"lines": locked[1], "store": it.scope.store, "facts": 1 + has_index}
-    statement = _dropping(it, has_index=has_index, is_sole=True)
-    [(versions, _, existed, is_decided)] = statement.fetch_rows(it.connection, key)
+    lines = locked[1]
+    key |= {"lines": len(lines), "store": it.scope.store, "facts": 1 + has_index}
+    [(versions, _, existed, is_decided)] = _run(it, key, lines, has_index=has_index, is_sole=True)
     return Removed(existed is not None, versions) if is_decided else None
 
 
 def drop_threads(it: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
     """Remove locked threads with all they own, a batch in a statement; return how much that was."""
-    statement = _dropping(it, has_index=it.has_index, is_sole=False)
     versions = messages = 0
     for some in split_batches(thread_ids):
         key = {"tenant": it.scope.tenant, "thread_ids": [encode_key(one) for one in some]}
-        [gone] = statement.fetch_rows(it.connection, key)
+        lines = it.find_lines_of(some)
+        [gone] = _run(it, key, lines, has_index=it.has_index, is_sole=False)
         versions, messages = versions + gone[0], messages + gone[1]
     it.seen_records.clear()
     it.noted_thread = None
     return Swept(versions, messages, is_whole=True)
 
 
-def _dropping(it: IndexedRepository, **how: bool) -> Compiled:
-    """Return the statement of ``_drop``, which takes longer to compile than to run."""
-    return compile_other(it.sql, (_drop, *how.values()), lambda: _drop(it, **how))
+def _run(
+    it: IndexedRepository, key: dict[str, Any], lines: Sequence[int], **how: bool
+) -> list[tuple[Any, ...]]:
+    """Run the statement of ``_drop``, which takes longer to compile than to run."""
+    few = 0
+    if len(lines) <= len(_FEW):
+        few = 1 if len(lines) <= 1 else len(_FEW)
+        named = [*lines, *[max(lines, default=0)] * few]
+        key = key | {bound.key: line for bound, line in zip(_FEW[:few], named, strict=False)}
+    statement = compile_other(
+        it.sql, (_drop, few, *how.values()), lambda: _drop(it, few=few, **how)
+    )
+    return statement.fetch_rows(it.connection, key)
 
 
 def _lock(it: IndexedRepository) -> sa.Select[Any]:
-    """Return the statement that locks a thread behind its lines, and counts them."""
+    """Return the statement that locks a thread behind its lines, and names them."""
     lines, threads = it.tables.lines.c, it.tables.threads.c
     locked = (
         sa.select(lines.line)
@@ -74,20 +87,22 @@ def _lock(it: IndexedRepository) -> sa.Select[Any]:
         .with_for_update()
         .cte("locked")
     )
-    count = sa.select(sa.func.count()).select_from(locked).scalar_subquery()
-    found = sa.select(threads.thread, count.label("lines"))
+    its = sa.func.array(sa.select(locked.c.line).scalar_subquery(), type_=sa.ARRAY(sa.BigInteger()))
+    found = sa.select(threads.thread, its.label("lines"))
     is_it = threads.tenant == _TENANT, threads.thread_id == _THREADS
-    return found.where(*is_it, count >= 0).with_for_update(of=it.tables.threads)
+    is_first = sa.func.cardinality(its) >= 0
+    return found.where(*is_it, is_first).with_for_update(of=it.tables.threads)
 
 
-def _drop(it: IndexedRepository, *, has_index: bool, is_sole: bool) -> sa.Select[Any]:
+def _drop(it: IndexedRepository, *, few: int, has_index: bool, is_sole: bool) -> sa.Select[Any]:
     """Return the statement that removes threads, and counts their versions and messages.
 
-    Rows are found by arrays of keys: with a list of them or a join, PostgreSQL reads whole tables
-    without statistics.
+    Rows are found by arrays of keys: with a long list of them or a join, PostgreSQL reads whole
+    tables without statistics. It leaves out partitions only by a list of parameters.
 
     Args:
         it: The repository.
+        few: The number of parameters that name all lines, or 0.
         has_index: There is a full-text index.
         is_sole: One thread, if it is live, and only if the statement before locked all its lines.
     """
@@ -110,15 +125,22 @@ def _drop(it: IndexedRepository, *, has_index: bool, is_sole: bool) -> sa.Select
         of_lines = of_lines.where(sa.exists().select_from(thread_keys))
     line_keys = of_lines.cte("line_keys")
     is_its = sa.any_(sa.func.array(sa.select(thread_keys.c.thread).scalar_subquery()))
-    is_of_line = sa.any_(sa.func.array(sa.select(line_keys.c.line).scalar_subquery()))
+    all_lines = sa.any_(sa.func.array(sa.select(line_keys.c.line).scalar_subquery()))
+
+    def is_of_line(line: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+        if not few:
+            return line == all_lines
+        is_one = line.in_(_FEW[:few])
+        return sa.and_(is_one, sa.exists().select_from(thread_keys)) if is_sole else is_one
+
     by_line: list[Any] = [t.lines, t.writes, t.segments, *([it.index] if has_index else [])]
-    gone = [it.delete().where(it.c.line == is_of_line).cte(f"gone_{it.name}") for it in by_line]
+    gone = [it.delete().where(is_of_line(it.c.line)).cte(f"gone_{it.name}") for it in by_line]
     gone += [
         it.delete().where(it.c.thread == is_its).cte(f"gone_{it.name}")
         for it in (t.threads, t.logs)
     ]
     counted = (
-        (t.checkpoints, t.checkpoints.c.line == is_of_line, "gone_versions"),
+        (t.checkpoints, is_of_line(t.checkpoints.c.line), "gone_versions"),
         (t.messages, t.messages.c.thread == is_its, "gone_messages"),
     )
     removed = (

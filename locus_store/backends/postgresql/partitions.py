@@ -56,6 +56,10 @@ _BATCH_ROWS: Final = 2_000
 _FEW_CHANGES: Final = 200
 """Rows of the log that may be renewed while writers wait."""
 
+_ANALYZED_ROWS: Final = 500
+"""Rows of a partition with statistics, on average. By those of a few rows, a plan that a connection
+keeps reads a grown partition row by row."""
+
 _ROUNDS: Final = 50
 """Steps that renew rows before a switch is tried, however many rows were changed meanwhile."""
 
@@ -322,7 +326,9 @@ class _Move:
             if is_copied:
                 with self._begin():
                     self._limit()
-                    self._run(f"ANALYZE {self.new}")
+                    rows = str(_ANALYZED_ROWS * self.count)
+                    if self._ask(_SQL["has rows"].format(new=self.new, rows=rows)).scalar():
+                        self._run(f"ANALYZE {self.new}")
                 is_copied = False
             elif changes <= _FEW_CHANGES:
                 return

@@ -115,3 +115,6 @@ FROM i o LEFT JOIN i n ON n.indrelid = {new} AND n.made = o.made WHERE o.indreli
 SELECT l.pid || ' ' || l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'virtualxid' AND a.datname = current_database() AND a.usesysid IS NOT NULL
   AND l.pid <> pg_backend_pid() AND (a.state IS NULL OR a.backend_xmin IS NOT NULL)
+
+--- has rows
+SELECT count(*) = {rows} FROM (SELECT FROM {new} LIMIT {rows}) rows

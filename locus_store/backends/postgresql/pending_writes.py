@@ -41,6 +41,13 @@ class Batch:
         """The payloads' size in bytes."""
         return sum(len(it.payload) for it in self.writes)
 
+    @property
+    def version(self) -> str:
+        """Which version has to be found; see ``write_statements.VERSIONS``."""
+        if self.known is not None:
+            return "known"
+        return "any" if self.must_exist is None else "stored"
+
     def list_tasks(self) -> set[tuple[str, ...]]:
         """The tasks whose writes these are."""
         place = self.thread_id, self.namespace, self.checkpoint_id
@@ -141,7 +148,7 @@ class WriteBatches:
         database, fast = self._database, self._database.fast
         common = encode_key(database.tenant), database.store
         [batch, *others] = batches
-        lone = None if others else fast.put_lone.get(len(batch.writes))
+        lone = None if others else fast.put_lone.get((len(batch.writes), batch.version))
         if lone is not None:
             return lone, (*common, *batch.make_head(), *chain.from_iterable(batch.make_rows()))
         heads = [(number, *it.make_head()) for number, it in enumerate(batches)]

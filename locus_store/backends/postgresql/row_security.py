@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -9,8 +10,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
-from locus_store.backends.postgresql.failures import translate_owner_errors
+from locus_store.backends.postgresql.failures import RACES, get_sqlstate, translate_owner_errors
 from locus_store.backends.postgresql.policies import (
     ALL_TENANTS,
     DIGEST,
@@ -49,6 +51,12 @@ from locus_store.sql.schema.tables import (
 from locus_store.types.arguments import check_tenant
 
 T = TypeVar("T")
+
+_LOCK_MILLISECONDS: Final = 200
+"""A lock is waited for, and calls wait behind it, for so long. Then all are released, before the
+server finds a deadlock, which ends a call."""
+
+_PATIENCE_SECONDS: Final = 600.0
 
 
 class RowSecurity(NamedTuple):
@@ -213,11 +221,30 @@ def _run_on(
 def _in_transaction(
     connection: Connection, ours: Tables, *, body: Callable[[Connection, Words], T]
 ) -> T:
-    with translate_owner_errors(connection, "row security"), lock(connection, ours):
-        status = read_status(connection, ours)
-        if status.settings is None or status.state != "ok":
-            raise SchemaError(status.message)
-        return body(connection, _make_words(connection, ours))
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            with translate_owner_errors(connection, "row security"), lock(connection, ours):
+                status = read_status(connection, ours)
+                if status.settings is None or status.state != "ok":
+                    raise SchemaError(status.message)
+                return body(connection, _make_words(connection, ours))
+        except DBAPIError as error:
+            if get_sqlstate(error) not in RACES or time.monotonic() > until:
+                raise
+
+
+def _lock_tables(connection: Connection, words: Words) -> None:
+    """Lock out all calls. One that waits for another table meanwhile continues soon."""
+    # A save locks the lines first.
+    names = ", ".join(map(words.write_table, ("lines", *_list_tables(connection, words))))
+    _run(
+        connection,
+        (
+            f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}",
+            f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE",
+        ),
+    )
 
 
 def _make_words(connection: Connection, ours: Tables) -> Words:
@@ -248,6 +275,7 @@ def _enable(connection: Connection, words: Words) -> bool:
     before = _read(connection, words)
     if before.is_enabled and not before.problems:
         return False
+    _lock_tables(connection, words)
     has_wall = _has(connection, words.write_table("roles"))
     names = _list_tables(connection, words)
     _run(connection, [render_enabled(words), *render_all(words, names, has_wall=has_wall)])
@@ -264,6 +292,7 @@ def _disable(connection: Connection, words: Words) -> bool:
         )
     if not before.is_enabled:
         return False
+    _lock_tables(connection, words)
     _run(connection, render_disabled(words))
     _run(connection, _render_partitions(connection, words.oids, "NO FORCE", "DISABLE"))
     return True

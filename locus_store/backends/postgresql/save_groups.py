@@ -204,7 +204,8 @@ class Saves:
             return False
         over = self._be_patient(item)
         answered = partial(self._answered, item, fields.line, over)
-        append, limit = self._database.fast.append, self._timeout_seconds
+        append = self._database.fast.append[False, fields.keep_last is not None]
+        limit = self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
         values = *fields, *item.make_recorded()
@@ -367,25 +368,36 @@ class Saves:
         lone: dict[_Item, Appended] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
         if self._database.has_partitions or len(items) == 1:
-            made = ((item, self._make_lone_fields(item)) for item in items)
+            ordered = sorted(items, key=lambda one: encode_key(one.save.thread_id))  # as they lock
+            made = ((item, self._make_lone_fields(item)) for item in ordered)
             lone = {item: fields for item, fields in made if fields is not None}
-        appended = [(*fields, *item.make_recorded()) for item, fields in lone.items()]
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._patience():
-                if appended:
-                    left = deadline.compute_seconds_left()
-                    found = await connection.fetchmany(fast.append, appended, timeout=left)
-                    sequences = {row["line"]: row["sequence"] for row in found}
-                    won = {
-                        item.line: (fields.line, sequences[fields.line])
+                for (notes, keeps), append in fast.append.items():
+                    some = [
+                        (item, fields)
                         for item, fields in lone.items()
+                        if (fields.keep_last is not None) == keeps
+                        and (item.line not in won if notes else not item.is_refused)
+                    ]
+                    if not some:
+                        continue
+                    appended = [(*fields, *item.make_recorded()) for item, fields in some]
+                    left = deadline.compute_seconds_left()
+                    found = await connection.fetchmany(append, appended, timeout=left)
+                    sequences = {row["line"]: row["sequence"] for row in found}
+                    won |= {
+                        item.line: (fields.line, sequences[fields.line])
+                        for item, fields in some
                         if fields.line in sequences
                     }
-                others = (item for item in items if item.line not in won)
-                rows = [(*item.row, *item.make_recorded()) for item in others if item.row]
-                if rows:
-                    group = fast.group[self._database.has_index, self._database.user_id_type]
+                others = [(it.row, it) for it in items if it.row and it.line not in won]
+                if others:
+                    rows = [(*row, *item.make_recorded()) for row, item in others]
+                    are_first = all(row.line is None for row, _ in others)
+                    users = self._database.user_id_type
+                    group = fast.group[self._database.has_index, users, are_first]
                     columns = zip(*rows, strict=True)
                     left = deadline.compute_seconds_left()
                     for row in await connection.fetch(group, *common, *columns, timeout=left):
@@ -400,7 +412,7 @@ class Saves:
     def _make_lone_fields(self, item: _Item) -> Appended | None:
         """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""
         row = item.row
-        if row is None or item.is_refused or self._database.has_index:
+        if row is None or self._database.has_index:
             return None
         is_frames = row.basis is not None
         known, digest = row.basis, row.basis_digest
@@ -408,14 +420,13 @@ class Saves:
             known, digest = row.expected, row.expected_digest
         if row.line is None or known is None or digest is None:
             return None
-        if row.keep_last is not None or row.ttl is not None:
-            return None
         common = self._common()
         return Appended(
             *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
             row.is_free or (row.expected, row.expected_digest) == (known, digest),
             *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
-            *(row.payload, row.metadata, row.labels, row.turn),
+            *(row.payload, row.metadata, row.labels, row.turn, row.keep_last),
+            *(row.ttl, row.slack),
         )
 
     @contextmanager

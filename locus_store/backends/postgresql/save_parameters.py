@@ -83,6 +83,9 @@ class Appended(NamedTuple):
     metadata: str | None
     labels: str | None
     turn: int | None
+    keep_last: int | None
+    ttl: float | None
+    slack: float | None
 
 
 class RecordedSave(NamedTuple):

@@ -24,6 +24,7 @@ from locus_store.backends.postgresql.tenants import MARK, guard
 from locus_store.backends.postgresql.write_statements import (
     LONE_WRITES,
     PUT_WRITES,
+    VERSIONS,
     make_batches,
     make_lone,
 )
@@ -47,47 +48,8 @@ WITH input AS MATERIALIZED (
   SELECT * FROM unnest({arrays}) i({fields}) WHERE $3 = (SELECT count(*) FROM {settings} s
     WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index')
     AND {turn_of_input}),
-locked AS MATERIALIZED (
-  -- Nobody waits here for a line that is held for long: its save is left to a transaction.
-  -- IS TRUE: without statistics, an index on the tenant looked better than one on the line.
-  SELECT l.line, l.thread_id, l.namespace, l.head, l.open_chain, l.open_bytes, l.floor,
-    l.last_sequence, l.writer, l.run
-  FROM {lines} l WHERE l.line = ANY ($6) AND (l.tenant = $1) IS TRUE AND l.head IS NOT NULL
-  ORDER BY l.line FOR NO KEY UPDATE SKIP LOCKED),
-looked AS MATERIALIZED (
-  SELECT i.*, l.head, l.open_chain, l.open_bytes, l.last_sequence + 1 AS sequence,
-    CASE WHEN i.keep_last IS NULL THEN l.floor
-      WHEN i.keep_last = 1 THEN l.last_sequence + 1
-      ELSE greatest(l.floor, (SELECT c.sequence FROM {checkpoints} c WHERE c.line = i.line
-        ORDER BY c.sequence DESC OFFSET i.keep_last - 2 LIMIT 1)) END AS floor,
-    -- The live thread's key, negative where its activity is to be noted.
-    (SELECT CASE WHEN t.expires_at <= statement_timestamp() THEN NULL
-        WHEN t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late})
-        THEN -t.thread ELSE t.thread END
-      FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = i.thread_id) AS thread
-  FROM input i JOIN locked l ON l.line = i.line
-  WHERE l.thread_id = i.thread_id AND l.namespace = i.namespace
-    AND (i.is_free OR l.writer = i.writer OR (i.writer IS NULL AND l.run = i.run)
-      OR (l.head = i.expected AND i.expected_digest = {digest_of_expected}))
-    AND (i.basis IS NULL OR (l.head = i.basis AND l.open_chain IS NOT NULL
-      AND l.open_bytes + length(i.payload) + {overhead} <= {factor} * i.state_bytes + {allowance}
-      AND i.basis_digest = {digest_of_basis}))
-    AND (SELECT c.sequence FROM {checkpoints} c
-      WHERE c.line = i.line AND c.checkpoint_id = i.checkpoint_id) IS NULL),
-appended AS MATERIALIZED (
-  SELECT * FROM looked w
-  WHERE w.thread IS NOT NULL AND (w.keep_last IS NULL OR w.floor - (SELECT c.sequence
-    FROM {checkpoints} c WHERE c.line = w.line ORDER BY c.sequence LIMIT 1)
-    <= greatest(w.keep_last, {hidden}))),
-moved AS (
-  UPDATE {lines} l SET head = w.sequence, last_sequence = w.sequence, floor = w.floor,
-    open_chain = CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END,
-    open_bytes = CASE WHEN w.basis IS NULL THEN 0 ELSE w.open_bytes END
-      + length(w.payload) + {overhead},
-    writer = w.writer, run = w.run, updated_at = statement_timestamp()
-  FROM appended w WHERE l.line = w.line),
--- A new line of a live thread: shared, so that saves of its other lines do not wait. A deletion
--- does, and finds the line.
+{appends}-- A new line of a live thread: shared, so that saves of its other lines do not wait. A
+-- deletion does, and finds the line.
 there AS MATERIALIZED (  -- LATERAL: as a join, without statistics, it read the whole tenant.
   SELECT t.* FROM (SELECT DISTINCT i.thread_id FROM input i WHERE i.line IS NULL) i
   CROSS JOIN LATERAL (
@@ -95,15 +57,13 @@ there AS MATERIALIZED (  -- LATERAL: as a join, without statistics, it read the 
     FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = i.thread_id
       AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
     FOR KEY SHARE SKIP LOCKED) t),
-active AS (
-  SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
-  UNION ALL
+active AS ({active_appends}
   SELECT t.thread, i.ttl, i.slack FROM input i JOIN there t ON t.thread_id = i.thread_id
   WHERE i.line IS NULL AND i.owner IS NULL AND (t.has_version OR NOT i.thread_must_exist)
     AND (t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late}))),
 ordered AS MATERIALIZED (  -- Two statements may touch the same threads.
   SELECT t.thread FROM {threads} t WHERE t.thread IN (SELECT w.thread FROM active w)
-  ORDER BY t.thread FOR NO KEY UPDATE),
+  ORDER BY t.thread_id COLLATE "C" FOR NO KEY UPDATE),
 touched AS (
   UPDATE {threads} t SET active_at = {minute},
     expires_at = CASE WHEN w.ttl IS NOT NULL AND {is_late_touched}
@@ -150,11 +110,8 @@ new_lines AS (
   ORDER BY i.thread_id COLLATE "C", i.namespace COLLATE "C"
   ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
   RETURNING line, thread_id, namespace),
-won AS MATERIALIZED (
-  SELECT w.line, w.sequence, CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END
-    AS chain, w.head AS parent, {shown} FROM appended w
-  UNION ALL
-  SELECT n.line, 1, 1, NULL, {shown} FROM input w
+won AS MATERIALIZED ({won_appends}
+  SELECT n.line, 1 AS sequence, 1 AS chain, NULL::bigint AS parent, {shown} FROM input w
   JOIN (SELECT * FROM new_lines UNION ALL SELECT * FROM begun) n
     ON n.thread_id = w.thread_id AND n.namespace = w.namespace
   WHERE w.line IS NULL),
@@ -167,14 +124,64 @@ kept AS (
 SELECT thread_id, namespace, line, sequence FROM won WHERE {mark}
 """
 
-# A save alone in its statement, whose thread's activity is up to date: nearly every save.
+# Of a group with saves of existing lines. A group of first saves opens no partition to look.
+_APPENDS: Final = """
+locked AS MATERIALIZED (
+  -- Nobody waits here for a line that is held for long: its save is left to a transaction.
+  -- IS TRUE: without statistics, an index on the tenant looked better than one on the line.
+  SELECT l.line, l.thread_id, l.namespace, l.head, l.open_chain, l.open_bytes, l.floor,
+    l.last_sequence, l.writer, l.run
+  FROM {lines} l WHERE l.line = ANY ($6) AND (l.tenant = $1) IS TRUE AND l.head IS NOT NULL
+  ORDER BY l.line FOR NO KEY UPDATE SKIP LOCKED),
+looked AS MATERIALIZED (
+  SELECT i.*, l.head, l.open_chain, l.open_bytes, l.last_sequence + 1 AS sequence,
+    CASE WHEN i.keep_last IS NULL THEN l.floor
+      WHEN i.keep_last = 1 THEN l.last_sequence + 1
+      ELSE greatest(l.floor, (SELECT c.sequence FROM {checkpoints} c WHERE c.line = i.line
+        ORDER BY c.sequence DESC OFFSET i.keep_last - 2 LIMIT 1)) END AS floor,
+    -- The live thread's key, negative where its activity is to be noted.
+    (SELECT CASE WHEN t.expires_at <= statement_timestamp() THEN NULL
+        WHEN t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late})
+        THEN -t.thread ELSE t.thread END
+      FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = i.thread_id) AS thread
+  FROM input i JOIN locked l ON l.line = i.line
+  WHERE l.thread_id = i.thread_id AND l.namespace = i.namespace
+    AND (i.is_free OR l.writer = i.writer OR (i.writer IS NULL AND l.run = i.run)
+      OR (l.head = i.expected AND i.expected_digest = {digest_of_expected}))
+    AND (i.basis IS NULL OR (l.head = i.basis AND l.open_chain IS NOT NULL
+      AND l.open_bytes + length(i.payload) + {overhead} <= {factor} * i.state_bytes + {allowance}
+      AND i.basis_digest = {digest_of_basis}))
+    AND (SELECT c.sequence FROM {checkpoints} c
+      WHERE c.line = i.line AND c.checkpoint_id = i.checkpoint_id) IS NULL),
+appended AS MATERIALIZED (
+  SELECT * FROM looked w
+  WHERE w.thread IS NOT NULL AND (w.keep_last IS NULL OR w.floor - (SELECT c.sequence
+    FROM {checkpoints} c WHERE c.line = w.line ORDER BY c.sequence LIMIT 1)
+    <= greatest(w.keep_last, {hidden}))),
+moved AS (
+  UPDATE {lines} l SET head = w.sequence, last_sequence = w.sequence, floor = w.floor,
+    open_chain = CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END,
+    open_bytes = CASE WHEN w.basis IS NULL THEN 0 ELSE w.open_bytes END
+      + length(w.payload) + {overhead},
+    writer = w.writer, run = w.run, updated_at = statement_timestamp()
+  FROM appended w WHERE l.line = w.line),
+"""
+_ACTIVE_APPENDS: Final = """
+  SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
+  UNION ALL"""
+_WON_APPENDS: Final = """
+  SELECT w.line, w.sequence, CASE WHEN w.basis IS NULL THEN w.sequence ELSE w.open_chain END
+    AS chain, w.head AS parent, {shown} FROM appended w
+  UNION ALL"""
+
+# A save alone in its statement; its thread's activity is up to date, or is noted.
 _APPEND: Final = """
 WITH moved AS (
   UPDATE {lines} l SET head = l.last_sequence + 1, last_sequence = l.last_sequence + 1,
     open_chain = CASE WHEN {is_frames} THEN l.open_chain ELSE l.last_sequence + 1 END,
     open_bytes = CASE WHEN {is_frames} THEN l.open_bytes ELSE 0 END
       + length({payload}) + {overhead},
-    writer = {writer}, run = {run}, updated_at = statement_timestamp()
+    writer = {writer}, run = {run}, updated_at = statement_timestamp(), floor = {floor}
   WHERE l.line = (SELECT m.line FROM {lines} m WHERE m.line = {line}
     FOR NO KEY UPDATE SKIP LOCKED)
     AND l.head = {known} AND (l.tenant = {tenant}) IS TRUE
@@ -185,21 +192,31 @@ WITH moved AS (
     AND {digest_of_known} = {known_digest}
     AND (SELECT c.sequence FROM {checkpoints} c  -- LIMIT: it prices partitions that are left out.
       WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id} LIMIT 1) IS NULL
-    AND (SELECT t.active_at = {minute}
-        AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    AND (SELECT {is_active} AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
       FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
     AND (SELECT count(*) FROM {settings} s
       WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = 1
-    AND {is_turn}
+    AND {is_turn} AND {has_few_hidden}
   RETURNING l.last_sequence, l.open_chain),
 kept AS (
   INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
     labels, created_at, payload)
   SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
     {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
-  RETURNING line, sequence){audited}
+  RETURNING line, sequence){audited}{noted}
 SELECT line, sequence FROM kept WHERE {mark}
 """
+_NOTED: Final = """,
+noted AS (
+  UPDATE {threads} t SET active_at = {minute},
+    expires_at = CASE WHEN {ttl} IS NOT NULL AND {is_late} THEN {expiry} ELSE t.expires_at END
+  FROM moved
+  WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})"""
+_FLOOR: Final = """CASE WHEN {keep_last} = 1 THEN l.last_sequence + 1
+      ELSE greatest(l.floor, (SELECT c.sequence FROM {checkpoints} c WHERE c.line = {line}
+        ORDER BY c.sequence DESC OFFSET {keep_last} - 2 LIMIT 1)) END"""
+_HAS_FEW_HIDDEN: Final = """{floor} - (SELECT c.sequence FROM {checkpoints} c
+      WHERE c.line = {line} ORDER BY c.sequence LIMIT 1) <= greatest({keep_last}, {hidden})"""
 _AUDITED: Final = """,
 audited AS (
   INSERT INTO {audit} (transaction_id, tenant, recorded_at, who, method, thread_id, detail, result)
@@ -328,17 +345,35 @@ class FastStatements:
         self._names = {**names, "search": table(search)}
         self._recorded = RecordedSave._fields if has_audit else ()
         self.group = {
-            (it, users): self._saves(indexed=it, users=users)
+            (it, users, are_first): self._saves(indexed=it, users=users, are_first=are_first)
             for it in (False, True)
             for users in get_args(UserIdType)
+            for are_first in (False, True)
         }
         fields = render_parameters((*Appended._fields, *self._recorded))
         known = self._of("digest", fields["line"], fields["known"])
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
         audited = self._audited("kept", **fields)
-        self.append = self._filled(
-            _APPEND, **fields, digest_of_known=known, is_turn=is_turn, audited=audited
-        )
+        parts = {**fields, "digest_of_known": known, "is_turn": is_turn, "audited": audited}
+        hidden = {**names, **fields, "hidden": str(HIDDEN_BATCH), "minute": _MINUTE}
+        ttl = fields["ttl"], fields["slack"]
+        hidden |= {"is_late": _is_late(*ttl), "expiry": _expiry(*ttl)}
+        is_active = f"t.active_at = {_MINUTE} AND ({ttl[0]} IS NULL OR NOT {hidden['is_late']})"
+        hidden["floor"] = _FLOOR.format(**hidden)
+        kept = {
+            False: {"floor": "l.floor", "has_few_hidden": f"{fields['keep_last']} IS NULL"},
+            True: {"floor": hidden["floor"], "has_few_hidden": _HAS_FEW_HIDDEN.format(**hidden)},
+        }
+        activity = {
+            False: {"is_active": is_active, "noted": ""},
+            True: {"is_active": "true", "noted": _NOTED.format(**hidden)},
+        }
+        self.append = {
+            (notes, keeps): self._filled(_APPEND, **parts, **kept[keeps], **activity[notes])
+            for notes in (False, True)
+            for keeps in (False, True)
+        }
+        """The statements of a single save: does it note the thread's activity, is it pruned."""
         self.find_line = self._filled(_FIND_LINE) if has_partitions else None
         last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
         of_head, named, listed = last
@@ -353,8 +388,12 @@ class FastStatements:
         wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
         self.contents = self._filled(CONTENTS, wanted=wanted)
         self.put_writes = self._puts(**make_batches())
-        self.put_lone = {it: self._puts(**make_lone(it)) for it in range(1, LONE_WRITES + 1)}
-        """The statements of a single batch, by the number of its writes."""
+        self.put_lone = {
+            (length, version): self._puts(**make_lone(length, version))
+            for length in range(1, LONE_WRITES + 1)
+            for version in VERSIONS
+        }
+        """The statements of a single batch, by the number of its writes and ``VERSIONS``."""
 
     @staticmethod
     def make_key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
@@ -446,32 +485,38 @@ class FastStatements:
     def _puts(self, **parts: str) -> str:
         turn = render_turn_condition(self._names["turns"], "b.thread_id", "b.turn")
         parts["turn_of_batch"] = turn
-        parts["may_come_first"] = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
-        return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l"), **parts)
+        first = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
+        found = parts["has_version"].format(may_come_first=first, **self._names)
+        parts |= {"may_come_first": first, "has_version": found}
+        return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l.ttl", "l.slack"), **parts)
 
     def _audited(self, source: str, **parts: str) -> str:
         """Return the part of a save's statement that records it; empty if it is not recorded."""
         table = self._names["audit"]
         return render_audited(table, "commit", source, **parts) if self._recorded else ""
 
-    def _saves(self, *, indexed: bool, users: UserIdType) -> str:
+    def _saves(self, *, indexed: bool, users: UserIdType, are_first: bool) -> str:
         names = *SaveRow._fields, *self._recorded
         arrays = render_parameters(names, first=len(SaveGroup._fields) + 1, suffix="[]")
         columns = {it: f"w.{it}" for it in ("thread_id", *self._recorded)}
         shown = ", ".join((_SHOWN, *list(columns.values())[1:]))
+        late, late_touched = _is_late("i.ttl", "i.slack"), _is_late("w.ttl", "w.slack")
+        parts = {"is_late": late, "shown": shown}
         return self._filled(
             _GROUP,
             arrays=", ".join(arrays.values()),
             fields=", ".join(arrays),
             has_version=self._has_version("t"),
-            is_late=_is_late("i"),
-            is_late_touched=_is_late("w"),
-            expiry=_expiry("i"),
-            expiry_touched=_expiry("w"),
-            shown=shown,
+            is_late_touched=late_touched,
+            expiry=_expiry("i.ttl", "i.slack"),
+            expiry_touched=_expiry("w.ttl", "w.slack"),
             audited=self._audited("won w", tenant="$1", **columns),
             user_type=_USER_TYPES[users],
             indexed=_INDEXED.format(**self._names) if indexed else "",
+            appends="" if are_first else self._filled(_APPENDS, **parts),
+            active_appends="" if are_first else _ACTIVE_APPENDS,
+            won_appends="" if are_first else _WON_APPENDS.format(shown=shown),
+            **parts,
         )
 
 
@@ -503,14 +548,14 @@ def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
     return sorted(found, key=make_write_sort_key)
 
 
-def _is_late(save: str) -> str:
+def _is_late(ttl: str, slack: str) -> str:
     """Return the condition for rewriting the expiry: see ``renewing.compute_ttl_slack``."""
-    least = f"statement_timestamp() + make_interval(secs => {save}.ttl)"
-    return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(save)})"
+    least = f"statement_timestamp() + make_interval(secs => {ttl})"
+    return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(ttl, slack)})"
 
 
-def _expiry(save: str) -> str:
-    return f"(statement_timestamp() + make_interval(secs => {save}.ttl + {save}.slack))"
+def _expiry(ttl: str, slack: str) -> str:
+    return f"(statement_timestamp() + make_interval(secs => {ttl} + {slack}))"
 
 
 def _version(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Version:

@@ -39,11 +39,7 @@ l AS MATERIALIZED (
     WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace
       AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
         WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
-      AND (b.sequence IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = b.line
-        AND c.line = l.line AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
-        = b.sequence)
-      AND ({may_come_first} OR (SELECT c.sequence FROM {checkpoints} c
-        WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)
+      AND {has_version}
     FOR KEY SHARE SKIP LOCKED) l),
 renewed AS (  -- It waits for no lock: whoever has it is active in the thread.
   UPDATE {threads} t SET expires_at = {expiry_of_writes}
@@ -67,6 +63,12 @@ kept AS (
   WHERE w.idx < 0)
 SELECT number FROM l WHERE {mark}
 """
+# IS TRUE: else the planner may look for the line that it finds, in all partitions.
+_IS_KNOWN: Final = """(l.line = {line}) IS TRUE AND (SELECT c.sequence FROM {{checkpoints}} c
+        WHERE c.line = {line} AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
+        = b.sequence"""
+_IS_STORED: Final = """({may_come_first} OR (SELECT c.sequence FROM {checkpoints} c
+        WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)"""
 _BATCH: Final = (
     *("text", "text", "text", "bigint", "bigint", "bytea", "text"),
     *("double precision", "double precision", "bigint"),
@@ -82,6 +84,13 @@ _FIRST: Final = 3
 LONE_WRITES: Final = 4
 """Writes of a lone batch whose statement has no arrays, at most. asyncpg takes twice as long to
 encode arrays, and each number of writes is a statement that each connection prepares."""
+
+VERSIONS: Final = {
+    "known": _IS_KNOWN.format(line=f"${_FIRST + 4}::bigint"),
+    "any": "true",
+    "stored": _IS_STORED,
+}
+"""Conditions of a lone batch: its version is known, need not exist, or may have to exist."""
 
 
 def _arrays(types: Sequence[str], first: int) -> str:
@@ -101,10 +110,25 @@ def _rows(types: Sequence[str], first: int, length: int) -> str:
 def make_batches() -> dict[str, str]:
     """Return the parts of ``PUT_WRITES`` for any number of batches."""
     first = _FIRST + len(_BATCH) + 1
-    return {"batches": _arrays(_BATCH, _FIRST), "rows": _arrays(_WRITE, first)}
+    is_known = _IS_KNOWN.format(line="b.line")
+    return {
+        "batches": _arrays(_BATCH, _FIRST),
+        "rows": _arrays(_WRITE, first),
+        "has_version": f"(b.sequence IS NULL OR {is_known}) AND {_IS_STORED}",
+    }
 
 
-def make_lone(length: int) -> dict[str, str]:
-    """Return the parts of ``PUT_WRITES`` for one batch of so many writes."""
+def make_lone(length: int, version: str) -> dict[str, str]:
+    """Return the parts of ``PUT_WRITES`` for one batch of so many writes.
+
+    Args:
+        length: The number of writes.
+        version: ``VERSIONS``: which look-up of a version the batch needs. A partition is opened
+            for each that is not left out, and all partitions if the line is not a parameter.
+    """
     first = _FIRST + len(_BATCH)
-    return {"batches": _rows(_BATCH, _FIRST, 1), "rows": _rows(_WRITE, first, length)}
+    return {
+        "batches": _rows(_BATCH, _FIRST, 1),
+        "rows": _rows(_WRITE, first, length),
+        "has_version": VERSIONS[version],
+    }

@@ -220,12 +220,27 @@ def test_a_list_that_makes_no_sense_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_set_has_no_store(urls: list[str]) -> None:
-    url = f"sharded:{urls[0]} {urls[1]}"
-    with pytest.raises(UnsupportedError, match="no store"):
-        open_store(url)
-    with pytest.raises(UnsupportedError, match="no store"):
-        open_storage(url).store()
+async def test_the_store_of_a_set_is_in_its_first_database(urls: list[str]) -> None:
+    names = [(f"of {it}",) for it in range(8)]
+    items = "SELECT key FROM locus_store"
+    async with open_store(f"sharded:{' '.join(urls[:2])}") as store:
+        await store.put_batch([(name, "key", {}) for name in names])
+        await store.put(("of", "alex"), "key", {}, metadata={"user_id": "alex"})
+    async with open_sharded(urls[:3]) as storage:
+        await rebalance(storage.backend)
+        assert len(await storage.store().search((), limit=20)) == 9
+    async with open_sharded(urls[:3]) as storage:
+        await rebalance(storage.backend, removes_last=True)
+    assert [len(rows(url, items)) for url in urls[:3]] == [9, 0, 0]
+    before = [dump(url) for url in urls]
+    wrong = open_store(f"sharded:{urls[1]} {urls[0]}")
+    with pytest.raises(InvalidArgumentError, match="in the order of the set"):
+        await wrong.put(("a",), "key", {})
+    await wrong.close()
+    assert [dump(url) for url in urls] == before
+    async with open_sharded(urls[:2]) as storage:
+        assert (await storage.backend.forget_user("alex"))["store"] == 1
+        assert await storage.store().for_tenant("other").get(("a",), "key") is None
 
 
 async def test_names_of_hidden_tenants_are_refused(urls: list[str]) -> None:

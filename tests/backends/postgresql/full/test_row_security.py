@@ -584,6 +584,31 @@ async def test_an_object_that_was_open_fails_once_and_continues(place: Place) ->
         assert await acme.load("t") == {"n": 2}
 
 
+@pytest.mark.parametrize("parts", [1, 8])
+async def test_calls_wait_for_row_security_and_meet_no_deadlock(place: Place, parts: int) -> None:
+    await asyncio.to_thread(partition, place.admin, parts)
+    failures: list[Exception] = []
+    async with postgresql_checkpointer(place.url("locus_app"), state_type=dict) as checkpointer:
+
+        async def write(thread_id: str, is_over: asyncio.Event) -> None:
+            while not is_over.is_set():
+                try:
+                    state = await checkpointer.load(thread_id) or {"n": 0}
+                    await checkpointer.save({**state, "n": state["n"] + 1}, thread_id)
+                except Exception as exc:  # noqa: BLE001  (asserted below)
+                    failures.append(exc)
+
+        is_over = asyncio.Event()
+        writers = [asyncio.create_task(write(f"t{it}", is_over)) for it in range(8)]
+        for _ in range(2):
+            await asyncio.to_thread(row_security.enable, place.admin)
+            await asyncio.to_thread(row_security.disable, place.admin)
+        is_over.set()
+        await asyncio.gather(*writers)
+    assert {type(it) for it in failures} <= {SchemaError}
+    assert all("the next call names its tenant" in str(it) for it in failures)
+
+
 async def test_a_transaction_of_the_caller_gets_the_tenant(place: Place) -> None:
     from sqlalchemy.ext.asyncio import create_async_engine
 
