@@ -92,6 +92,7 @@ class HeldTurn:
             most_waiting=most_waiting,
         )
         self._turn: ThreadTurn | None = None
+        self._outer: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.run: Callable[[Callable[[], Awaitable[Any]]], Any] | None = None
         """Runs the calls of ``with``; ``None``: the object does not block."""
@@ -113,8 +114,14 @@ class HeldTurn:
         """Wait for the turn.
 
         Raises:
+            InvalidArgumentError: This object is in use.
             TurnError: It was rejected, or the wait took too long; names the turn that is held.
         """
+        if self._step.turn_key:
+            raise InvalidArgumentError(
+                f"this turn of thread {self.thread_id!r} is held or waited for already: call turn()"
+                " for each block"
+            )
         self._step = replace(self._step, turn_key=uuid4().hex)
         self._loop = None if may_block() else asyncio.get_running_loop()
         self.is_lost = False
@@ -167,6 +174,8 @@ class HeldTurn:
                 "the turn of thread %r was not ended (%s); it expires in %s s at most",
                 *(self.thread_id, exc, self._step.lease_seconds),
             )
+        finally:
+            self._step = replace(self._step, turn_key="")
 
     async def _end(self) -> None:
         await self._backend.end_turn(self.thread_id, self._step.turn_key)
@@ -198,11 +207,11 @@ class HeldTurn:
 
     def enter(self) -> None:
         """Have the writes of this context belong to the turn."""
-        holding.hold(self._place, self.number)
+        self._outer = holding.hold(self._place, self.number)
 
     def leave(self) -> None:
-        """Have the writes of this context belong to no turn."""
-        holding.release(self._place)
+        """Have the writes of this context belong to the outer turn, or to none."""
+        holding.release(self._place, self._outer)
 
     async def __aenter__(self) -> Self:
         await self.begin()

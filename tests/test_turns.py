@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store import MemoryCheckpointer, TurnError, open_checkpointer, open_message_log, turns
+from locus_store import (
+    InvalidArgumentError,
+    MemoryCheckpointer,
+    TurnError,
+    open_checkpointer,
+    open_message_log,
+    turns,
+)
 from locus_store.blocking import BlockingCheckpointer, open_checkpointer as open_blocking
 from locus_store.effects import BEAT, NAMESPACE
 from locus_store.runtime import holding
@@ -96,6 +103,25 @@ async def test_a_context_does_not_wait_for_its_own_turn(url: str) -> None:
             with pytest.raises(TurnError, match=f"turn {turn.number} .*by this very context"):
                 await checkpointer.turn("t").begin()
             await checkpointer.save({"n": 1}, "t")
+        assert await checkpointer.turns() == []
+
+
+async def test_a_turn_that_was_replaced_in_its_own_block_stays_over(url: str) -> None:
+    async with open_checkpointer(url) as checkpointer, checkpointer.turn("t"):
+        async with checkpointer.turn("t", wait="replace"):
+            await checkpointer.save({"n": 1}, "t")
+        with pytest.raises(TurnError, match="is over"):
+            await checkpointer.save({"n": 2}, "t")
+
+
+async def test_one_object_has_one_turn_at_a_time(url: str) -> None:
+    async with open_checkpointer(url) as checkpointer:
+        turn = checkpointer.turn("t")
+        for n in range(2):
+            async with turn:
+                with pytest.raises(InvalidArgumentError, match="is held or waited for already"):
+                    await asyncio.create_task(turn.begin())
+                await checkpointer.save({"n": n}, "t")
         assert await checkpointer.turns() == []
 
 
