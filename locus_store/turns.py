@@ -138,7 +138,8 @@ class HeldTurn:
         outer = holding.get_number(self._backend, self.thread_id)
         while True:
             step = replace(self._step, entry="none") if is_asked else self._step
-            found = await self._backend.step_turn(step)
+            work = self._backend.step_turn(step)
+            found = await (work if may_block() else settle(work))  # no step outruns its end
             own = next((it for it in found if it.turn_key == step.turn_key), None)
             if own is not None and own.position == 0:
                 return own
@@ -230,8 +231,12 @@ class HeldTurn:
     def __enter__(self) -> Self:
         if self.run is None:
             raise TypeError("calls of this object do not block: use `async with`")
-        self.run(self.begin)
-        self.enter()
+        try:
+            self.run(self.begin)
+            self.enter()
+        except KeyboardInterrupt:  # perhaps raised after the turn had begun
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
