@@ -92,6 +92,7 @@ class HeldTurn:
             most_waiting=most_waiting,
         )
         self._turn: ThreadTurn | None = None
+        self._outer: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.run: Callable[[Callable[[], Awaitable[Any]]], Any] | None = None
         """Runs the calls of ``with``; ``None``: the object does not block."""
@@ -113,8 +114,14 @@ class HeldTurn:
         """Wait for the turn.
 
         Raises:
+            InvalidArgumentError: This object is in use.
             TurnError: It was rejected, or the wait took too long; names the turn that is held.
         """
+        if self._step.turn_key:
+            raise InvalidArgumentError(
+                f"this turn of thread {self.thread_id!r} is held or waited for already: call turn()"
+                " for each block"
+            )
         self._step = replace(self._step, turn_key=uuid4().hex)
         self._loop = None if may_block() else asyncio.get_running_loop()
         self.is_lost = False
@@ -131,7 +138,8 @@ class HeldTurn:
         outer = holding.get_number(self._backend, self.thread_id)
         while True:
             step = replace(self._step, entry="none") if is_asked else self._step
-            found = await self._backend.step_turn(step)
+            work = self._backend.step_turn(step)
+            found = await (work if may_block() else settle(work))  # no step outruns its end
             own = next((it for it in found if it.turn_key == step.turn_key), None)
             if own is not None and own.position == 0:
                 return own
@@ -167,6 +175,8 @@ class HeldTurn:
                 "the turn of thread %r was not ended (%s); it expires in %s s at most",
                 *(self.thread_id, exc, self._step.lease_seconds),
             )
+        finally:
+            self._step = replace(self._step, turn_key="")
 
     async def _end(self) -> None:
         await self._backend.end_turn(self.thread_id, self._step.turn_key)
@@ -198,11 +208,11 @@ class HeldTurn:
 
     def enter(self) -> None:
         """Have the writes of this context belong to the turn."""
-        holding.hold(self._place, self.number)
+        self._outer = holding.hold(self._place, self.number)
 
     def leave(self) -> None:
-        """Have the writes of this context belong to no turn."""
-        holding.release(self._place)
+        """Have the writes of this context belong to the outer turn, or to none."""
+        holding.release(self._place, self._outer)
 
     async def __aenter__(self) -> Self:
         await self.begin()
@@ -221,8 +231,12 @@ class HeldTurn:
     def __enter__(self) -> Self:
         if self.run is None:
             raise TypeError("calls of this object do not block: use `async with`")
-        self.run(self.begin)
-        self.enter()
+        try:
+            self.run(self.begin)
+            self.enter()
+        except KeyboardInterrupt:  # perhaps raised after the turn had begun
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store import MemoryCheckpointer, TurnError, open_checkpointer, open_message_log, turns
+from locus_store import (
+    InvalidArgumentError,
+    MemoryCheckpointer,
+    TurnError,
+    open_checkpointer,
+    open_message_log,
+    turns,
+)
 from locus_store.blocking import BlockingCheckpointer, open_checkpointer as open_blocking
 from locus_store.effects import BEAT, NAMESPACE
 from locus_store.runtime import holding
@@ -97,6 +104,69 @@ async def test_a_context_does_not_wait_for_its_own_turn(url: str) -> None:
                 await checkpointer.turn("t").begin()
             await checkpointer.save({"n": 1}, "t")
         assert await checkpointer.turns() == []
+
+
+async def test_a_turn_that_was_replaced_in_its_own_block_stays_over(url: str) -> None:
+    async with open_checkpointer(url) as checkpointer, checkpointer.turn("t"):
+        async with checkpointer.turn("t", wait="replace"):
+            await checkpointer.save({"n": 1}, "t")
+        with pytest.raises(TurnError, match="is over"):
+            await checkpointer.save({"n": 2}, "t")
+
+
+async def test_one_object_has_one_turn_at_a_time(url: str) -> None:
+    async with open_checkpointer(url) as checkpointer:
+        turn = checkpointer.turn("t")
+        for n in range(2):
+            async with turn:
+                with pytest.raises(InvalidArgumentError, match="is held or waited for already"):
+                    await asyncio.create_task(turn.begin())
+                await checkpointer.save({"n": n}, "t")
+        assert await checkpointer.turns() == []
+
+
+async def test_a_cancelled_step_does_not_outlive_the_wait(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_checkpointer(url) as checkpointer:
+        step_turn = checkpointer.backend.step_turn
+        is_stepping, may_end = asyncio.Event(), asyncio.Event()
+        steps: list[asyncio.Future[Any]] = []
+
+        async def step_late(step: TurnStep) -> Any:
+            is_stepping.set()
+            await may_end.wait()
+            return await step_turn(step)
+
+        async def step_shielded(step: TurnStep) -> Any:
+            steps.append(asyncio.ensure_future(step_late(step)))
+            return await asyncio.shield(steps[-1])
+
+        monkeypatch.setattr(checkpointer.backend, "step_turn", step_shielded)
+        begun = asyncio.create_task(checkpointer.turn("t").begin())
+        await is_stepping.wait()
+        begun.cancel()
+        asyncio.get_running_loop().call_later(LEASE / 10, may_end.set)
+        with pytest.raises(asyncio.CancelledError):
+            await begun
+        await asyncio.gather(*steps)
+        assert await checkpointer.turns() == []
+
+
+def test_an_interrupt_at_the_end_of_the_wait_ends_the_turn(url: str) -> None:
+    with open_blocking(url) as checkpointer:
+        turn = checkpointer.turn("t")
+        run = turn.run
+
+        def run_interrupted(call: Any) -> None:
+            turn.run = run
+            run(call)
+            raise KeyboardInterrupt
+
+        turn.run = run_interrupted
+        with pytest.raises(KeyboardInterrupt), turn:
+            pass
+        assert checkpointer.turns() == []
 
 
 def test_a_thread_of_its_own_needs_the_context(url: str) -> None:

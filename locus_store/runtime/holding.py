@@ -37,14 +37,17 @@ def get_number(backend: Any, thread_id: str) -> int | None:
     return held.get(make_place(backend, thread_id)) if held else None
 
 
-def hold(place: Place, number: int) -> None:
-    """Have the writes of this context belong to a turn."""
-    held_here.set({**held_here.get(), place: number})
+def hold(place: Place, number: int) -> int | None:
+    """Have the writes of this context belong to a turn; return the number of the outer one."""
+    held = held_here.get()
+    held_here.set({**held, place: number})
+    return held.get(place)
 
 
-def release(place: Place) -> None:
-    """Have the writes of this context belong to the turn no longer."""
-    held_here.set({it: number for it, number in held_here.get().items() if it != place})
+def release(place: Place, outer: int | None = None) -> None:
+    """Have the writes of this context belong to the turn no longer, but to an outer one."""
+    held = {it: of for it, of in held_here.get().items() if it != place}
+    held_here.set(held if outer is None else {**held, place: outer})
 
 
 def carry_held(make: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:

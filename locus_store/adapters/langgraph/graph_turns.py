@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables.config import merge_configs
@@ -27,7 +27,8 @@ def run_in_turns(graph: G, **options: Unpack[TurnOptions]) -> G:
     """Return a graph whose runs hold the turn of their thread, from the first read to the end.
 
     The end of a run, and of its turn, is also an error, an interrupt, or a stream that is closed. A
-    run in a turn of the thread that the caller holds belongs to that one.
+    run in a turn of the thread that the caller holds belongs to that one. The loop over ``astream``
+    is outside the turn, because a dropped stream ends in another context than its consumer's.
 
     Args:
         graph: With a ``LangGraphSaver``.
@@ -46,9 +47,16 @@ def run_in_turns(graph: G, **options: Unpack[TurnOptions]) -> G:
             config: Any = None,
             **kwargs: Any,
         ) -> AsyncIterator[Any]:
-            async with _make_turn(self, config, options):
-                async for part in super().astream(input, config, **kwargs):
-                    yield part
+            parts = super().astream(input, config, **kwargs)
+            async with _make_turn(self, config, options) as turn, aclosing(parts):
+                async for part in parts:
+                    if turn is not None:  # the consumer's context keeps no number
+                        turn.leave()
+                    try:
+                        yield part
+                    finally:
+                        if turn is not None:
+                            turn.enter()
 
     made = graph.copy()
     InTurns.__name__ = kind.__name__

@@ -211,6 +211,18 @@ async def test_asynchronous_runs_wait_for_each_other(saver: Any) -> None:
     assert await saver.aturns() == []
 
 
+async def test_a_run_follows_a_stream_that_was_dropped(saver: Any) -> None:
+    async def say(state: dict[str, Any]) -> dict[str, Any]:
+        return {"said": "hello"}
+
+    graph = run_in_turns(compile_graph(saver, say))
+    async for _ in graph.astream({}, CONFIG, durability="exit"):
+        assert await saver.abusy("t") is not None
+        break
+    assert await graph.ainvoke({}, CONFIG) == {"said": "hello"}
+    assert await saver.aturns() == []
+
+
 def test_a_run_in_turns_needs_our_saver() -> None:
     from langgraph.checkpoint.memory import InMemorySaver
 
