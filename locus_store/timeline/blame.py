@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from locus_store.backend import StorageBackend
-from locus_store.timeline.lineage import Ancestry, find_ancestry, visit
+from locus_store.timeline.ancestry import Ancestry, find_ancestry, visit
 from locus_store.timeline.paths import (
     CHANNELS,
     Located,

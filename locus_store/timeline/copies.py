@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.saver import get_namespace, make_line_labels, make_line_name
-from locus_store.timeline.lineage import read_line
+from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.task_ids import (
     NO_TASK,
     Renamed,

@@ -21,15 +21,6 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from locus_store.adapters.langgraph.delta_channels import DeltaHistories
-from locus_store.adapters.langgraph.lineage import (
-    GivenIds,
-    Load,
-    fork_of,
-    format_thread_id,
-    get_checkpoint_id,
-    make_parent_arguments,
-    parse_config,
-)
 from locus_store.adapters.langgraph.listing import (
     PAGE,
     PAGE_OF_MANY,
@@ -40,6 +31,15 @@ from locus_store.adapters.langgraph.listing import (
     iterate_pages,
     iterate_recent_threads,
     make_ttl_options,
+)
+from locus_store.adapters.langgraph.loads import (
+    GivenIds,
+    Load,
+    fork_of,
+    format_thread_id,
+    get_checkpoint_id,
+    make_parent_arguments,
+    parse_config,
 )
 from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
 from locus_store.adapters.langgraph.values import ChannelValues, StateHistory

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.inspector.bounds import CELL, ROWS, Room, make_row, render_line
+from locus_store.timeline.ancestry import find_ancestry
 from locus_store.timeline.bisect import (
     AT_PATH,
     TEXT,
@@ -18,7 +19,6 @@ from locus_store.timeline.bisect import (
 )
 from locus_store.timeline.conversations import strip_value_tags
 from locus_store.timeline.graph import Writer, find_writers, list_nodes
-from locus_store.timeline.lineage import find_ancestry
 from locus_store.timeline.paths import find_value, format_path, is_bookkeeping, parse_path, unwrap
 from locus_store.timeline.readable import (
     Difference,
