@@ -371,7 +371,7 @@ class Saves:
         appended = [(*fields, *item.make_recorded()) for item, fields in lone.items()]
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
-            with self._patience():
+            with self._watch_duration():
                 if appended:
                     left = deadline.compute_seconds_left()
                     found = await connection.fetchmany(fast.append, appended, timeout=left)
@@ -418,7 +418,7 @@ class Saves:
         )
 
     @contextmanager
-    def _patience(self) -> Iterator[None]:
+    def _watch_duration(self) -> Iterator[None]:
         worker = asyncio.current_task()
         over = self._be_patient(worker)
         self._at_work.add(worker)
