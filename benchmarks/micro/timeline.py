@@ -21,9 +21,9 @@ from benchmarks import machine, places, report
 from benchmarks.workloads import State, prose
 from locus_store import open_checkpointer
 from locus_store.timeline import bisect as bisecting
+from locus_store.timeline.ancestry import find_ancestry
 from locus_store.timeline.bisect import bisect
 from locus_store.timeline.blame import blame
-from locus_store.timeline.lineage import find_ancestry
 from locus_store.timeline.paths import parse_path
 
 if TYPE_CHECKING:

@@ -133,7 +133,7 @@ async def find_left(
         async with open_existing_store(at.url, **at.options) as store:
             for it in backends:
                 its_store = store if it.tenant is None else store.for_tenant(it.tenant)
-                found = await _named(its_store, str(user))
+                found = await _find_namespaces(its_store, str(user))
                 named[it.tenant] = [name for name in found if not _is_in(name, but)]
     return [
         Left(
@@ -146,7 +146,7 @@ async def find_left(
     ]
 
 
-async def _named(store: BaseStore, user: str) -> list[Namespace]:
+async def _find_namespaces(store: BaseStore, user: str) -> list[Namespace]:
     """Return the namespaces that end with a segment, and have items, or are above some."""
     found: list[Namespace] = []
     above: Namespace = ()
@@ -274,7 +274,7 @@ def forget(
     if wheres and at.all_tenants:
         raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
     if dry_run or not yes:
-        (held, *each_tenant), left = run(_held(at, owner, wheres))
+        (held, *each_tenant), left = run(_count_held(at, owner, wheres))
         if dry_run:
             print_line(f"This would delete all {owner}: {held}.")
             for it in each_tenant:
@@ -323,17 +323,17 @@ def _owner(user: str | None, where: str | None) -> _Owner:
     key, equals, value = where.partition("=")
     if not equals:
         raise typer.BadParameter(f"--where {where!r} is not KEY=VALUE")
-    return _Owner(None, check_key(key), _parsed(value))
+    return _Owner(None, check_key(key), _parse_json(value))
 
 
-def _parsed(value: str) -> Any:
+def _parse_json(value: str) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
         return value
 
 
-async def _held(
+async def _count_held(
     at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
 ) -> tuple[list[str], list[Left]]:
     """Return the amount of data to be deleted, in all and by tenant, and what is left."""

@@ -19,7 +19,7 @@ from locus_store.backend import FullBackend
 from locus_store.cli.output import format_count
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import list_options, open_storage
-from locus_store.timeline.lineage import read_line
+from locus_store.timeline.ancestry import read_line
 from locus_store.types.arguments import check_names, did_you_mean
 
 T = TypeVar("T")

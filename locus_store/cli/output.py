@@ -370,9 +370,9 @@ def repair_streams() -> Iterator[None]:
     """Make all three streams usable within the block: open, for any character, with one error."""
     before = sys.stdin, sys.stdout, sys.stderr
     # A closed stream is opened in the wrong mode: its use fails, and no file gets its number.
-    sys.stdin = before[0] or _opened(os.O_WRONLY, "r")
-    sys.stdout = _guarded(before[1] or _opened(os.O_RDONLY, "w"), _Output)
-    sys.stderr = _guarded(before[2] or _opened(os.O_RDONLY, "w"), _Notes)
+    sys.stdin = before[0] or _open_null(os.O_WRONLY, "r")
+    sys.stdout = _guarded(before[1] or _open_null(os.O_RDONLY, "w"), _Output)
+    sys.stderr = _guarded(before[2] or _open_null(os.O_RDONLY, "w"), _Notes)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="backslashreplace")
     try:
@@ -381,7 +381,7 @@ def repair_streams() -> Iterator[None]:
         sys.stdin, sys.stdout, sys.stderr = before
 
 
-def _opened(flags: int, mode: Literal["r", "w"]) -> TextIO:
+def _open_null(flags: int, mode: Literal["r", "w"]) -> TextIO:
     return open(os.open(os.devnull, flags), mode, encoding="utf-8", closefd=False)
 
 

@@ -58,7 +58,7 @@ def delete(
             name = require(await version_named(backend, thread, checkpoint, namespace), thread)
             found = await backend.remove(thread, [name], namespace=namespace)
             return require(found, thread, checkpoint)
-        held.append(require(await _held(backend, thread), thread))
+        held.append(require(await _describe_held(backend, thread), thread))
         return (await backend.remove_thread(thread)).versions
 
     held: list[str] = []
@@ -75,10 +75,10 @@ async def _owned(backend: FullBackend, thread: str, checkpoint: str | None, name
         version = await backend.version(thread, checkpoint, namespace=namespace)
         require(version, thread, checkpoint)
         return f"version {checkpoint!r} of thread {thread!r}"
-    return f"thread {thread!r}: {require(await _held(backend, thread), thread)}"
+    return f"thread {thread!r}: {require(await _describe_held(backend, thread), thread)}"
 
 
-async def _held(backend: FullBackend, thread: str) -> str:
+async def _describe_held(backend: FullBackend, thread: str) -> str:
     """Return a description of a thread's data; "" if there is none."""
     if backend.capabilities.branching:
         held = await describe_contents(backend, [thread])

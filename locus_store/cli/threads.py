@@ -39,9 +39,9 @@ from locus_store.cli.tenants import TenantOptions
 from locus_store.errors import IntegrityError
 from locus_store.open import Storage
 from locus_store.timeline import readable
+from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.changes import BriefChanges, describe_versions
 from locus_store.timeline.graph import Cursor, Node, find_writers, graph, list_statuses, name_nodes
-from locus_store.timeline.lineage import read_line
 from locus_store.timeline.paths import format_path
 from locus_store.timeline.readable import Difference, cut_common_ends, find_differences
 from locus_store.transfer.building import fork as copy_version

@@ -76,7 +76,7 @@ def _saved(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:
     return (", ".join(nodes), *make_cells(version, raw=raw)[1:])
 
 
-def _named(place: Origin | Turn) -> str:
+def _name_version(place: Origin | Turn) -> str:
     """Return the version of a place; an older one may be no longer stored."""
     name = place.version.checkpoint_id
     return name if place.is_exact else f"in or before {name}"
@@ -147,7 +147,7 @@ def _value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
     text = cut(value.value if raw else strip_tags(value.value), CELL)
     nodes = _nodes(last.version, tasks, find_channel(value.path))
     saved = _saved(last.version, nodes, raw=raw)
-    return format_path(value.query), text, _named(value.made), _named(last), *saved
+    return format_path(value.query), text, _name_version(value.made), _name_version(last), *saved
 
 
 def _value_json(value: Blamed, tasks: Writers) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def bisect(
 
 def _turn_row(turn: Turn, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
     saved = _saved(turn.version, _nodes(turn.version, tasks), raw=raw)
-    return _named(turn), "holds" if turn.holds else "does not hold", *saved
+    return _name_version(turn), "holds" if turn.holds else "does not hold", *saved
 
 
 def _turn_json(turn: Turn, tasks: Writers) -> dict[str, Any]:

@@ -111,9 +111,9 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
                 try:
                     return await method(self, *args, **kwargs)
                 except IntegrityError as exc:
-                    report_damage(exc, name, _named(names, args, kwargs))
+                    report_damage(exc, name, _collect_ids(names, args, kwargs))
                     raise
-            operation = Operation(name, backend, _named(names, args, kwargs))
+            operation = Operation(name, backend, _collect_ids(names, args, kwargs))
             with enter(operation), _telling(operation):
                 result = await method(self, *args, **kwargs)
                 if isinstance(result, list):
@@ -125,7 +125,7 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
     return decorate
 
 
-def _named(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _collect_ids(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the ids among the arguments; a state passed in place of an id is left out."""
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     ids = {
@@ -302,7 +302,7 @@ def record_commit(database: object, writes: int) -> None:
 
 def report_opened(database: object) -> None:
     """Report that the schema was verified or created."""
-    connections.info("opened %s", _place(database))
+    connections.info("opened %s", _mask_place(database))
 
 
 def report_migrated(place: str) -> None:
@@ -312,10 +312,10 @@ def report_migrated(place: str) -> None:
 
 def report_closed(database: object) -> None:
     """Report that connections were released."""
-    connections.info("closed %s", _place(database))
+    connections.info("closed %s", _mask_place(database))
 
 
-def _place(database: object) -> str:
+def _mask_place(database: object) -> str:
     """Return a database's place as error messages name it, without the password."""
     if isinstance(database, str):
         return database

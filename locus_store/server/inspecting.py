@@ -56,7 +56,7 @@ def inspect(
 
     @asynccontextmanager
     async def running(_: Any) -> AsyncIterator[None]:
-        async with _opened(backend, store):
+        async with _open_both(backend, store):
             yield
 
     application = Router(default=pages, lifespan=running, redirect_slashes=False)
@@ -66,7 +66,7 @@ def inspect(
 
 
 @asynccontextmanager
-async def _opened(backend: StorageBackend, store: BaseStore | None) -> AsyncIterator[None]:
+async def _open_both(backend: StorageBackend, store: BaseStore | None) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(backend)
         await backend.open()
@@ -78,7 +78,7 @@ async def _opened(backend: StorageBackend, store: BaseStore | None) -> AsyncIter
 
 
 async def _tried(backend: StorageBackend, store: BaseStore | None) -> None:
-    async with _opened(backend, store):
+    async with _open_both(backend, store):
         pass
 
 

@@ -125,7 +125,7 @@ class Door:
         Raises:
             RefusalError: The token is not valid, or this caller asks too often.
         """
-        caller = self._known(authorization)
+        caller = self._find_caller(authorization)
         self.require_rate(caller)
         return caller
 
@@ -138,7 +138,7 @@ class Door:
         if self._rate is not None:
             self._rates.setdefault(caller.name, Rate(self._rate)).require_room()
 
-    def _known(self, authorization: str) -> Caller:
+    def _find_caller(self, authorization: str) -> Caller:
         if self._file is None:
             return Caller("", None, self._granted)
         scheme, _, secret = authorization.partition(" ")

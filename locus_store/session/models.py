@@ -180,7 +180,7 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
         SerializationError: A framework's message cannot be written as JSON.
     """
     if not isinstance(message, kind):
-        raise InvalidArgumentError(f"a message is a {_named(kind)}, not {_named(type(message))}")
+        raise InvalidArgumentError(f"a message is a {_name(kind)}, not {_name(type(message))}")
     content = _content(message) if isinstance(message, Message) else dump_state(message)[0]
     message_id = check_id("message_id", content["message_id"])
     read = _read(content, kind)
@@ -220,7 +220,7 @@ def _read(content: dict[str, Any], kind: type[Any]) -> Any:
         return kind.model_validate(content, by_alias=False, by_name=True)
     except ValidationError as exc:
         raise InvalidArgumentError(
-            f"message {content['message_id']!r:.80} does not fit {_named(kind)}: "
+            f"message {content['message_id']!r:.80} does not fit {_name(kind)}: "
             f"{describe_refused_fields(exc)}; nothing was written"
         ) from exc
 
@@ -241,7 +241,7 @@ def _content(message: Message) -> dict[str, Any]:
     return content
 
 
-def _named(kind: type[Any]) -> str:
+def _name(kind: type[Any]) -> str:
     """Return a class's name, with its package if that is not this one."""
     package = kind.__module__.partition(".")[0]
     is_plain = package in {"builtins", "locus_store"}

@@ -104,8 +104,8 @@ class RedisCache(StateCache):
     ) -> None:
         client = await self._connections.get_client()
         args = (
-            *(self._ttl(), self.max_threads or 0, *_place(entry.mark), int(entry.is_working)),
-            *(_packed(entry), "".join(_place(instead_of.mark if instead_of else None))),
+            *(self._ttl(), self.max_threads or 0, *_pack_mark(entry.mark), int(entry.is_working)),
+            *(_packed(entry), "".join(_pack_mark(instead_of.mark if instead_of else None))),
         )
         await client.run_once(lambda: client.write(scripts.CACHE["put"], self._keys(key), *args))
 
@@ -126,7 +126,7 @@ class RedisCache(StateCache):
         return f"{self._prefix}{{limited}}{key}", f"{self._prefix}{{limited}}"
 
 
-def _place(mark: Mark | None) -> tuple[str, str]:
+def _pack_mark(mark: Mark | None) -> tuple[str, str]:
     if mark is None:
         return "", ""
     return mark.store, f"{mark.line:0{_DIGITS}}{mark.sequence:0{_DIGITS}}"

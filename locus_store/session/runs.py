@@ -168,12 +168,12 @@ class RunMethods(SyncWrappers, ABC):
         """
         call = self._call(config)
         await self._owners.require(call)
-        await self._values.put(await self._place(call, "stop"), STOP, True, STOP_SECONDS)
+        await self._values.put(await self._make_namespace(call, "stop"), STOP, True, STOP_SECONDS)
 
     async def ais_stop_requested(self, config: Mapping[str, Any]) -> bool:
         """Return whether a stop was requested and not yet cleared."""
         call = self._call(config)
-        is_requested = await self._values.get(await self._place(call, "stop"), STOP)
+        is_requested = await self._values.get(await self._make_namespace(call, "stop"), STOP)
         return bool(is_requested) and await self._owners.may_read(call)
 
     @make_writer
@@ -186,7 +186,7 @@ class RunMethods(SyncWrappers, ABC):
         call = self._call(config)
         await self._owners.require(call)
         if await self.ais_stop_requested(config):
-            await self._values.drop(await self._place(call, "stop"), STOP)
+            await self._values.drop(await self._make_namespace(call, "stop"), STOP)
 
     @make_writer
     async def aput_tool_result(
@@ -211,7 +211,7 @@ class RunMethods(SyncWrappers, ABC):
         found: dict[str, Any] | None = await self._effects.find_result(call.thread_id, key)
         return found if found is not None and await self._owners.may_read(call) else None
 
-    async def _place(self, call: Call, kind: str) -> Namespace:
+    async def _make_namespace(self, call: Call, kind: str) -> Namespace:
         """Return the namespace of the values of a thread and its user."""
         user = call.user_id
         if user is None:

@@ -90,7 +90,7 @@ def _compiled(sql: Statements, shape: PageShape) -> Compiled:
     query = _log(t).add_columns(*(page.c[name] for name in MESSAGE[1:]))
     joined = query.outerjoin(page, page.c.thread == t.logs.c.thread)
     if "after" in shape.given:
-        joined = joined.add_columns(_place(t).label("place"))
+        joined = joined.add_columns(_select_place(t).label("place"))
     return Compiled(joined.order_by(page.c.sequence), sql.dialect)
 
 
@@ -119,7 +119,7 @@ def search(it: Reads, wanted: LogWanted) -> LogRead | None:
     t, values = it.tables, _values(it, wanted)
     rows = it.connection.execute(_log(t), values).all()
     is_known = wanted.after is None or (
-        it.connection.execute(sa.select(_place(t)), values).scalar() is not None
+        it.connection.execute(sa.select(_select_place(t)), values).scalar() is not None
     )
     if not is_known:
         raise make_unknown_message_error(wanted)
@@ -167,7 +167,7 @@ def _messages(t: Tables, shape: PageShape) -> sa.Select[Any]:
     query = sa.select(c.thread, *(c[name] for name in MESSAGE[1:]))
     query = query.where(c.thread == thread, c.namespace == bind("namespace"))
     conditions = {
-        "after": lambda: c.sequence > _place(t),
+        "after": lambda: c.sequence > _select_place(t),
         "message_id": lambda: c.message_id == bind("message_id"),
         "role": lambda: c.role == bind("role"),
         "since": lambda: c.created_at >= bind("since"),
@@ -176,7 +176,7 @@ def _messages(t: Tables, shape: PageShape) -> sa.Select[Any]:
     return query.where(*(conditions[name]() for name in sorted(shape.given)))
 
 
-def _place(t: Tables) -> sa.ScalarSelect[int]:
+def _select_place(t: Tables) -> sa.ScalarSelect[int]:
     """Return the sequence of the message that a page continues behind."""
     messages = t.messages.alias("places")
     return (

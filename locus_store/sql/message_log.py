@@ -50,7 +50,7 @@ def _change(it: Repository, wanted: LogChange) -> LogChanged:
     threads = {}
     for name, number in numbers.items():
         it.guard(name, number)
-        threads[name] = _opened(it, name, creates=name in puts_into)
+        threads[name] = _lock_row(it, name, creates=name in puts_into)
     thread = threads[wanted.thread_id]
     log = None if thread is None else _Log(it, thread[0], wanted)
     revision = log.revision if log else 0
@@ -65,7 +65,7 @@ def _change(it: Repository, wanted: LogChange) -> LogChanged:
     return log.apply() if log and (wanted.puts or revision) else LogChanged(0)
 
 
-def _opened(it: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
+def _lock_row(it: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
     """Lock a thread; return its row, or ``None`` if there is none and it is not created."""
     if creates:
         it.open_thread(thread_id)
@@ -177,7 +177,7 @@ class _Log:
         self._count -= self._it.connection.execute(gone).rowcount
 
     def _put(self, puts: Sequence[PutMessage]) -> None:
-        known = self._known([it.message_id for it in puts if it.may_exist])
+        known = self._find_known([it.message_id for it in puts if it.may_exist])
         new = [it for it in puts if it.message_id not in known]
         if new:
             columns = make_columns(new)
@@ -189,7 +189,7 @@ class _Log:
         self._last += len(new)
         self._count += len(new)
 
-    def _known(self, message_ids: Sequence[str]) -> set[str]:
+    def _find_known(self, message_ids: Sequence[str]) -> set[str]:
         """Return the ids that the log has."""
         message_id, found = self._messages.c.message_id, set[str]()
         for some in split_batches(message_ids) if self.revision else ():
@@ -348,13 +348,13 @@ class SqlMessageLog(BackendMessageLog):
         def read(it: Reads) -> PackedContents:
             return log_reads.look_at_contents(it, wanted)
 
-        def opened(packed: PackedContents) -> list[Any]:
+        def decode(packed: PackedContents) -> list[Any]:
             return decode_contents(log, packed, self.max_state_bytes)
 
         if self._shared.runner.runs_in_threads:
-            return await self._query(lambda it: opened(read(it)))
+            return await self._query(lambda it: decode(read(it)))
         found = await self._query(read)
-        return await run_off_loop(partial(opened, found), found.size)
+        return await run_off_loop(partial(decode, found), found.size)
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         return await self._query(lambda it: log_reads.find_logs(it, wanted))

@@ -403,7 +403,7 @@ def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None
         prefix: As the store is opened.
         then: Your own hook, asked about everything else.
     """
-    is_ours = _named(prefix)
+    is_ours = _make_name_filter(prefix)
 
     def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
         if kind == "table" and is_ours(name):
@@ -426,7 +426,7 @@ def excluding_names(
         prefix: As the store is opened.
         then: Your own hook, asked about everything else.
     """
-    is_ours, passes = _named(prefix), f"{prefix}version"
+    is_ours, passes = _make_name_filter(prefix), f"{prefix}version"
 
     def include(name: Any, kind: str, parents: Any) -> bool:
         if kind == "table" and is_ours(name):
@@ -436,7 +436,7 @@ def excluding_names(
     return include
 
 
-def _named(prefix: str) -> Callable[[Any], bool]:
+def _make_name_filter(prefix: str) -> Callable[[Any], bool]:
     """Return a predicate that recognizes our tables by name."""
     names = make_tables(prefix).names
     moved = re.compile(rf"{prefix}({'|'.join(PARTITIONED)})_(p\d+_\d+|new|log|old)")

@@ -111,10 +111,10 @@ class SqlStore(BaseStore):
             UnsupportedError: There still can be none; says what to do.
         """
         self._require_vectors()
-        await self._opened()
+        await self._open_context()
         if self._no_vectors is not None:
             self._context = None
-            await self._opened()
+            await self._open_context()
         if self._no_vectors is not None:
             raise UnsupportedError(str(self._no_vectors)) from self._no_vectors
 
@@ -126,9 +126,9 @@ class SqlStore(BaseStore):
         self._context = None
 
     async def setup(self) -> None:
-        await self._opened()
+        await self._open_context()
 
-    async def _opened(self) -> StoreContext:
+    async def _open_context(self) -> StoreContext:
         """Return the statements' context in the opened database."""
         context = self._context
         if context is None or context.scope != self._shared.database.scope:
@@ -184,7 +184,7 @@ class SqlStore(BaseStore):
 
     async def _written(self, body: Callable[[Items], T]) -> T:
         """Run a body that writes, without translating the driver's errors."""
-        context = await self._opened()
+        context = await self._open_context()
         return await self._change(lambda it: body(self._items(it, context)))
 
     async def _write(self, body: Callable[[Items], T]) -> T:
@@ -204,19 +204,19 @@ class SqlStore(BaseStore):
         self._shared.database.require_joinable(connection)
         with self._shared.translating():
             await self._shared.runner.open()
-        context = await self._opened()
+        context = await self._open_context()
         with self._shared.translating():
             database = self._shared.database
             return await run_joined(database, connection, lambda it: body(self._items(it, context)))
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that needs no snapshot shared by several statements."""
-        context = await self._opened()
+        context = await self._open_context()
         with self._shared.translating():
             return await self._shared.reader.query(lambda it: body(self._items(it, context)))
 
     async def _read(self, body: Callable[[Items], T]) -> T:
-        context = await self._opened()
+        context = await self._open_context()
         with self._shared.translating():
             return await self._shared.reader.read(lambda it: body(self._items(it, context)))
 

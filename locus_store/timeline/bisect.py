@@ -10,7 +10,7 @@ import orjson
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
-from locus_store.timeline.lineage import Ancestry, find_ancestry, visit
+from locus_store.timeline.ancestry import Ancestry, find_ancestry, visit
 from locus_store.timeline.paths import (
     Path,
     Query,

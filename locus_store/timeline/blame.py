@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from locus_store.backend import StorageBackend
-from locus_store.timeline.lineage import Ancestry, find_ancestry, visit
+from locus_store.timeline.ancestry import Ancestry, find_ancestry, visit
 from locus_store.timeline.paths import (
     CHANNELS,
     Located,
@@ -241,7 +241,7 @@ class Origins:
 
     def compare(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         """Note that ``new`` follows the state ``old``."""
-        self._root = _kept(self._root, old, new, self.step)
+        self._root = _keep_origins(self._root, old, new, self.step)
 
     def follow(self, folder: Folder) -> None:
         """Note each operation of a folder, which holds the newest state, from now on."""
@@ -262,15 +262,15 @@ class Origins:
                 case ["=", [], state]:
                     self.compare(folder.get_settled(), state)
                 case ["[", path, start, gone, elements]:
-                    self._splice(folder, self._opened(path, root), start, gone, elements)
+                    self._splice(folder, self._open_path(path, root), start, gone, elements)
                 case ["-", [*path, key]]:
-                    self._delete(self._opened(path, root), key)
+                    self._delete(self._open_path(path, root), key)
                 case ["t", [*path, key], *_]:
-                    self._rewrite(self._opened(path, root), key, path)
+                    self._rewrite(self._open_path(path, root), key, path)
                 case ["=", [*path, key], value]:
-                    self._set(folder, self._opened(path, root), key, value, path)
+                    self._set(folder, self._open_path(path, root), key, value, path)
 
-    def _opened(self, path: list[Any], root: Any) -> list[tuple[_Tree, Any]]:
+    def _open_path(self, path: list[Any], root: Any) -> list[tuple[_Tree, Any]]:
         """Return the origins and values on a path; none where this step brought all of one."""
         opened: list[tuple[_Tree, Any]] = []
         node, value = self._root, root
@@ -342,7 +342,7 @@ class Origins:
         if isinstance(old, str) and isinstance(value, str) and old != value:
             self._rewrite(opened, key, path)
             return
-        compare = _of_pair if isinstance(holder, list) else _kept
+        compare = _of_pair if isinstance(holder, list) else _keep_origins
         tree.children[key] = compare(tree.children[key], old, value, self.step)
         self._mark(opened)
 
@@ -359,7 +359,7 @@ def _expanded(node: Node, value: Any) -> _Tree:
     return _Tree(node, node, [node] * len(value))
 
 
-def _kept(node: Node, old: Any, new: Any, step: int) -> Node:
+def _keep_origins(node: Node, old: Any, new: Any, step: int) -> Node:
     """Return the origins of ``new``, which replaces ``old``."""
     if encode_canonical(old) == encode_canonical(new):  # 1, 1.0 and True are equal in Python
         return node
@@ -367,7 +367,7 @@ def _kept(node: Node, old: Any, new: Any, step: int) -> Node:
         tree = _expanded(node, old)
         nodes = tree.children
         kept = {
-            key: _kept(nodes[key], old[key], value, step) if key in old else step
+            key: _keep_origins(nodes[key], old[key], value, step) if key in old else step
             for key, value in new.items()
         }
         return _Tree(tree.made, step, kept)
@@ -395,7 +395,7 @@ def _replaced(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> l
 
 
 def _of_pair(node: Node, old: Any, new: Any, step: int) -> Node:
-    return step if _is_another(old, new) else _kept(node, old, new, step)
+    return step if _is_another(old, new) else _keep_origins(node, old, new, step)
 
 
 def _is_another(old: Any, new: Any) -> bool:

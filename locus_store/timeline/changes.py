@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
 from locus_store.backend import StorageBackend
+from locus_store.timeline.ancestry import visit
 from locus_store.timeline.conversations import is_conversation, read_conversation
-from locus_store.timeline.lineage import visit
 from locus_store.timeline.paths import (
     CHANNELS,
     Path,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.saver import get_namespace, make_line_labels, make_line_name
-from locus_store.timeline.lineage import read_line
+from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.task_ids import (
     NO_TASK,
     Renamed,
@@ -185,7 +185,7 @@ class StepCopies:
             is_lone = not others and number[parts[0]] == 1
             place = None
             if called and (not is_left or (is_lone and first not in asked)):
-                place = await self._place(line, *called, is_left=is_left)
+                place = await self._find_origin(line, *called, is_left=is_left)
             if place is None:
                 names = "|".join(it.partition(":")[0] for it in parts)
                 self.repeated.append(f"the nodes of {names!r}")
@@ -200,7 +200,7 @@ class StepCopies:
         callers = {tuple(it) for it in found.values()}
         return {line: it for line, it in found.items() if not _is_below(it, callers)}
 
-    async def _place(
+    async def _find_origin(
         self, line: str, tasks: list[Renamed], checkpoint_ns: str, *, is_left: bool
     ) -> _Place | None:
         """Return the version that a subgraph continues from; ``None`` if there is none.

@@ -129,7 +129,7 @@ class TaskIds:
         if caller is not None:
             return self._first(task_id, self._calls(name, caller))
         if name not in self.by_name:
-            self.by_name[name] = {it.old: it for it in self._named(name)}
+            self.by_name[name] = {it.old: it for it in self._list_named_tasks(name)}
         task = self.by_name[name].get(task_id)
         return None if task is None else self._first(task_id, [task])
 
@@ -165,7 +165,7 @@ class TaskIds:
             for name in self.names:
                 yield self._made(path, name, (_PUSHED, caller, str(int(number))), parent)
 
-    def _named(self, name: str) -> Iterator[Renamed]:
+    def _list_named_tasks(self, name: str) -> Iterator[Renamed]:
         """Yield what a task of a name may be that no other one calls."""
         yield from self._tasks(f"{_PULL}{name}")
         for it in range(self._sends()):

@@ -287,7 +287,7 @@ class _Reader:
         self.tenant = it.pop("tenant", None)
         if self.tenant is not None:
             check_tenant(self.tenant)
-        self._thread = {**it, **{name: _moment(it[name]) for name in _TIMES}}
+        self._thread = {**it, **{name: _parse_time(it[name]) for name in _TIMES}}
         self._lines, self._messages, self._logs, self._count = [], [], [], 0
 
     def _end(self, lines: int) -> ArchivedThread:
@@ -313,5 +313,5 @@ def _version(it: dict[str, Any]) -> ArchivedRecord:
     )
 
 
-def _moment(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)

@@ -59,7 +59,7 @@ class Readable(NamedTuple):
         elif isinstance(value, Mapping):
             for key, it in value.items():
                 if key in self.given:
-                    yield from _values(_parsed(it))
+                    yield from _values(_parse_text(it))
                 elif key in self.said:
                     yield from self._texts(it)
         elif isinstance(value, list | tuple):
@@ -67,7 +67,7 @@ class Readable(NamedTuple):
                 yield from self._texts(it)
 
 
-def _parsed(value: Any) -> Any:
+def _parse_text(value: Any) -> Any:
     """Return the value of JSON text, or else the value itself."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value

@@ -139,7 +139,7 @@ def drop(
 
 def look(thread: Thread, wanted: LogWanted, max_state_bytes: int) -> LogRead | None:
     """See ``BaseMessageLog.look``."""
-    messages: Iterable[ArchivedMessage] = _behind(thread, wanted)
+    messages: Iterable[ArchivedMessage] = _list_behind(thread, wanted)
     info = find_info(thread, wanted.namespace)
     if info is None:
         return None
@@ -149,7 +149,7 @@ def look(thread: Thread, wanted: LogWanted, max_state_bytes: int) -> LogRead | N
     return LogRead(info, deepcopy(wanted.cut_page(messages)))
 
 
-def _behind(thread: Thread, wanted: LogWanted) -> list[ArchivedMessage]:
+def _list_behind(thread: Thread, wanted: LogWanted) -> list[ArchivedMessage]:
     """Return the messages behind the cursor.
 
     Raises:

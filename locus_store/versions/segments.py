@@ -75,7 +75,7 @@ class RecordSegment(NamedTuple):
         Raises:
             IntegrityError: The segment is damaged.
         """
-        body, begin, names, lengths = self._opened()
+        body, begin, names, lengths = self._unpack_body()
         records, key = body[begin + lengths[0] :], None
         if is_sealed(body[begin : begin + 1]):
             key = find_key(records)
@@ -94,7 +94,7 @@ class RecordSegment(NamedTuple):
         """
         if after >= self.first or upto < self.last:
             return [it for it in self.split_records().items() if after < it[0] <= upto]
-        body, begin, _, lengths = self._opened()
+        body, begin, _, lengths = self._unpack_body()
         return [(self.last, body[begin : begin + lengths[0]])]
 
     @property
@@ -104,7 +104,7 @@ class RecordSegment(NamedTuple):
     def _make_error(self, what: str) -> IntegrityError:
         return IntegrityError(f"segment {self.first} to {self.last} of a thread's versions {what}")
 
-    def _opened(self) -> tuple[bytes, int, tuple[int, ...], tuple[int, ...]]:
+    def _unpack_body(self) -> tuple[bytes, int, tuple[int, ...], tuple[int, ...]]:
         """Return the body, where its payloads begin, and the names and lengths of its entries.
 
         A load of a long thread has no object for each record.

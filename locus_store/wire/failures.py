@@ -90,7 +90,7 @@ def encode_error(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
     status = STATUSES.get(kind, UNAVAILABLE)
     return TOO_MANY if get_retry_after(error) is not None else status, {
         "error": kind.__name__,
-        "message": str(error) if is_shown(error) else _hidden(kind),
+        "message": str(error) if is_shown(error) else _choose_text(kind),
         "fields": found,
     }
 
@@ -106,7 +106,7 @@ def is_shown(error: LocusStoreError) -> bool:
     return is_plain or any(type(error) is it for it in SHOWN)
 
 
-def _hidden(kind: type[Exception]) -> str:
+def _choose_text(kind: type[Exception]) -> str:
     if kind is EncryptionError:
         return SEALED
     return DAMAGED if kind is IntegrityError else HIDDEN

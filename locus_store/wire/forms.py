@@ -136,7 +136,7 @@ class Forms:
             return core_schema.nullable_schema(self.build(kind, field))
         if origin is Literal:
             return core_schema.literal_schema([*kinds])
-        return self._named(kind) if origin is None else self._container(origin, kinds, field)
+        return self._define(kind) if origin is None else self._container(origin, kinds, field)
 
     def _any(self, field: str) -> CoreSchema:
         if not self._is_strict:
@@ -161,7 +161,7 @@ class Forms:
             return _checked(partial(_checked_object, field), {"type": "object"})
         return core_schema.dict_schema(core_schema.str_schema(), self.build(value), strict=True)
 
-    def _named(self, kind: type[Any]) -> CoreSchema:
+    def _define(self, kind: type[Any]) -> CoreSchema:
         if kind not in self._records:
             hints, needed = get_type_hints(kind, localns=_LOCALS), list_parameters(kind)
             kinds = {name: hints[name] for name in needed}
@@ -258,7 +258,7 @@ def _taken_digest(value: object, info: core_schema.ValidationInfo[Any]) -> bytes
     return payload
 
 
-def _moment(value: object) -> datetime:
+def _parse_time(value: object) -> datetime:
     if not isinstance(value, str):
         raise ValueError("a time is a string of RFC 3339")  # noqa: TRY004  (pydantic's)
     found = datetime.fromisoformat(value)
@@ -283,7 +283,7 @@ _SCALARS: Final[dict[Any, Callable[[str], CoreSchema]]] = {
     float: lambda _: core_schema.float_schema(allow_inf_nan=False, strict=True),
     bool: lambda _: core_schema.bool_schema(strict=True),
     bytes: _payload,
-    datetime: lambda _: _checked(_moment, {"type": "string", "format": "date-time"}),
+    datetime: lambda _: _checked(_parse_time, {"type": "string", "format": "date-time"}),
     Filter: lambda _: _checked(_made_filter, {"type": "object"}),
     NoneType: _nothing,
     None: _nothing,

@@ -36,7 +36,7 @@ KINDS = {
 }
 """Namespace of a framework's messages, and the writer and number of one."""
 
-DATABASES = ("sqlite", "postgresql", "file", "oci", "opensearch")
+DATABASES = ("sqlite", "postgresql", "file", "oci", "opensearch", "redis")
 SHORT = [
     *(("adk", it) for it in DATABASES),
     ("openai", "sqlite"),

@@ -96,7 +96,7 @@ async def graphs() -> Site:
 
 
 async def test_a_call_stands_with_its_result(site: Site) -> None:
-    found = (await site.json("version", thread="t"))["talks"][0]
+    found = (await site.json("version", thread="t"))["conversations"][0]
     assert [it["role"] for it in found["messages"]] == ["user", "assistant"]
     call = found["messages"][1]["calls"][0]
     assert (call["name"], call["arguments"]["text"]) == ("weather", '{"city": "Basel"}')
@@ -105,7 +105,7 @@ async def test_a_call_stands_with_its_result(site: Site) -> None:
 
 
 async def test_messages_of_langchain_are_shown_without_their_wrappings(graphs: Site) -> None:
-    found = (await graphs.json("version", thread="g"))["talks"][0]
+    found = (await graphs.json("version", thread="g"))["conversations"][0]
     assert [it["role"] for it in found["messages"]] == ["human", "ai"]
     assert found["messages"][1]["calls"][0]["arguments"]["text"] == '{"city": "Basel"}'
     page = await graphs.page("version", thread="g")

@@ -126,6 +126,6 @@ async def test_a_store_with_embeddings_is_inspected_with_them(tmp_path: Path) ->
         found = (await asking.get("item", params=params)).json()
         assert "start it with --dimension 2" in found["without"]
     backend, store, _ = parts(tmp_path / "x.db")
-    async with inspecting._opened(backend, store), client(app(backend, store)) as asking:
+    async with inspecting._open_both(backend, store), client(app(backend, store)) as asking:
         found = (await asking.get("item", params=params)).json()
         assert [it["key"] for it in found["nearest"]] == ["two"]

@@ -14,7 +14,7 @@ from tiers import ALL, first_of, full
 
 from locus_store import open_checkpointer
 from locus_store.backends.memory import MemoryBackend
-from locus_store.timeline import blame as blaming, lineage
+from locus_store.timeline import ancestry, blame as blaming
 from locus_store.timeline.blame import blame
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _any_element(old: Any, new: Any) -> bool:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda patch: patch.setattr(blaming, "_kept", _unrefined),
+        lambda patch: patch.setattr(blaming, "_keep_origins", _unrefined),
         lambda patch: patch.setattr(blaming._Tracer, "_cross", _without_seam),
         lambda patch: patch.setattr(blaming, "_is_another", _any_element),
         lambda patch: patch.setattr(blaming.Origins, "_mark", lambda self, opened: None),
@@ -138,7 +138,7 @@ async def test_a_wrong_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def every_version(backend: Any, thread: str, name: str | None, **_: Any) -> Any:
         at = await backend.version(thread, name)
         older = await backend.history(thread, limit=1000, before=at.checkpoint_id)
-        return lineage.Ancestry([*older[::-1], at], [True] * (len(older) + 1))
+        return ancestry.Ancestry([*older[::-1], at], [True] * (len(older) + 1))
 
     monkeypatch.setattr(blaming, "find_ancestry", every_version)
     assert sum([await wrong(seed) for seed in range(60)]) > 0
@@ -147,8 +147,8 @@ async def test_a_wrong_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_versions_that_are_read_in_parts_have_the_same_origins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lineage, "READ", 3)
-    monkeypatch.setattr(lineage, "PAGE", 2)
+    monkeypatch.setattr(ancestry, "READ", 3)
+    monkeypatch.setattr(ancestry, "PAGE", 2)
     assert sum([await wrong(seed) for seed in range(40)]) == 0
 
 

@@ -98,18 +98,18 @@ class CheckpointValues(Trees):
                 return self.make_node("union", *parts)
             return self.make_node("alias", self.convert(origin), *parts)
         if isinstance(obj, type):
-            return self.make_node("class", self._named(obj, obj))
+            return self.make_node("class", self._name_class(obj, obj))
         return self._form(obj) if forms.find_numpy_form(cls) else self._object(cls, obj)
 
     def _object(self, cls: type, value: Any) -> TypedForm:
-        name, kind = self._named(cls, value), classes.find_kind(cls)
+        name, kind = self._name_class(cls, value), classes.find_kind(cls)
         if kind in {None, "subclass"} and self._has_dicts(cls):
             return self.make_node("object", name, self.convert(value.to_dict()))
         if kind is None:
             raise self._refusal(value)
         return self.make_node("object", name, *map(self.convert, classes.get_data(value, kind)))
 
-    def _named(self, cls: type, value: Any) -> str:
+    def _name_class(self, cls: type, value: Any) -> str:
         """Return the name of a class that may be stored."""
         module, name = name_of(cls)
         is_plain = isinstance(value, type) and PLAIN.get(name) is cls

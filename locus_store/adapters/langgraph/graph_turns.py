@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.runnables.config import merge_configs
 
-from locus_store.adapters.langgraph.lineage import format_thread_id
+from locus_store.adapters.langgraph.loads import format_thread_id
 from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import holding

@@ -81,7 +81,7 @@ async def import_langgraph_store(
         InvalidArgumentError: The scheme is not supported.
     """
     counts = ItemCounts()
-    async with _opened(url) as (shown, pages):
+    async with _open_pages(url) as (shown, pages):
         async for rows in pages:
             await _take(store, rows, counts)
             for _ in rows if progress else ():
@@ -155,7 +155,7 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
 
 
 @asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
+async def _open_pages(url: str) -> AsyncIterator[tuple[str, Pages]]:
     """Open the source: yield its name for messages, and its items, least recently updated first."""
     if scheme_of(url) in {"redis", "rediss", "valkey", "valkeys", "unix"}:
         async with open_source(url) as found:
@@ -347,8 +347,8 @@ def _row(name: str, found: Any, ttl: float | None, embeddings: list[list[float]]
             prefix=re.sub(r"\\(.)", r"\1", found["prefix"]),
             key=found["key"],
             value=json.dumps(value),
-            created_at=_moment(found["created_at"]),
-            updated_at=_moment(found["updated_at"]),
+            created_at=_convert_time(found["created_at"]),
+            updated_at=_convert_time(found["updated_at"]),
             expires_at=None,
             ttl_minutes=ttl,
             embeddings=embeddings,
@@ -361,7 +361,7 @@ def _row(name: str, found: Any, ttl: float | None, embeddings: list[list[float]]
         return ItemRow("", name, "", _EPOCH, _EPOCH, None, None, [], problem)
 
 
-def _moment(microseconds: float) -> datetime:
+def _convert_time(microseconds: float) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 

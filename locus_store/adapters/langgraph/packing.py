@@ -108,7 +108,7 @@ class _Packer(Trees):
 
     def _theirs(self, value: Any, kind: type) -> Any:
         if kind is tuple or kind in _LISTED:
-            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.convert_items(value))
+            return _pack_named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.convert_items(value))
         return self._rules.convert_langgraph(value)
 
     def convert_other(self, obj: Any, cls: type) -> Any:
@@ -116,7 +116,7 @@ class _Packer(Trees):
         if name in SAFE_MSGPACK_TYPES and isinstance(obj, BaseModel):
             # Not ``model_dump``, which replaces the objects in it by dicts.
             held = {**obj.__dict__, **(obj.__pydantic_extra__ or {})}
-            return _named(EXT_PYDANTIC_V2, name, self.convert(held), METHOD)
+            return _pack_named(EXT_PYDANTIC_V2, name, self.convert(held), METHOD)
         if forms.is_numpy_scalar(obj):
             return self._form(obj)
         kind = find_kind(cls)
@@ -132,7 +132,7 @@ class _Packer(Trees):
             return self.make_node(SUBCLASS, *name, data, *more)
         if kind == "model":  # the names of its fields, unless all were set
             more = [METHOD, *(it for it in more if it is not None)]
-        return _named(CODES[kind], name, data, *more)
+        return _pack_named(CODES[kind], name, data, *more)
 
     def _rarer(self, obj: Any, name: Name) -> Any:
         if isinstance(obj, _DeltaSnapshot):
@@ -142,16 +142,16 @@ class _Packer(Trees):
             timeout = getattr(obj, "timeout", None)
             more = [] if timeout is None else [timeout]
             held = self.convert_items([obj.node, obj.arg, *more])
-            return _named(EXT_CONSTRUCTOR_POS_ARGS, name, held)
+            return _pack_named(EXT_CONSTRUCTOR_POS_ARGS, name, held)
         if callable(getattr(obj, "_asdict", None)) and not isclass(obj):
             self._rules.require_allowed(name)
-            return _named(EXT_CONSTRUCTOR_KW_ARGS, name, self.convert(obj._asdict()))
+            return _pack_named(EXT_CONSTRUCTOR_KW_ARGS, name, self.convert(obj._asdict()))
         if isinstance(obj, _LISTED):
             self._rules.require_allowed(name)
-            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name, self.convert_items(obj))
+            return _pack_named(EXT_CONSTRUCTOR_SINGLE_ARG, name, self.convert_items(obj))
         if find_kind(type(obj)) == "dataclass":
             held = self.convert(classes.get_dataclass_data(obj))
-            return _named(EXT_CONSTRUCTOR_KW_ARGS, name, held)
+            return _pack_named(EXT_CONSTRUCTOR_KW_ARGS, name, held)
         return self._rules.convert_langgraph(obj)
 
 
@@ -191,7 +191,7 @@ def _bytes(value: Any) -> bytes:
     return made
 
 
-def _named(code: int, name: Name, held: Any, *more: Any) -> Any:
+def _pack_named(code: int, name: Name, held: Any, *more: Any) -> Any:
     return ormsgpack.Ext(code, _bytes([*name, held, *more]))
 
 

@@ -21,15 +21,6 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from locus_store.adapters.langgraph.delta_channels import DeltaHistories
-from locus_store.adapters.langgraph.lineage import (
-    GivenIds,
-    Load,
-    fork_of,
-    format_thread_id,
-    get_checkpoint_id,
-    make_parent_arguments,
-    parse_config,
-)
 from locus_store.adapters.langgraph.listing import (
     PAGE,
     PAGE_OF_MANY,
@@ -40,6 +31,15 @@ from locus_store.adapters.langgraph.listing import (
     iterate_pages,
     iterate_recent_threads,
     make_ttl_options,
+)
+from locus_store.adapters.langgraph.loads import (
+    GivenIds,
+    Load,
+    fork_of,
+    format_thread_id,
+    get_checkpoint_id,
+    make_parent_arguments,
+    parse_config,
 )
 from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
 from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
@@ -280,7 +280,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "metadata": self._values.convert_metadata(fields),
             "packed": True,
             "rebuilt": rebuilt,
-            "keep_last": self._kept(counters[it] for it in rebuilt),
+            "keep_last": self._count_kept(counters[it] for it in rebuilt),
             "ttl_seconds": get_ttl(config),
         }
         with self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"]):
@@ -299,7 +299,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
 
     put = make_sync_wrapper(aput)
 
-    def _kept(self, counters: Iterable[Sequence[int]]) -> int | None:
+    def _count_kept(self, counters: Iterable[Sequence[int]]) -> int | None:
         """Return the number of versions to keep, including those that this one is rebuilt from."""
         if self.saver.keep_last is None:
             return None

@@ -184,7 +184,7 @@ class ExactSerializer(JsonPlusSerializer):
         if code == EXT_DELTA_SNAPSHOT:
             return _DeltaSnapshot(held)
         try:
-            return self._form(*held) if code == FORM else self._named(code, *held)
+            return self._form(*held) if code == FORM else self._convert_named(code, *held)
         except SerializationError as exc:
             raise _noted(exc) from exc
         except Exception as exc:
@@ -198,7 +198,7 @@ class ExactSerializer(JsonPlusSerializer):
         self.require_allowed((module, path), "subclass")
         return classes.build_subclass(self._classes.find((module, path)), content, attributes)
 
-    def _named(self, code: int, module: str, path: str, held: Any, *more: Any) -> Any:
+    def _convert_named(self, code: int, module: str, path: str, held: Any, *more: Any) -> Any:
         name = module, path
         if code == EXT_METHOD_SINGLE_ARG:
             return _method(module, path, held, *more)

@@ -63,14 +63,14 @@ def _version(
         state={**kept, CHANNELS: dict(channels)},
         metadata={name: convert_to_json(it) for name, it in (metadata or {}).items()},
         labels={REBUILT: rebuilt} if rebuilt else {},
-        created_at=_moment(checkpoint.get("ts")),
+        created_at=_parse_moment(checkpoint.get("ts")),
     )
 
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 
 
-def _parsed(text: str | bytes, what: str) -> Any:
+def _parse_json(text: str | bytes, what: str) -> Any:
     """Return the value of a JSON text, which may contain NaN.
 
     Raises:
@@ -82,7 +82,7 @@ def _parsed(text: str | bytes, what: str) -> Any:
         raise IntegrityError(f"{what} is not JSON") from exc
 
 
-def _moment(text: Any) -> datetime:
+def _parse_moment(text: Any) -> datetime:
     try:
         return parse_time(str(text))
     except ValueError:
@@ -209,7 +209,7 @@ class _SQLite(TableSource):
             query, thread_id, namespace, checkpoint_id
         )
         fields = convert_members(*self._clear(kind, data))
-        metadata = _parsed(stored or b"{}", f"the metadata of {checkpoint_id!r}")
+        metadata = _parse_json(stored or b"{}", f"the metadata of {checkpoint_id!r}")
         return _version(checkpoint_id, fields, fields[CHANNELS], metadata)
 
 
@@ -244,8 +244,8 @@ class _PostgreSQL(TableSource):
             " AND b.type <> 'empty'",
             *key,
         )
-        checkpoint = _parsed(text, f"checkpoint {checkpoint_id!r}")
-        metadata = _parsed(stored, f"the metadata of {checkpoint_id!r}")
+        checkpoint = _parse_json(text, f"checkpoint {checkpoint_id!r}")
+        metadata = _parse_json(stored, f"the metadata of {checkpoint_id!r}")
         inline = checkpoint.get(CHANNELS) or {}
         channels = {name: store_value(MSGPACK, pack(it)) for name, it in inline.items()}
         channels |= {name: store_value(*self._clear(kind, it)) for name, kind, it in blobs}

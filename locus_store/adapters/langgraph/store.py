@@ -198,7 +198,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
     ) -> Item | None:
         """Return an item; ``None`` where there is none."""
         _validate_namespace_labels(namespace)
-        name = _named(namespace, str(key))
+        name = _check_name(namespace, str(key))
         [found] = await self.store.read((name,))
         if found is None:
             return None
@@ -230,7 +230,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
     async def adelete(self, namespace: Namespace, key: str) -> None:
         """Remove an item."""
         _validate_namespace_labels(namespace)
-        history, name = _named(namespace, str(key))
+        history, name = _check_name(namespace, str(key))
         await self.store.apply((Remove(namespace=history, key=name),))
 
     async def _read(
@@ -441,7 +441,7 @@ def _as_tuple(namespace: object) -> Any:
     return tuple(namespace) if isinstance(namespace, list) else namespace
 
 
-def _named(namespace: object, key: str) -> Name:
+def _check_name(namespace: object, key: str) -> Name:
     """Return the name of an item, checked."""
     name = _as_tuple(namespace), key
     check_name(*name)

@@ -401,7 +401,7 @@ class _Files:
     def _entry(self, path: Path) -> tuple[str, Entry]:
         where = f"file {path.relative_to(self._directory)}"
         self._seen[path] = _stamp(path)
-        data = _parsed(path, where)
+        data = _parse_file(path, where)
         checkpoint_id, thread_id = data.get("checkpoint_id"), data.get("thread_id")
         if not isinstance(checkpoint_id, str) or not isinstance(thread_id, str):
             raise IntegrityError(
@@ -414,7 +414,7 @@ class _Files:
 
     async def read(self, entry: Entry) -> Content:
         try:
-            data = _parsed(entry.key, entry.where)
+            data = _parse_file(entry.key, entry.where)
             is_same = _stamp(entry.key) == self._seen[entry.key]
         except FileNotFoundError:
             is_same = False
@@ -429,7 +429,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _parsed(path: Path, where: str) -> dict[str, Any]:
+def _parse_file(path: Path, where: str) -> dict[str, Any]:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:

@@ -209,7 +209,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         known = self._places.get(head_id)
         found = None if known is None else await self._chain(known, head_id, limit)
         if found is None:
-            found = await self._chain(await self._place(head_id), head_id, limit)
+            found = await self._chain(await self._find_conversation(head_id), head_id, limit)
         if found is None:
             raise NotFoundError(f"no conversation has all entries of the history of {head_id!r}")
         return found
@@ -224,7 +224,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
                 return found
         return None
 
-    async def _place(self, entry_id: str) -> str:
+    async def _find_conversation(self, entry_id: str) -> str:
         """Return a conversation that has an entry, by asking one after the other."""
         async for it in list_all(self.log.logs, namespace=ENTRIES):
             if await self.log.get(it.thread_id, entry_id, namespace=ENTRIES):

@@ -258,12 +258,12 @@ def parse_thread(
         SchemaError: It is of a newer version of this library.
     """
     try:
-        return _parsed(content, thread_id, where)
+        return _parse_document(content, thread_id, where)
     except _LineError as exc:
         raise IntegrityError(f"{where} is damaged or was edited: {exc}. {remedy}") from exc
 
 
-def _parsed(content: bytes, thread_id: str, where: str) -> tuple[Thread, End]:
+def _parse_document(content: bytes, thread_id: str, where: str) -> tuple[Thread, End]:
     if not content.endswith(_END):
         raise _LineError("it is cut off, or was not written by this library")
     lines = content[: -len(_END)].split(b"\n")
@@ -310,7 +310,7 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
     kind = it.pop("kind")
     if kind == "activity":
         thread.active_at = datetime.fromisoformat(it["active_at"])
-        thread.expires_at = _moment(it["expires_at"])
+        thread.expires_at = _parse_time(it["expires_at"])
     elif kind == "message":
         thread.messages.append(parse_message(it))
     elif kind == "log":
@@ -376,5 +376,5 @@ _TOLD: Final[tuple[str, ...]] = ("floor", "beside_head", "writer", "run", "expir
 """The fields of a version's entry that record how its save changed the line and the thread."""
 
 
-def _moment(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)

@@ -206,7 +206,7 @@ class ItemJournal:
     def _split(self, content: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the head's first line, and the others."""
         first, _, lines = content.partition(b"\n")
-        head = _parsed(first + b"\n", 0)
+        head = _parse_line(first + b"\n", 0)
         if head is None:
             raise self._damaged(HEAD)
         if head["journal"] != FORMAT:
@@ -333,7 +333,7 @@ class _Lines:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for line in self.content.splitlines(keepends=True):
-            row = _parsed(line, self.at.check)
+            row = _parse_line(line, self.at.check)
             if row is None or row["n"] != self.at.number + 1:
                 self.is_damaged = True
                 return
@@ -352,7 +352,7 @@ def _tokens(lines: bytes) -> list[str]:
     return [it.decode() for it in _TOKEN.findall(lines)]
 
 
-def _parsed(line: bytes, check: int) -> dict[str, Any] | None:
+def _parse_line(line: bytes, check: int) -> dict[str, Any] | None:
     """Return a line's content; ``None`` if it is damaged."""
     text = line[:-_CHECK_BYTES]
     if line[-_CHECK_BYTES:] != _CHECK % crc32(text, check):

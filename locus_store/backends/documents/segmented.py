@@ -118,7 +118,7 @@ class SegmentedForm(DocumentForm):
     def parse(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
         where = self.documents.where(thread_id)
         try:
-            return self._parsed(content, thread_id)
+            return self._parse_head(content, thread_id)
         except SchemaError as exc:
             raise SchemaError(f"{where}: {exc}") from exc
         except IntegrityError as exc:
@@ -127,7 +127,7 @@ class SegmentedForm(DocumentForm):
             reason = f"it holds what no save writes ({exc!r:.100})"
             raise IntegrityError(f"{where} is damaged: {reason}") from exc
 
-    def _parsed(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
+    def _parse_head(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
         parts = bundles.unpack(content)
         facts = parts.describe()
         if facts["thread_id"] != thread_id:
@@ -224,12 +224,12 @@ class SegmentedForm(DocumentForm):
             digest=_digest(content),
             awaited=beside.written if beside else (),
         )
-        kept = self._kept(thread, tail, head)
+        kept = self._renew_thread(thread, tail, head)
         dropped = sorted(set(before.names()).difference(head.names()))
         gone = beside.removed if beside else ()
         return Draft(Body(0, packed, beside), kept, head, dropped, gone, made, token)
 
-    def _kept(self, thread: Thread, tail: Bundle, head: HeadFacts) -> Thread:
+    def _renew_thread(self, thread: Thread, tail: Bundle, head: HeadFacts) -> Thread:
         """Return the thread as it is parsed from the new head."""
         source = Source(self.reader, thread.thread_id, head.table)
         kept = replace(thread, histories={})
@@ -368,7 +368,7 @@ class SegmentedForm(DocumentForm):
         if not old:
             return {}
         heads = [it for it in self.documents.keys("") if digest(it) in old]
-        for thread_id, names in self.documents.each(lambda it: _named(parsed, it), heads):
+        for thread_id, names in self.documents.each(lambda it: _scan(parsed, it), heads):
             if names is None:
                 del old[digest(thread_id)]
             else:
@@ -376,7 +376,7 @@ class SegmentedForm(DocumentForm):
         return old
 
 
-def _named(parsed: Callable[[str], Parsed | None], thread_id: str) -> tuple[str, set[str] | None]:
+def _scan(parsed: Callable[[str], Parsed | None], thread_id: str) -> tuple[str, set[str] | None]:
     """Return the segments that a thread's head names; ``None`` if it cannot be read."""
     try:
         found = parsed(thread_id)

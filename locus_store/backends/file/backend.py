@@ -263,7 +263,7 @@ def collect_facts(directory: FileDocuments) -> list[Fact]:
     except IntegrityError as exc:  # of the identity
         return [_fault(str(exc))]
     sizes, others = _sizes(directory, ids)
-    return [*_space(root, sizes), *map(_fault, wrong + others)]
+    return [*_describe_space(root, sizes), *map(_fault, wrong + others)]
 
 
 def _fault(what: str) -> Fact:
@@ -283,7 +283,7 @@ def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], lis
     return sizes, wrong
 
 
-def _space(root: str, sizes: list[int]) -> list[Fact]:
+def _describe_space(root: str, sizes: list[int]) -> list[Fact]:
     free = shutil.disk_usage(root).free
     is_enough = free > 2 * max(sizes, default=0)
     space = "free space", f"{free:,} bytes"

@@ -102,7 +102,7 @@ class Directory:
             yield at
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[tuple[Place, int] | tuple[None, None]]:
+    def _open_file(self, name: str) -> Iterator[tuple[Place, int] | tuple[None, None]]:
         """Open a file; yield its place and descriptor, or two ``None`` if it does not exist."""
         with self._at(name) as place:
             if place is None:
@@ -118,7 +118,7 @@ class Directory:
     def open_for_reading(self, name: str) -> Iterator[Opened | None]:
         """Open a file for reading; yield ``None`` if it does not exist."""
         path = self.get_path(name)
-        with translate_errors(path), self._opened(name) as (_, descriptor):
+        with translate_errors(path), self._open_file(name) as (_, descriptor):
             if descriptor is None:
                 self.require_identity()
                 yield None
@@ -164,7 +164,7 @@ class Directory:
             IntegrityError: The identity file is damaged.
         """
         path = self.get_path(IDENTITY)
-        with translate_errors(path), self._opened(IDENTITY) as (_, descriptor):
+        with translate_errors(path), self._open_file(IDENTITY) as (_, descriptor):
             if descriptor is None:
                 return None
             store = store_in(os.pread(descriptor, HEAD_BYTES, 0))
@@ -227,7 +227,7 @@ class Directory:
         with translate_errors(path):
             self._sweep_once()
             while True:
-                with self._opened(name) as (place, descriptor):
+                with self._open_file(name) as (place, descriptor):
                     if place is not None and descriptor is not None:
                         self._lock(descriptor, path, deadline)
                         if is_at(descriptor, place):
@@ -372,7 +372,7 @@ class Directory:
                 self._sweep(name)
 
     def _sweep(self, name: str) -> None:
-        with self._opened(name) as (place, descriptor):
+        with self._open_file(name) as (place, descriptor):
             if place is None or descriptor is None:
                 return
             if try_lock(descriptor) and is_at(descriptor, place):

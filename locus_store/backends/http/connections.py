@@ -74,7 +74,7 @@ class HTTPConnections(ResourcesPerLoop["HTTPClient"]):
 
 def _checked_url(base_url: object) -> str:
     """Return the URL of a service without a slash at its end."""
-    url = _parsed(base_url)
+    url = _parse_url(base_url)
     if url.scheme not in {"http", "https"} or not url.host:
         raise InvalidArgumentError("base_url must be http://host:port or https://host:port")
     if url.user is not None or url.password is not None:
@@ -86,7 +86,7 @@ def _checked_url(base_url: object) -> str:
     return str(url).rstrip("/")
 
 
-def _parsed(base_url: object) -> URL:
+def _parse_url(base_url: object) -> URL:
     try:
         url = URL(base_url)  # type: ignore[arg-type]  # refuses what is not a string
     except (ValueError, TypeError):
@@ -204,7 +204,7 @@ class HTTPClient(LoopResources):
         self._asked += 1
         self._idle.clear()
         try:
-            await self._place()
+            await self._wait_for_place()
             try:
                 return await self._transport.send(method, path, body, headers)
             finally:
@@ -214,7 +214,7 @@ class HTTPClient(LoopResources):
             if not self._asked:
                 self._idle.set()
 
-    async def _place(self) -> None:
+    async def _wait_for_place(self) -> None:
         """Wait for one of the connections."""
         try:
             async with asyncio.timeout(self._wait_seconds if self._places.locked() else None):

@@ -127,14 +127,14 @@ class BucketObjects(BlockingClient, Objects):
     def _notice(self, headers: Any) -> None:
         self._follow_clock((headers or {}).get("date"))
 
-    def _named(self) -> dict[str, Any]:
+    def _name_bucket(self) -> dict[str, Any]:
         return {"namespace_name": self.place.namespace, "bucket_name": self.place.bucket}
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         condition = {} if known is None else {"if_none_match": known}
 
         def get(client: Any) -> Found:
-            answer = client.get_object(**self._named(), object_name=name, **condition)
+            answer = client.get_object(**self._name_bucket(), object_name=name, **condition)
             self._notice(answer.headers)
             return Found(answer.headers["etag"], answer.data.content)
 
@@ -161,7 +161,7 @@ class BucketObjects(BlockingClient, Objects):
 
         def put(client: Any) -> str:
             answer = client.put_object(
-                **self._named(), object_name=name, put_object_body=content, **condition
+                **self._name_bucket(), object_name=name, put_object_body=content, **condition
             )
             self._notice(answer.headers)
             return str(answer.headers["etag"])
@@ -175,7 +175,7 @@ class BucketObjects(BlockingClient, Objects):
 
     def delete(self, name: str, *, tag: Tag) -> None:
         def delete(client: Any) -> None:
-            client.delete_object(**self._named(), object_name=name, if_match=tag)
+            client.delete_object(**self._name_bucket(), object_name=name, if_match=tag)
 
         seen = (*failures.CONFLICTS, failures.MISSING)
         if isinstance(self.call(f"delete {name!r}", delete, seen=seen), int):
@@ -202,7 +202,7 @@ class BucketObjects(BlockingClient, Objects):
             wanted = [models.BatchDeleteObjectIdentifier(object_name=it) for it in names]
             details = models.BatchDeleteObjectsDetails(objects=wanted, is_skip_deleted_result=True)
             answer = client.batch_delete_objects(
-                **self._named(), batch_delete_objects_details=details
+                **self._name_bucket(), batch_delete_objects_details=details
             )
             return [it.object_name for it in answer.data.failed or ()]
 
@@ -213,10 +213,10 @@ class BucketObjects(BlockingClient, Objects):
         """Delete an object by a request of its own; return the error if it stays."""
 
         def delete(client: Any) -> None:
-            client.delete_object(**self._named(), object_name=name)
+            client.delete_object(**self._name_bucket(), object_name=name)
 
         def look(client: Any) -> None:
-            client.head_object(**self._named(), object_name=name)
+            client.head_object(**self._name_bucket(), object_name=name)
 
         seen = (failures.MISSING,)
         try:
@@ -244,7 +244,7 @@ class BucketObjects(BlockingClient, Objects):
 
         def page(client: Any) -> Any:
             answer = client.list_objects(
-                **self._named(),
+                **self._name_bucket(),
                 prefix=prefix,
                 limit=limit,
                 fields="name,timeModified,etag",
@@ -268,7 +268,7 @@ class BucketObjects(BlockingClient, Objects):
 
         def create(client: Any) -> None:
             if self.access["compartment_id"] is None:
-                client.get_bucket(**self._named())  # raises, or it exists by now
+                client.get_bucket(**self._name_bucket())  # raises, or it exists by now
                 return
             import oci  # noqa: PLC0415  (of an extra, and slow to import)
 

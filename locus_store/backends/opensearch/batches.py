@@ -52,7 +52,7 @@ class Replacement:
 
     def make_intent(self, batch: str) -> Write:
         """Return the write that announces the replacement."""
-        before = self.found.source if self.found else _named(self.source or {})
+        before = self.found.source if self.found else _select_name(self.source or {})
         source = {**before, "batch": batch, "intent": self.source}
         return Write(self.id, self.tag, source)
 
@@ -113,7 +113,7 @@ class ItemBatches:
         states = self.read_states(batches)
         done = {it: decision for it, decision in states.items() if decision["state"] == COMMITTED}
         for batch, decision in done.items():
-            self.replace(self._held(decision["kept"]["ids"], batch), states)
+            self.replace(self._read_held(decision["kept"]["ids"], batch), states)
             self.forget([batch])
         return bool(done)
 
@@ -126,9 +126,9 @@ class ItemBatches:
         ids = [it.id for it in ordered]
         tags = self._index.write([it.make_intent(batch) for it in ordered])
         if None in tags:  # another writer was faster, or the reply to our own write was lost
-            tags = [it.tag for it in self._held(ids, batch)]
+            tags = [it.tag for it in self._read_held(ids, batch)]
         if len(tags) < len(ids) or not self._commits(batch, ids):
-            self.replace(self._held(ids, batch), {batch: {"state": ABORTED}})
+            self.replace(self._read_held(ids, batch), {batch: {"state": ABORTED}})
             return False
         final = [Write(it.id, tag, it.source) for it, tag in zip(ordered, tags, strict=True)]
         self._index.write(final, refresh=self._index.refresh)
@@ -140,7 +140,7 @@ class ItemBatches:
         [tag] = self._index.write([_decision(batch, COMMITTED, ids)])
         return tag is not None or self.read_states([batch])[batch]["state"] == COMMITTED
 
-    def _held(self, ids: Sequence[str], batch: str) -> list[Document]:
+    def _read_held(self, ids: Sequence[str], batch: str) -> list[Document]:
         return [it for it in self._index.read(ids) if it and it.batch == batch]
 
     def forget(self, batches: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ def _shown(document: Document, states: States) -> Mapping[str, Any] | None:
     return document.source.get("intent")
 
 
-def _named(source: Mapping[str, Any]) -> dict[str, Any]:
+def _select_name(source: Mapping[str, Any]) -> dict[str, Any]:
     return {name: source[name] for name in ("namespace", "key")}
 
 

@@ -117,7 +117,7 @@ def find_with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[l
         yield [
             Stemmed(place, it["_score"] / (1 + it["_score"]), _snippet(it))
             for it in hits
-            if (place := _place(it))
+            if (place := _read_place(it))
         ]
 
 
@@ -133,7 +133,7 @@ def iterate_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
     for hits in _answers(objects, query, _BY_NAME, PAGE, **options):
         for it in hits:
             tag, digest = (own, it["_seq_no"], it["_primary_term"]), it["_source"].get("content")
-            yield StoredVersion(_place(it), it["_id"], it.get("_routing"), tag, digest)
+            yield StoredVersion(_read_place(it), it["_id"], it.get("_routing"), tag, digest)
 
 
 def _spread(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
@@ -207,7 +207,7 @@ def _pages(
     """Yield all versions that a query finds, page by page; the first page has ``size``."""
     seen = set[VersionPlace | None]([None])
     for hits in _answers(objects, query, order, size):
-        some = [it for hit in hits if (it := _place(hit)) and it not in seen]
+        some = [it for hit in hits if (it := _read_place(hit)) and it not in seen]
         yield list(dict.fromkeys(some))
         seen.update(some)
 
@@ -232,7 +232,7 @@ def _answers(
         body |= {"search_after": hits[-1]["sort"], "size": PAGE}
 
 
-def _place(hit: Mapping[str, Any]) -> VersionPlace | None:
+def _read_place(hit: Mapping[str, Any]) -> VersionPlace | None:
     """Return the version that a document names; ``None`` for a foreign document."""
     fields = hit.get("fields", {})
     if not all(name in fields for name in _PLACE) or not fields["thread"][0]:

@@ -373,7 +373,7 @@ class Saves:
             lone = {item: fields for item, fields in made if fields is not None}
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
-            with self._patience():
+            with self._watch_duration():
                 for (notes, keeps), append in fast.append.items():
                     some = [
                         (item, fields)
@@ -430,7 +430,7 @@ class Saves:
         )
 
     @contextmanager
-    def _patience(self) -> Iterator[None]:
+    def _watch_duration(self) -> Iterator[None]:
         worker = asyncio.current_task()
         over = self._be_patient(worker)
         self._at_work.add(worker)

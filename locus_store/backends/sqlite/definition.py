@@ -53,18 +53,18 @@ class SQLiteDefinition(SchemaDefinition):
         prefix: str,
         schema: str | None,
     ) -> T:
-        parsed = _parsed(url)
+        parsed = _parse_url(url)
         known = read_options(URL_OPTIONS).keys() | read_options(CheckpointOptions).keys()
         ours = {name: str(parsed.query[name]) for name in known & parsed.query.keys()}
         theirs = parsed.difference_update_query(ours)
         _require_known(theirs)
         wanted = make_named_tables(ours, prefix, schema, "sqlite")
         self.refuse_schema(wanted.schema)
-        with _opened(theirs) as connection:
+        with _open_connection(theirs) as connection:
             return body(connection, wanted)
 
     def find_absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
-        parsed = _parsed(url)
+        parsed = _parse_url(url)
         if not parsed.database or "mode" in parsed.query:
             return None
         is_file = parsed.database != ":memory:" and not parsed.database.startswith("file:")
@@ -150,7 +150,7 @@ def _converted(ours: Tables) -> str:
     return f"CASE WHEN CAST({number} AS TEXT) = {text} THEN {number} ELSE CAST({text} AS BLOB) END"
 
 
-def _parsed(url: str | URL) -> URL:
+def _parse_url(url: str | URL) -> URL:
     """With the driver that blocks."""
     try:
         made = make_url(url)
@@ -174,7 +174,7 @@ def _require_known(url: URL) -> None:
 
 
 @contextmanager
-def _opened(url: URL) -> Iterator[Connection]:
+def _open_connection(url: URL) -> Iterator[Connection]:
     shown = mask_url(url)
     try:
         engine = sa.create_engine(url, poolclass=sa.pool.NullPool)

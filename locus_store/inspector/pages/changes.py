@@ -13,7 +13,7 @@ from locus_store.backend import StoresThreads, needs
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.inspector.escapes import escape
 from locus_store.inspector.page_requests import Answer, Page, PageRequest, Redirect
-from locus_store.timeline.lineage import find_ancestry, read_line
+from locus_store.timeline.ancestry import find_ancestry, read_line
 from locus_store.timeline.rewind import prepare, rewind as rewound
 from locus_store.transfer.building import fork as forked
 from locus_store.types import Mark, Version

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.inspector.bounds import CELL, ROWS, Room, make_row, render_line
+from locus_store.timeline.ancestry import find_ancestry
 from locus_store.timeline.bisect import (
     AT_PATH,
     TEXT,
@@ -18,7 +19,6 @@ from locus_store.timeline.bisect import (
 )
 from locus_store.timeline.conversations import strip_value_tags
 from locus_store.timeline.graph import Writer, find_writers, list_nodes
-from locus_store.timeline.lineage import find_ancestry
 from locus_store.timeline.paths import find_value, format_path, is_bookkeeping, parse_path, unwrap
 from locus_store.timeline.readable import (
     Difference,
@@ -106,7 +106,7 @@ def _changes(
     states = (old, new) if is_raw else (make_readable(old), make_readable(new))
     found = islice(find_differences(*states, step=step), start, start + most + 1)
     room = Room()
-    return [_change(it, _place(it, old, new), room) for it in found]
+    return [_change(it, _choose_version(it, old, new), room) for it in found]
 
 
 def _change(difference: Difference, place: str | None, room: Room) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _change(difference: Difference, place: str | None, room: Room) -> dict[str, 
     }
 
 
-def _place(difference: Difference, old: dict[str, Any], new: dict[str, Any]) -> str | None:
+def _choose_version(difference: Difference, old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """Return ``from`` or ``to``, the version that has the value; ``None`` if neither has."""
     name, state = ("from", old) if difference.what == "removed" else ("to", new)
     return None if find_value(state, difference.path) is None else name

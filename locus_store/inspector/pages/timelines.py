@@ -15,9 +15,9 @@ from locus_store.inspector.pages.versions import (
     make_node,
 )
 from locus_store.open import Storage
+from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, measure_stored
-from locus_store.timeline.lineage import read_line
 from locus_store.timeline.readable import format_content
 from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found

@@ -182,8 +182,8 @@ async def _compare(request: PageRequest, current: Seen) -> dict[str, Any] | None
 
 def _list_places(values: dict[str, Any]) -> Iterator[str]:
     """Yield the paths of the messages and keys on a page."""
-    for talk in values["talks"]:
-        yield from (it["path"] for it in talk["messages"])
+    for conversation in values["conversations"]:
+        yield from (it["path"] for it in conversation["messages"])
     tree = values["tree"]
     if tree is not None:
         yield from (it.path for it in tree.parts)
@@ -200,14 +200,14 @@ async def _find_or_tell(finding: Awaitable[T]) -> tuple[T | None, str | None]:
 def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[str, Any]:
     """Return the parts of the page that show a value, within its bounds."""
     room, first = Room(), start or 0
-    talks = [] if is_raw else list(_talks(value, path, start, room))
-    places = [parse_path(it["path"]) for it in talks]
+    conversations = [] if is_raw else list(_find_lists(value, path, start, room))
+    places = [parse_path(it["path"]) for it in conversations]
     hidden: frozenset[Any] = frozenset(it[-1] for it in places if it != path)
     text = _piece(value, first) if isinstance(value, str) else None
     shows_tree = text is None and path not in places
     return {
         "start": first,
-        "talks": talks,
+        "conversations": conversations,
         "text": text,
         "tree": make_tree(value, path, start=first, is_raw=is_raw, hidden=hidden, room=room)
         if shows_tree
@@ -215,7 +215,7 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
     }
 
 
-def _talks(value: Any, path: Query, start: int | None, room: Room) -> Iterator[dict[str, Any]]:
+def _find_lists(value: Any, path: Query, start: int | None, room: Room) -> Iterator[dict[str, Any]]:
     """Yield the lists of messages in a value."""
     if is_conversation(value):
         yield make_conversation(value, path, start, room)

@@ -117,11 +117,11 @@ class DialectColumns(ABC):
 
 def get_columns(dialect: Dialect) -> DialectColumns:
     """Return the part of a database; SQLite's for a statement that is only shown."""
-    return _named(dialect.name)
+    return _load_columns(dialect.name)
 
 
 @cache
-def _named(dialect: str) -> DialectColumns:
+def _load_columns(dialect: str) -> DialectColumns:
     name = dialect if dialect in DIALECTS else DIALECTS[0]
     module = import_module(f"locus_store.backends.{name}.columns")
     found: DialectColumns = module.COLUMNS

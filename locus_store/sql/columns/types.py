@@ -184,7 +184,7 @@ def _minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 @compiles(Moment)
-def _moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
     here = partial(compiler.process, next(iter(element.clauses)), **kw)
     return get_columns(compiler.dialect).render_moment(here)
 

@@ -196,7 +196,7 @@ class LoopPool(LeasingPool):
                 self._first.release()
             return
         with suppress(SchemaError):
-            await greenlet_spawn(self._opened, self._sync, self.database.verify)
+            await greenlet_spawn(self._look_into, self._sync, self.database.verify)
             return
         if self.database.may_create:
             await asyncio.to_thread(load)
@@ -205,10 +205,10 @@ class LoopPool(LeasingPool):
     async def _open_theirs(self) -> None:
         if self.database.may_create:
             with suppress(SchemaError):
-                await greenlet_spawn(self._opened, self._sync, self.database.verify)
+                await greenlet_spawn(self._look_into, self._sync, self.database.verify)
                 return
             await asyncio.to_thread(load)
-        await greenlet_spawn(self._opened, self._sync, self.database.open)
+        await greenlet_spawn(self._look_into, self._sync, self.database.open)
 
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, on a separate connection if the engine is ours."""
@@ -225,9 +225,9 @@ class LoopPool(LeasingPool):
             await dispose(engine)
 
     async def _spawned(self, engine: Any, body: Body[T]) -> T:
-        return await greenlet_spawn(self._opened, engine, body)
+        return await greenlet_spawn(self._look_into, engine, body)
 
-    def _opened(self, engine: Any, look: Body[T]) -> T:
+    def _look_into(self, engine: Any, look: Body[T]) -> T:
         with self._connected(engine) as connection:
             return look(connection)
 

@@ -214,22 +214,22 @@ class _Look:
             if lacking:
                 return self._damaged(found, f"it lacks {', '.join(lacking[:5])}")
             extra = describe_partitions(settings)
-            return self._known("ok", settings, f"schema revision {found}, up to date{extra}")
+            return self._make_status("ok", settings, f"schema revision {found}, up to date{extra}")
         if found in REVISIONS:
             message = (
                 f"schema revision {found} is behind this library's {HEAD}; upgrade it:"
                 f" {self.command}, or open with auto_migrate='upgrade'"
             )
-            return self._known("behind", settings, message)
+            return self._make_status("behind", settings, message)
         if is_usable(settings):
             message = f"schema revision {found}, newer than this library's {HEAD} and compatible"
-            return self._known("newer", settings, message)
+            return self._make_status("newer", settings, message)
         message = (
             f"schema revision {found} asks for a locus-store that knows"
             f" {settings.compatibility_floor}, this one knows up to {HEAD}; install a newer one:"
             " pip install --upgrade locus-store"
         )
-        return self._known("too new", settings, message)
+        return self._make_status("too new", settings, message)
 
     def _lacking(self) -> list[str]:
         return [
@@ -242,7 +242,7 @@ class _Look:
     def _columns(self, table: str) -> set[str]:
         return self.definition.list_columns(self.connection, self.ours.schema, table)
 
-    def _known(self, state: State, settings: Settings, message: str) -> Status:
+    def _make_status(self, state: State, settings: Settings, message: str) -> Status:
         return Status(
             state=state,
             revision=settings.revision,

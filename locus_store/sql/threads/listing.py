@@ -52,7 +52,7 @@ GROWTH: Final = 4
 
 def list_threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
     """See ``ListsThreads.recent``."""
-    place = None if after is None else _place(it, after)
+    place = None if after is None else _find_place(it, after)
     return list_threads_from(it, limit, pattern, place)
 
 
@@ -161,7 +161,7 @@ def _is_behind(columns: Any, place: Any) -> sa.ColumnElement[bool]:
     )
 
 
-def _place(it: Reads, thread_id: str) -> Any:
+def _find_place(it: Reads, thread_id: str) -> Any:
     """Return the position of a thread in the list.
 
     Raises:
@@ -181,8 +181,8 @@ def _place(it: Reads, thread_id: str) -> Any:
 
 
 def get_last_active_at(reads: Reads, thread_id: str) -> datetime:
-    """Return the time by which a thread is placed; see ``_place`` for the error."""
-    at: datetime = _place(reads, thread_id).exact
+    """Return the time by which a thread is placed; see ``_find_place`` for the error."""
+    at: datetime = _find_place(reads, thread_id).exact
     return at
 
 

@@ -31,15 +31,15 @@ def select_last_active(t: Tables) -> sa.ColumnElement[Any]:
     a name or user, ``active_at``. Each is looked up by an index, for one thread at a time: as
     joins, without statistics, they read whole tables.
     """
-    return sa.func.coalesce(Later(select_last_save(t), select_last_change(t)), _named(t))
+    return sa.func.coalesce(Later(select_last_save(t), select_last_change(t)), _pick_time(t))
 
 
 def has_activity(t: Tables) -> sa.ColumnElement[bool]:
     """Return whether ``select_last_active`` is not NULL; mostly by one lookup."""
-    return sa.func.coalesce(select_last_save(t), select_last_change(t), _named(t)).is_not(None)
+    return sa.func.coalesce(select_last_save(t), select_last_change(t), _pick_time(t)).is_not(None)
 
 
-def _named(t: Tables) -> sa.ColumnElement[Any]:
+def _pick_time(t: Tables) -> sa.ColumnElement[Any]:
     c = t.threads.c
     return sa.case((sa.or_(c.name.is_not(None), c.user_id.is_not(None)), c.active_at))
 

@@ -42,7 +42,7 @@ if TESTS_RUN:
     from langgraph.checkpoint.conformance.capabilities import Capability
 
     from locus_store.adapters.langgraph import LangGraphSaver
-    from locus_store.adapters.langgraph.lineage import FIRST_SWEEP, MAX_ENTRIES
+    from locus_store.adapters.langgraph.loads import FIRST_SWEEP, MAX_ENTRIES
 
 pytestmark = pytest.mark.anyio
 
