@@ -49,7 +49,7 @@ _ENVIRONMENT: Final = "env:"
 _FIELDS: Final = ("current", "keys", "data_keys", "clear", "hashed", "required")
 
 
-HasSealed = Callable[[], Awaitable[bool]]
+HasValues = Callable[[], Awaitable[bool]]
 
 
 class TenantKeys(NamedTuple):
@@ -185,12 +185,12 @@ class Encryption:
             raise EncryptionError(f"the data keys of tenant {tenant!r} were destroyed")
         return found
 
-    async def get_or_load(self, tenant: str, has_sealed: HasSealed | None = None) -> TenantKeys:
+    async def get_or_load(self, tenant: str, has_values: HasValues | None = None) -> TenantKeys:
         """Return a tenant's keys; calls that wait for them share one question to the ring.
 
         Args:
             tenant: The tenant.
-            has_sealed: See ``load``.
+            has_values: See ``load``.
 
         Raises:
             EncryptionError: See ``load``.
@@ -205,23 +205,23 @@ class Encryption:
             task.cancelled() or task.exception()  # an error that is not asked for is logged
 
         if tenant not in loading:
-            loading[tenant] = asyncio.ensure_future(self.load(tenant, has_sealed))
+            loading[tenant] = asyncio.ensure_future(self.load(tenant, has_values))
             loading[tenant].add_done_callback(finish)
         return await asyncio.shield(loading[tenant])
 
-    async def load(self, tenant: str, has_sealed: HasSealed | None = None) -> TenantKeys:
+    async def load(self, tenant: str, has_values: HasValues | None = None) -> TenantKeys:
         """Read a tenant's keys; create the first one if there is none.
 
         Args:
             tenant: The tenant.
-            has_sealed: Returns whether a storage has what a data key of the tenant has sealed.
+            has_values: Returns whether a storage has what a data key of the tenant has sealed.
 
         Raises:
             EncryptionError: The ring does not unwrap one, or all were lost.
         """
         items = await self._list(tenant)
         if not items:
-            if has_sealed and not await self.list_receipts(tenant) and await has_sealed():
+            if has_values and not await self.list_receipts(tenant) and await has_values():
                 raise EncryptionError(
                     f"the store of data keys has no key of tenant {tenant!r}, and no receipt of "
                     "its destruction, but the storage has values that one has sealed: restore that "

@@ -56,7 +56,7 @@ DIGEST: Final = """encode(sha256(convert_to(concat_ws('|', p.polpermissive, p.po
   ARRAY(SELECT r.rolname FROM pg_roles r WHERE r.oid = ANY (p.polroles) ORDER BY 1)::text,
   replace(pg_get_expr(p.polqual, c.oid), c.relnamespace::regnamespace::text || '.', ''),
   pg_get_expr(p.polwithcheck, c.oid)), 'UTF8')), 'hex')"""
-"""What a policy of table ``c`` says, in any search path; its comment has the same of when it was
+"""The content of a policy of table ``c``, in any search path; its comment has that of when it was
 made."""
 
 _TENANT_OF_ROLE: Final = "(SELECT r.tenant FROM {roles} r WHERE r.role = {me})"
