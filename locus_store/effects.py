@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, wraps
@@ -148,6 +149,7 @@ class EffectLog:
     ) -> Any:
         """Make the call of an effect whose intent is stored; return its result."""
         name = _name(place)
+        outer = _UNDER_WAY.set(_UNDER_WAY.get() | {self.identify(place.thread_id, place.key)})
         try:
             async with repeat_beside(partial(self._beat, place), seconds):
                 with enter(None):  # calls of the tool have reports of their own
@@ -156,6 +158,8 @@ class EffectLog:
             is_open = isinstance(exc, (*not_done, _NotStartedError))
             await self._note(place, "open" if is_open else "failed", exc)
             raise
+        finally:
+            _UNDER_WAY.reset(outer)
         try:
             if await self.add(place.next, "finished", result):
                 return restore(self._decode(self._encode(result)))
@@ -175,6 +179,10 @@ class EffectLog:
             f"{name} was called, and its result is not stored: the thread was deleted, or the "
             "effect was settled otherwise meanwhile"
         )
+
+    def identify(self, thread_id: str, key: str) -> tuple[int, str, str]:
+        """Return what names an effect within the process."""
+        return id(self.backend), thread_id, key
 
     async def _note(self, place: _Place, event: str, error: BaseException) -> None:
         """Store that a call failed; the caller gets the call's error, whatever this does."""
@@ -362,6 +370,12 @@ _NEEDS_LOOP: Final = (
 )
 
 
+_UNDER_WAY: Final[ContextVar[frozenset[tuple[int, str, str]]]] = ContextVar(
+    "effects", default=frozenset()
+)
+"""The effects whose calls the context is in."""
+
+
 class _NotStartedError(InvalidArgumentError):
     """The call was not made."""
 
@@ -444,6 +458,11 @@ class RunsEffects:
                 note(outcome="known")
                 return effect.result
             if effect and effect.status == "unknown":
+                if log.identify(thread_id, key) in _UNDER_WAY.get():
+                    raise InvalidArgumentError(
+                        f"{_name(effect)} was asked for by its own call, which would wait for its "
+                        "own end; give the inner call a key of its own"
+                    )
                 is_running = effect.error is None
                 if is_running and await log.wait_for_event(ledger, lease_seconds, deadline):
                     continue

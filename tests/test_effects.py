@@ -117,6 +117,20 @@ async def test_calls_of_a_decorated_function_are_effects() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("on_unknown", ["repeat", "raise"])
+async def test_an_effect_does_not_wait_for_itself(on_unknown: Any) -> None:
+    checkpointer = MemoryCheckpointer()
+
+    async def call(_: str) -> Any:
+        assert await checkpointer.effect("t", "inner", lambda _: 1) == 1
+        return await checkpointer.effect("t", "k", call, on_unknown=on_unknown, wait_seconds=9)
+
+    with pytest.raises(InvalidArgumentError, match="asked for by its own call"):
+        await checkpointer.effect("t", "k", call)
+    assert await checkpointer.effect("t", "k", lambda _: 2, on_unknown="repeat") == 2
+
+
+@pytest.mark.anyio
 async def test_a_cancelled_call_has_an_unknown_outcome() -> None:
     checkpointer, begun = MemoryCheckpointer(), asyncio.Event()
 
