@@ -37,7 +37,7 @@ LONG_FILES = {
     "backends/postgresql/statements.py": 572,
     "checkpointer.py": 659,
     "effects.py": 577,
-    "encryption/backend.py": 538,
+    "encryption/backend.py": 540,
     "encryption/values.py": 525,
     "saver.py": 503,
     "session/checkpointer.py": 504,
@@ -72,7 +72,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 425
-MOST_LINES_OF_ALL = 102_740
+MOST_LINES_OF_ALL = 102_742
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -278,7 +278,8 @@ async def test_a_save_done_again_after_a_lost_connection_is_told(
     try:
         url = proxy.url(postgresql, migrated_database.partition("?")[0].rpartition("/")[2])
         async with postgresql_checkpointer(url, state_type=dict, pool_size=1) as checkpointer:
-            await checkpointer.save({"n": 1}, "t")
+            for n in range(2):  # the second one prepares the statement
+                await checkpointer.save({"n": n}, "t")
             telemetry.clear()
             proxy.swallow_replies()
             saving = asyncio.ensure_future(checkpointer.save({"n": 2}, "t"))
@@ -286,7 +287,7 @@ async def test_a_save_done_again_after_a_lost_connection_is_told(
             name = migrated_database.partition("?")[0].rpartition("/")[2]
 
             def is_there() -> bool:
-                return postgresql.value(arrived, database=name) == 2
+                return postgresql.value(arrived, database=name) == 3
 
             await asyncio.to_thread(servers.wait_until, is_there, "the save to arrive")
             proxy.drop()

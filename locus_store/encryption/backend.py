@@ -226,6 +226,8 @@ class EncryptedBackend(Encrypts, FullBackend):
         return found
 
     async def has_sealed(self) -> bool:
+        if self.sealed_format == CLIENT_FORMAT:  # clients of one service may have keys of their own
+            return False
         some = [await super(EncryptedBackend, self).read_thread(it) for it in await self.scan(10)]
         return any(count_keys(it).keys() - {CLEAR} for it in some)
 

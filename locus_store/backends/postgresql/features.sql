@@ -178,6 +178,7 @@ SELECT count(*) = 2 AND sum(l.n) = 2 FROM (VALUES (1), (2)) v (n)
 LEFT OUTER JOIN LATERAL (SELECT v.n WHERE v.n > 1 OFFSET 0) l ON true;
 SELECT count(*) = 1 FROM (VALUES (1), (2)) v (n)
 CROSS JOIN LATERAL (SELECT v.n WHERE v.n > 1 LIMIT 1) l;
+SELECT cardinality('{1,2}'::bigint[]) = 2;
 
 --- conditions on sets and rows | saves, lists, deletions
 SELECT 1 <= ALL (SELECT 2 UNION ALL SELECT 3) AND 2 = ANY ('{1,2}'::bigint[])
