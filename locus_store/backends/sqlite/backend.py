@@ -26,6 +26,7 @@ from locus_store.sql.backend import SqlBackend
 from locus_store.sql.connections.diagnostics import Examination, get_package_version
 from locus_store.sql.connections.options import refuse_connections
 from locus_store.sql.schema.tables import make_tables, parse_prefix
+from locus_store.types import Mark, Stored
 from locus_store.types.arguments import check_tenant
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
@@ -137,6 +138,19 @@ class SQLiteBackend(SqlBackend):
 
     def __repr__(self) -> str:
         return f"SQLiteBackend({self._where!r})"
+
+    async def fetch_head(
+        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
+    ) -> Stored | None:
+        """See ``StorageBackend``; a known head is confirmed in the thread of the event loop."""
+        if isinstance(self._reader, ThreadRunner):
+            make, place = self._database.make_repository, (thread_id, namespace, known)
+            with self._translating():
+                found = self._reader.peek(lambda it: make(it).confirm(*place, writes=with_writes))
+            if found is not None:
+                return found
+        ask = super().fetch_head
+        return await ask(thread_id, namespace=namespace, known=known, with_writes=with_writes)
 
     async def create_search_index(self) -> bool:
         """Create the full-text index over all threads; return ``False`` if it exists.

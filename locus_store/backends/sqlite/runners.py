@@ -80,6 +80,14 @@ class ThreadRunner:
             return await run_now(self._run_here, _OpenDatabase.read, body)
         return await self._run_async(_OpenDatabase.read_async, body)
 
+    def peek(self, body: Body[T]) -> T | None:
+        """Run a small read in the thread of the running event loop, without waiting.
+
+        Returns:
+            ``None``: there is no loop, the read has to be handed over, or the body returned it.
+        """
+        return None if may_block() else self._get_open().peek(body)
+
     async def open(self) -> None:
         if may_block():
             await run_now(self._run_here, _OpenDatabase.write, None)
@@ -177,7 +185,7 @@ class _OpenDatabase:
         self.pid = os.getpid()
         self.finalizer: Any = None
         self._database = database
-        self._reads = reads
+        self._writes, self._reads = writes, reads
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
         self._gate = threading.Condition()
@@ -188,6 +196,12 @@ class _OpenDatabase:
 
         self.is_closed = False
         self._identity: object = None
+        self._peeking = threading.Lock()
+        """Guards the next one."""
+
+        self._peeker: Connection | None = None
+        """The connection of ``peek``, which never waits for the database."""
+
         self._writer = SQLiteWriter(writes, database, self._release_readers)
 
     def write(self, body: Body[T] | None) -> T:
@@ -239,14 +253,42 @@ class _OpenDatabase:
 
     def _read(self, engine: Engine, body: Body[T]) -> T:
         with engine.connect() as connection:
-            self._database.begin_read(connection)
-            try:
-                return body(connection)
-            finally:
-                connection.rollback()
+            return self._run_on(connection, body)
+
+    def _run_on(self, connection: Connection, body: Body[T]) -> T:
+        self._database.begin_read(connection)
+        try:
+            return body(connection)
+        finally:
+            connection.rollback()
+
+    def peek(self, body: Body[T]) -> T | None:
+        """See ``ThreadRunner``."""
+        if self._reads not in self._engines or self._is_new():
+            return None
+        if not self._peeking.acquire(blocking=False):
+            return None
+        try:
+            if self.is_closed:
+                return None
+            if self._peeker is None:
+                self._peeker = self._writes.connect()
+                self._peeker.connection.cursor().execute("PRAGMA busy_timeout=0")
+            return self._run_on(self._peeker, body)
+        except self._database.driver_errors:  # such as a lock; the reading threads wait for it
+            return None
+        finally:
+            self._peeking.release()
+
+    def _close_peeker(self) -> None:
+        with self._peeking:
+            peeker, self._peeker = self._peeker, None
+            if peeker is not None:
+                peeker.close()
 
     def _release_readers(self) -> None:
         """Close the connections to a database that is no longer there."""
+        self._close_peeker()
         if self._reads is not None and self._reads in self._engines:
             self._reads.dispose()
 
@@ -266,6 +308,7 @@ class _OpenDatabase:
         self._readers.shutdown()
         with self._gate:
             self._gate.wait_for(lambda: not self._reading)
+        self._close_peeker()
         for engine in self._engines:
             engine.dispose()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -29,6 +29,9 @@ from locus_store.versions.segments import RecordSegment, collect_payloads, fill_
 
 ROOT = ""
 """The namespace that lists, searches and metadata queries look at."""
+
+MOST_CONFIRMED: Final = 64 * 1024
+"""Bytes of pending writes that are read in the thread of an event loop."""
 
 QUERY_BATCH = 200
 """Candidates of a metadata query that are read at first, at least."""
@@ -285,6 +288,33 @@ class Reads(Scoped):
             basis=basis,
             writes=writes,
         )
+
+    def confirm(
+        self, thread_id: str, namespace: str, known: Mark, *, writes: bool
+    ) -> Stored | None:
+        """Return a head that is the known one; ``None``: there is more to read than a little."""
+        row = self._fetch_version(thread_id, namespace, None)
+        if row is None:
+            return None
+        line, *fields, _, _, head, digest = row
+        mark = Mark(self.store, line, head, digest)
+        if mark != known:
+            return None
+        version, pending_writes = self.version(thread_id, namespace, line, tuple(fields)), None
+        if writes:
+            sizes = compile_other(self.sql, "size of writes", self._select_size_of_writes)
+            key = {"line": line, "checkpoint_id": version.checkpoint_id}
+            (size,) = sizes.fetch_first(self.connection, key) or (0,)
+            if size > MOST_CONFIRMED:
+                return None
+            pending_writes = self.read_writes(line, version.checkpoint_id)
+        return Stored(version=version, head=mark, payloads=[], basis=known, writes=pending_writes)
+
+    def _select_size_of_writes(self) -> sa.Select[Any]:
+        c = self.tables.writes.c
+        size = sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)
+        name = sa.bindparam("checkpoint_id", type_=c.checkpoint_id.type)
+        return sa.select(size).where(c.line == sa.bindparam("line"), c.checkpoint_id == name)
 
     def read_writes(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
         """Return a checkpoint's pending writes, in their order."""

@@ -15,6 +15,7 @@ import pytest
 from locus_store import blocking, open_checkpointer
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.runtime import observe
+from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +53,41 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for name in ("begin_read", "begin_write"):
         monkeypatch.setattr(SQLiteDatabase, name, noting(getattr(SQLiteDatabase, name)))
     return seen
+
+
+@pytest.mark.anyio
+async def test_a_known_head_is_confirmed_in_the_thread_of_the_event_loop(
+    url: str, threads: list[int]
+) -> None:
+    here = threading.get_ident()
+    async with (
+        open_checkpointer(url, state_type=dict) as one,
+        open_checkpointer(url, state_type=dict) as other,
+    ):
+        await one.save({"n": 1}, "t", checkpoint_id="v1")
+        await one.load("t")  # the first read looks whether the database is the one that was opened
+        threads.clear()
+        assert await one.load("t") == {"n": 1}
+        assert threads == [here]
+        await one.backend.put_writes("t", "v1", [PendingWrite("task", 0, "c", "json", b"1")])
+        threads.clear()
+        assert await one.backend.read_kept("t", with_writes=True)
+        assert threads == [here]
+        large = PendingWrite("task", 1, "c", "json", b'"%b"' % (b"x" * 2**17))
+        await one.backend.put_writes("t", "v1", [large])
+        threads.clear()
+        found = await one.backend.read_kept("t", with_writes=True)
+        assert found is not None
+        assert len(found.writes or []) == 2
+        assert threads[0] == here != threads[1]  # too much for this thread
+        state = await other.load("t")
+        state["n"] = 2
+        await other.save(state, "t")
+        threads.clear()
+        assert await one.load("t") == {"n": 2}
+        assert threads[0] == here != threads[1]
+        calls = (one.load("t"), *(asyncio.to_thread(asyncio.run, one.load("t")) for _ in range(4)))
+        assert await asyncio.gather(*calls) == [{"n": 2}] * 5
 
 
 def waiting(checkpointer: BlockingCheckpointer[Any]) -> int:
