@@ -191,8 +191,8 @@ def _bytes(value: Any) -> bytes:
     return made
 
 
-def _pack_named(code: int, name: Name, held: Any, *more: Any) -> Any:
-    return ormsgpack.Ext(code, _bytes([*name, held, *more]))
+def _pack_named(code: int, name: Name, *parts: Any) -> Any:
+    return ormsgpack.Ext(code, _bytes([*name, *parts]))
 
 
 def _is_theirs(value: Any, kind: type) -> bool:

@@ -289,16 +289,13 @@ class Reads(Scoped):
             writes=writes,
         )
 
-    def confirm(
-        self, thread_id: str, namespace: str, known: Mark, *, writes: bool
-    ) -> Stored | None:
-        """Return a head that is the known one; ``None``: there is more to read than a little."""
+    def confirm(self, thread_id: str, namespace: str, mark: Mark, *, writes: bool) -> Stored | None:
+        """Return the version of a mark, if it is the head and has few pending writes."""
         row = self._fetch_version(thread_id, namespace, None)
         if row is None:
             return None
         line, *fields, _, _, head, digest = row
-        mark = Mark(self.store, line, head, digest)
-        if mark != known:
+        if mark != Mark(self.store, line, head, digest):
             return None
         version, pending_writes = self.version(thread_id, namespace, line, tuple(fields)), None
         if writes:
@@ -308,7 +305,7 @@ class Reads(Scoped):
             if size > MOST_CONFIRMED:
                 return None
             pending_writes = self.read_writes(line, version.checkpoint_id)
-        return Stored(version=version, head=mark, payloads=[], basis=known, writes=pending_writes)
+        return Stored(version=version, head=mark, payloads=[], basis=mark, writes=pending_writes)
 
     def _select_size_of_writes(self) -> sa.Select[Any]:
         c = self.tables.writes.c
