@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import RowMapping
 
 from locus_store import versions
-from locus_store.sql.threads.statements import WRITE, Scoped
+from locus_store.sql.threads.statements import WRITE, Scoped, compile_other
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import add_checksum, verify_checksum
 
@@ -36,6 +36,20 @@ def read_writes(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]
     key = {"line": line, "checkpoint_id": checkpoint_id}
     found = it.sql.writes.fetch_rows(it.connection, key)
     return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
+
+
+def measure_writes(it: Scoped, line: int, checkpoint_id: str) -> int:
+    """Return the bytes of the payloads of a checkpoint's writes."""
+
+    def select_size() -> sa.Select[Any]:
+        c = it.tables.writes.c
+        name = sa.bindparam("checkpoint_id", type_=c.checkpoint_id.type)
+        is_its = (c.line == sa.bindparam("line")) & (c.checkpoint_id == name)
+        return sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)).where(is_its)
+
+    key = {"line": line, "checkpoint_id": checkpoint_id}
+    found = compile_other(it.sql, "size of writes", select_size).fetch_first(it.connection, key)
+    return int(found[0]) if found else 0
 
 
 def group_by_checkpoint(

@@ -299,19 +299,10 @@ class Reads(Scoped):
             return None
         version, pending_writes = self.version(thread_id, namespace, line, tuple(fields)), None
         if writes:
-            sizes = compile_other(self.sql, "size of writes", self._select_size_of_writes)
-            key = {"line": line, "checkpoint_id": version.checkpoint_id}
-            (size,) = sizes.fetch_first(self.connection, key) or (0,)
-            if size > MOST_CONFIRMED:
+            if pending.measure_writes(self, line, version.checkpoint_id) > MOST_CONFIRMED:
                 return None
             pending_writes = self.read_writes(line, version.checkpoint_id)
         return Stored(version=version, head=mark, payloads=[], basis=mark, writes=pending_writes)
-
-    def _select_size_of_writes(self) -> sa.Select[Any]:
-        c = self.tables.writes.c
-        size = sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)
-        name = sa.bindparam("checkpoint_id", type_=c.checkpoint_id.type)
-        return sa.select(size).where(c.line == sa.bindparam("line"), c.checkpoint_id == name)
 
     def read_writes(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
         """Return a checkpoint's pending writes, in their order."""
