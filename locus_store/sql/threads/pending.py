@@ -38,17 +38,19 @@ def read_writes(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]
     return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
 
 
-def measure_writes(it: Scoped, line: int, checkpoint_id: str) -> int:
+def measure_writes(reads: Scoped, line: int, checkpoint_id: str) -> int:
     """Return the bytes of the payloads of a checkpoint's writes."""
 
     def select_size() -> sa.Select[Any]:
-        c = it.tables.writes.c
+        c = reads.tables.writes.c
         name = sa.bindparam("checkpoint_id", type_=c.checkpoint_id.type)
         is_its = (c.line == sa.bindparam("line")) & (c.checkpoint_id == name)
         return sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)).where(is_its)
 
     key = {"line": line, "checkpoint_id": checkpoint_id}
-    found = compile_other(it.sql, "size of writes", select_size).fetch_first(it.connection, key)
+    found = compile_other(reads.sql, "size of writes", select_size).fetch_first(
+        reads.connection, key
+    )
     return int(found[0]) if found else 0
 
 

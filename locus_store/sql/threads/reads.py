@@ -432,15 +432,12 @@ class Reads(Scoped):
             .scalar_subquery()
         )
 
-    def _all_records(self, line: int) -> list[tuple[int, int, bytes]]:
-        """Return a line's (sequence, chain, payload), ascending."""
-        checkpoints = self.tables.checkpoints
-        query = (
-            sa.select(checkpoints.c.sequence, checkpoints.c.chain, checkpoints.c.payload)
-            .where(checkpoints.c.line == line)
-            .order_by(checkpoints.c.sequence)
-        )
-        return _fill_rows(self, line, self.connection.execute(query).all())
+
+def read_all_records(reads: Reads, line: int) -> list[tuple[int, int, bytes]]:
+    """Return a line's (sequence, chain, payload), ascending."""
+    c = reads.tables.checkpoints.c
+    query = sa.select(c.sequence, c.chain, c.payload).where(c.line == line).order_by(c.sequence)
+    return _fill_rows(reads, line, reads.connection.execute(query).all())
 
 
 def _fill_rows(it: Reads, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:

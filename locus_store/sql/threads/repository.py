@@ -12,7 +12,7 @@ from locus_store import versions
 from locus_store.sql.columns.types import after, before, now
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import BATCH, split_batches
-from locus_store.sql.threads.reads import Reads, make_line, make_record
+from locus_store.sql.threads.reads import Reads, make_line, make_record, read_all_records
 from locus_store.sql.threads.statements import LINE_STATE, RECORD
 from locus_store.sql.threads.thread_rows import (
     find_versionless,
@@ -465,7 +465,7 @@ class Repository(Reads):
 
     def index_line(self, line: int) -> None:
         """Add a line's records to the full-text index."""
-        for sequence, _, payload in self._all_records(line):
+        for sequence, _, payload in read_all_records(self, line):
             self.connection.execute(
                 self.tables.checkpoints.update()
                 .where(*self._is_record(line, [sequence]))
