@@ -39,7 +39,8 @@ def url(storage: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
         yield served.base_url
         served.stop()
     elif storage == "file":
-        yield f"file://{tmp_path / 'threads'}"
+        # A stop within the lock of a file is seen when this time is over.
+        yield f"file://{tmp_path / 'threads'}?busy_timeout_seconds=10"
     elif storage == "sqlite":
         yield f"sqlite:///{tmp_path / 'agents.db'}"
     elif storage in OBJECTS:

@@ -90,7 +90,7 @@ def _lock(it: IndexedRepository) -> sa.Select[Any]:
     its = sa.func.array(sa.select(locked.c.line).scalar_subquery(), type_=sa.ARRAY(sa.BigInteger()))
     found = sa.select(threads.thread, its.label("lines"))
     is_it = threads.tenant == _TENANT, threads.thread_id == _THREADS
-    is_first = sa.func.cardinality(its) >= 0
+    is_first = sa.func.pg_catalog.cardinality(its) >= 0
     return found.where(*is_it, is_first).with_for_update(of=it.tables.threads)
 
 
