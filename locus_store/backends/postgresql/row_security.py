@@ -341,8 +341,8 @@ def _read(connection: Connection, words: Words) -> RowSecurity:
             f"{table.name} lacks {'the policy ' * (x != 'row security')}{x}" for x in lacking
         ]
         problems += [
-            f"{table.name} has a policy {x!r} that shows other rows than those that enable makes: "
-            "drop it, and enable row security again"
+            f"{table.name} has a policy {x!r} that enable did not create in this form: drop it, "
+            "and run enable again"
             for x in table.altered
         ]
     for role in _read_roles(connection, words, list(roles)) if roles else ():

@@ -263,10 +263,7 @@ class _OpenDatabase:
             connection.rollback()
 
     def peek(self, body: Body[T]) -> T | None:
-        """See ``ThreadRunner``."""
-        if self._reads not in self._engines or self._is_new():
-            return None
-        if not self._peeking.acquire(blocking=False):
+        if self._reads not in self._engines or self._is_new() or not self._peeking.acquire(False):
             return None
         try:
             if self.is_closed:
@@ -276,19 +273,21 @@ class _OpenDatabase:
                 self._peeker.connection.cursor().execute("PRAGMA busy_timeout=0")
             return self._run_on(self._peeker, body)
         except self._database.driver_errors:  # such as a lock; the reading threads wait for it
+            self._drop_peeker()
             return None
         finally:
             self._peeking.release()
 
-    def _close_peeker(self) -> None:
-        with self._peeking:
-            peeker, self._peeker = self._peeker, None
-            if peeker is not None:
-                peeker.close()
+    def _drop_peeker(self) -> None:
+        """Close the connection of ``peek``, whose lock is held."""
+        peeker, self._peeker = self._peeker, None
+        if peeker is not None:
+            peeker.close()
 
     def _release_readers(self) -> None:
         """Close the connections to a database that is no longer there."""
-        self._close_peeker()
+        with self._peeking:
+            self._drop_peeker()
         if self._reads is not None and self._reads in self._engines:
             self._reads.dispose()
 
@@ -308,7 +307,8 @@ class _OpenDatabase:
         self._readers.shutdown()
         with self._gate:
             self._gate.wait_for(lambda: not self._reading)
-        self._close_peeker()
+        with self._peeking:
+            self._drop_peeker()
         for engine in self._engines:
             engine.dispose()
 

@@ -90,6 +90,27 @@ async def test_a_known_head_is_confirmed_in_the_thread_of_the_event_loop(
         assert await asyncio.gather(*calls) == [{"n": 2}] * 5
 
 
+@pytest.mark.anyio
+async def test_a_read_that_the_loops_connection_cannot_begin_is_handed_over(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, begin, failed = threading.get_ident(), SQLiteDatabase.begin_read, []
+
+    def fail_here(self: SQLiteDatabase, connection: Any) -> None:
+        begin(self, connection)
+        if threading.get_ident() == here:
+            failed.append(connection)
+            raise sqlite3.OperationalError("database is locked")
+
+    async with open_checkpointer(url, state_type=dict) as opened:
+        await opened.save({"n": 1}, "t")
+        await opened.load("t")
+        monkeypatch.setattr(SQLiteDatabase, "begin_read", fail_here)
+        assert [await opened.load("t") for _ in range(2)] == [{"n": 1}] * 2
+    assert len({id(it) for it in failed}) == 2
+    assert all(it.closed for it in failed)
+
+
 def waiting(checkpointer: BlockingCheckpointer[Any]) -> int:
     """Return how many saves wait for another thread's commit."""
     return len(checkpointer._async.backend._runner._open._writer._jobs)

@@ -220,7 +220,7 @@ async def test_every_policy_is_needed_as_it_is(secured: Place) -> None:
             if change.startswith("DROP"):
                 problem = f"{table} lacks the policy {policy.removeprefix('locus_')}"
             else:
-                problem = f"{table} has a policy {policy!r} that shows other rows"
+                problem = f"{table} has a policy {policy!r} that enable did not create"
             assert [it.startswith(problem) for it in found.problems] == [True]
             await asyncio.to_thread(_restore, secured.admin, table)
     assert unnoticed == []
