@@ -63,6 +63,8 @@ class Tried:
                 await super()._send_ping()  # type: ignore[misc]  # the other class's
         except driver.AuthenticationError:  # an answer, and of redis-py's connection errors
             raise
+        except driver.NoPermissionError:  # an answer, too; other calls may be permitted
+            return
         except (driver.ConnectionError, driver.TimeoutError, OSError) as exc:
             raise failures.StaleError("no answer on an idle connection") from exc
 
