@@ -36,6 +36,10 @@ class DocumentMessageLog(BackendMessageLog):
         super().__init__(backend, owns=owns, ttl_seconds=ttl_seconds)
         self._threads = backend._threads  # noqa: SLF001  (of this engine)
 
+    def _enter(self, tenant: str) -> None:
+        self.backend, self._owns = self.backend.for_tenant(tenant), False
+        self._threads = self.backend._threads  # noqa: SLF001  (of this engine)
+
     async def change(self, change: LogChange) -> LogChanged:
         return await self._threads.run_in_order(change.thread_id, lambda: self._changed(change))
 

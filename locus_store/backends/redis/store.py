@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from locus_store.backends.redis import items, scripts
 from locus_store.backends.redis.backend import (
-    DEFAULT_PREFIX as STATE_PREFIX,
+    DEFAULT_ITEMS_PREFIX as DEFAULT_PREFIX,
     DEFAULT_URL,
     RedisBackend,
 )
@@ -30,6 +30,7 @@ from locus_store.types.items import (
     Namespace,
     NamespaceMatch,
     Put,
+    StoreCapabilities,
     StoreItem,
     Wanted,
     decode_namespace,
@@ -38,8 +39,6 @@ from locus_store.types.items import (
 )
 from locus_store.values import vectors
 from locus_store.values.vectors import Metric
-
-DEFAULT_PREFIX = "locus:store:"
 
 FIRST: Final = 64
 """Items that are asked for at first where each is looked at."""
@@ -128,12 +127,23 @@ class RedisStore(BaseStore):
             embed=embed,
             max_state_bytes=self.backend.max_state_bytes,
         )
-        if backend is not None and backend.prefix != STATE_PREFIX:
-            prefix = backend.prefix
-        *self._keys, self._absent = items.make_keys(prefix)
+        self._prefix = prefix if backend is None else backend.items_prefix
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without calls that wait."""
+        self._keys, self._others = items.make_keys(self._prefix, self.backend.tenant)
         self._is_known = False
         """True once it was seen to be of our layout and dimension."""
         self._calls = PerLoop(self._made_calls)
+
+    def _enter(self, tenant: str) -> None:
+        self.backend, self._owns = self.backend.for_tenant(tenant), False
+        self._begin()
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return replace(super().capabilities, tenants=True)
 
     def _made_calls(self) -> _Calls:
         return _Calls(
@@ -190,7 +200,7 @@ class RedisStore(BaseStore):
         """Run a script once, after all earlier writes of the same items."""
         client = await self._get_client()
         first, *others = queues
-        keys = [*self._keys, self._absent]
+        keys = [*self._keys, *self._others]
         return await client.run_in_order(
             first, lambda: client.run_once(lambda: client.write(script, keys, *args)), *others
         )

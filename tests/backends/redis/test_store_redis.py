@@ -88,7 +88,28 @@ async def test_another_prefix_is_another_store(redis_url) -> None:
 
 
 def test_all_keys_of_a_store_share_a_slot() -> None:
-    assert len({key_slot(it.encode()) for it in items.make_keys("any: ")}) == 1
+    made = [items.make_keys("any: ", tenant) for tenant in ("default", "{x}")]
+    keys = [it for own, others in made for it in own + others]
+    assert len({key_slot(it.encode()) for it in keys}) == 1
+
+
+async def test_tenants_are_listed_with_their_items(redis_url) -> None:
+    for prefix in ("locus:store:", "other:"):
+        given = {} if prefix == "locus:store:" else {"prefix": prefix}
+        async with redis_checkpointer(redis_url, **given) as checkpointer:
+            store = RedisStore(backend=checkpointer.backend)
+            acme, globex = map(store.for_tenant, ("acme", "{globex}:items"))
+            for it in (store, acme, globex, globex):
+                await it.put(NS, "k", 1)
+            await globex.put(NS, "over", 1, ttl_seconds=0.001)
+            await asyncio.sleep(0.002)
+            await globex.delete(NS, "k")
+            await acme.delete(NS, "k")
+            await checkpointer.for_tenant("a").save({"n": 1}, "t")
+            found = [(it.name, it.threads, it.items) for it in await checkpointer.tenants()]
+            assert found == [("a", 1, 0), ("default", 0, 1), ("{globex}:items", 0, 0)]
+            assert await globex.expire() == 1
+            assert [it.name for it in await checkpointer.tenants()] == ["a", "default"]
 
 
 async def test_what_is_no_prefix_is_refused() -> None:
