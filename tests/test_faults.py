@@ -239,7 +239,7 @@ def lists_ignore_expiry(patch: Patch) -> None:
         threads = [self._threads.read_parsed(self._documents, it).thread for it in names]
         return sorted(threads, key=lambda it: it.active_at, reverse=True)
 
-    patch.setattr(MemoryBackend, "_recent", recent)
+    patch.setattr(MemoryBackend, "_iterate_recent", recent)
 
 
 # --- values

@@ -186,7 +186,7 @@ class DocumentThreads:
         kept = self.get_cached(dated.key)
         is_known = kept is not None and dated.tag is not None and kept.tag == dated.tag
         if kept is None or not is_known or kept.thread.outbox:
-            return dated.at, self._settled(access, dated.key)
+            return dated.at, self._read_settled(access, dated.key)
         return dated.at, kept
 
     def read_all(self, thread_ids: Iterable[str]) -> list[Thread]:
@@ -201,10 +201,10 @@ class DocumentThreads:
 
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
         """Return a live thread; do not change it."""
-        found = self._settled(documents or self.documents, thread_id)
+        found = self._read_settled(documents or self.documents, thread_id)
         return self.form.share(found.thread) if found and found.thread.is_live else None
 
-    def _settled(self, access: DocumentReads, thread_id: str) -> Parsed | None:
+    def _read_settled(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, after its outbox was applied."""
         found = self.read_parsed(access, thread_id)
         while found is not None and found.thread.outbox is not None:
@@ -218,9 +218,9 @@ class DocumentThreads:
             self.documents.identity()
         except IntegrityError as exc:
             return [str(exc)]
-        return [*self.documents.strays(), *self._leftovers()]
+        return [*self.documents.strays(), *self._find_leftovers()]
 
-    def _leftovers(self) -> list[str]:
+    def _find_leftovers(self) -> list[str]:
         """Return a message if there is data that no document names."""
         read = partial(self.read_parsed, self.documents)
         left = self.form.find_leftovers(read)

@@ -62,11 +62,11 @@ class ThreadLists:
 
     async def list_entries(self, limit: int, after: bytes = b"") -> list[bytes]:
         """Return entries of listed threads after ``after``, the most recently active first."""
-        return await self._page("active", limit, after)
+        return await self._read_page("active", limit, after)
 
     async def scan(self, limit: int, after: str | None) -> list[str]:
         """Return all live threads by id."""
-        found = await self._page("ids", limit, (after or "").encode())
+        found = await self._read_page("ids", limit, (after or "").encode())
         return [it.decode() for it in found]
 
     async def read_entry(self, thread_id: str) -> bytes | None:
@@ -82,7 +82,7 @@ class ThreadLists:
             return None
         return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
 
-    async def _page(self, kind: str, limit: int, after: bytes) -> list[bytes]:
+    async def _read_page(self, kind: str, limit: int, after: bytes) -> list[bytes]:
         """Return the first entries of all buckets in order.
 
         Each is asked for a few; those whose few all come before the last one that is wanted are
@@ -95,7 +95,7 @@ class ThreadLists:
         places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
         size = limit // (BUCKETS // 4) + 2  # of evenly spread ones, few buckets have more
         while places:
-            for bucket, (end, *page) in (await self._pages(kind, size, places)).items():
+            for bucket, (end, *page) in (await self._read_pages(kind, size, places)).items():
                 found += page
                 places[bucket] = end
             places = {bucket: end for bucket, end in places.items() if end}
@@ -103,12 +103,12 @@ class ThreadLists:
             del found[limit:]
             if len(found) == limit:
                 last = found[-1]
-                ahead = {b: it for b, it in places.items() if _before(it, last, is_newest_first)}
+                ahead = {b: it for b, it in places.items() if _is_before(it, last, is_newest_first)}
                 places = ahead
             size = min(2 * size, limit)
         return found
 
-    async def _pages(
+    async def _read_pages(
         self, kind: str, size: int, places: dict[int, bytes]
     ) -> dict[int, list[bytes]]:
         """Return the result of ``page`` for each bucket after its position.
@@ -126,7 +126,9 @@ class ThreadLists:
             for group in groups
         ]
         answers = await client.run_script_and_commands(scripts.DOCUMENTS["page"], calls)
-        return dict(zip(buckets, (it for pages in answers for it in _parted(pages)), strict=True))
+        return dict(
+            zip(buckets, (it for pages in answers for it in _split_pages(pages)), strict=True)
+        )
 
     async def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
@@ -190,7 +192,7 @@ class ThreadLists:
         return live
 
 
-def _parted(pages: bytes) -> Iterator[list[bytes]]:
+def _split_pages(pages: bytes) -> Iterator[list[bytes]]:
     """Yield the parts of each bucket in the answer of ``page``."""
     parts, at = pages.split(b"\0"), 0
     while at < len(parts):
@@ -198,7 +200,7 @@ def _parted(pages: bytes) -> Iterator[list[bytes]]:
         yield parts[begin:at]
 
 
-def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
+def _is_before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
     return entry > last if is_newest_first else entry < last
 
 
@@ -288,7 +290,7 @@ class RedisDocuments(Documents):
         client = await self._get_client()
         keys, theirs = [self.names.get_document(key)], self.names.list_foreign(key)
         if known is not None:
-            found = _found(await client.read(_GET, keys, known))
+            found = _parse_answer(await client.read(_GET, keys, known))
             kinds = (
                 []
                 if found
@@ -299,7 +301,7 @@ class RedisDocuments(Documents):
         else:
             others = (("TYPE", it) for it in theirs)
             answer, *kinds = await client.run_script_and_commands(_GET, [(keys, (b"",))], *others)
-            found = _found(answer)
+            found = _parse_answer(answer)
         if found is None and key not in self.imported:
             self._refuse_foreign(client, dict(zip(theirs, kinds, strict=True)))
         return found
@@ -331,7 +333,7 @@ class RedisDocuments(Documents):
             groups, await client.run_script_and_commands(_GET, calls), strict=True
         ):
             answers = answer if len(group) > 1 else [answer]
-            found.update(zip(group, map(_found, answers), strict=True))
+            found.update(zip(group, map(_parse_answer, answers), strict=True))
         return found
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
@@ -362,14 +364,14 @@ class RedisDocuments(Documents):
         if place is None:
             raise NotFoundError(f"there is no thread {after!r} to list after")
         while page := wait(self.lists.list_entries(size, place)):
-            yield from map(_active, page)
+            yield from map(_parse_active, page)
             place = page[-1]
             size = max(size, PAGE)
 
     def newest(self, size: int = 0) -> Iterator[list[Dated]]:
         place, size = b"", min(size or PAGE, MOST_TOGETHER)
         while page := wait(self.lists.list_entries(size, place)):
-            yield [Dated(*it) for it in map(_active, page)]
+            yield [Dated(*it) for it in map(_parse_active, page)]
             place, size = page[-1], PAGE
 
     def expire(self) -> int:
@@ -476,7 +478,7 @@ class _Read:
         return self._found[key]
 
 
-def _found(answer: Any) -> Found | None:
+def _parse_answer(answer: Any) -> Found | None:
     """Return the document of a script's answer."""
     if not answer:
         return None
@@ -485,5 +487,5 @@ def _found(answer: Any) -> Found | None:
     return Found(tag, None if kind == b"k" else answer[end:], continues=kind == b"c")
 
 
-def _active(entry: bytes) -> Active:
+def _parse_active(entry: bytes) -> Active:
     return Active(name_in(entry), parse_time(entry))

@@ -122,7 +122,7 @@ def make_item(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> Sto
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
     """
-    with _damage(name):
+    with _translate_damage(name):
         namespace, key = split_name(name)
         version, created, updated, ttl, frame = packed.split(b" ", 4)
         [body] = encoding.unpack_frames(frame, max_bytes)
@@ -132,15 +132,15 @@ def make_item(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> Sto
             key=key,
             value=value,
             metadata=metadata,  # type: ignore[arg-type]  # an object
-            created_at=_time(created),
-            updated_at=_time(updated),
+            created_at=_parse_time(created),
+            updated_at=_parse_time(updated),
             version=int(version),
-            expires_at=_time(expires) if expires else None,
+            expires_at=_parse_time(expires) if expires else None,
             ttl_seconds=None if ttl == FOR_GOOD else float(ttl),
         )
 
 
-def _time(microseconds: bytes) -> datetime:
+def _parse_time(microseconds: bytes) -> datetime:
     return EPOCH + timedelta(microseconds=int(float(microseconds)))
 
 
@@ -155,7 +155,7 @@ def split_embeddings(data: bytes, size: int) -> list[bytes]:
 
 
 @contextmanager
-def _damage(name: bytes) -> Iterator[None]:
+def _translate_damage(name: bytes) -> Iterator[None]:
     try:
         yield
     except encoding.TooLargeError as exc:

@@ -245,13 +245,13 @@ async def test_what_takes_long_is_worked_on_beside_the_event_loop(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     seen: list[int] = []
-    parse = packed._applied
+    parse = packed._apply
 
     def noted(*args: Any) -> Any:
         seen.append(threading.get_ident())
         return parse(*args)
 
-    monkeypatch.setattr(packed, "_applied", noted)
+    monkeypatch.setattr(packed, "_apply", noted)
     async with RedisBackend(redis_url) as backend:
         for n in range(3):
             noise = random.Random(n).randbytes(size).hex()

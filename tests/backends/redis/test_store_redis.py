@@ -317,14 +317,14 @@ async def test_a_search_misses_nothing_that_others_move(redis_url, monkeypatch) 
 async def test_an_embedding_that_others_replace_has_the_score_of_its_item(redis_url) -> None:
     async with RedisStore(redis_url, dimension=3, metric="ip") as store:
         await store.put_with_embedding(NS, "k", 1, [1, 0, 0])
-        read, puts = store._items_and_embeddings, iter([[5, 0, 0]])
+        read, puts = store._read_with_embeddings, iter([[5, 0, 0]])
 
         async def late(*args: Any) -> Any:
             for vector in puts:
                 await store.put_with_embedding(NS, "k", 2, vector)
             return await read(*args)
 
-        store._items_and_embeddings = late
+        store._read_with_embeddings = late
         [hit] = await store.search_by_embedding(NS, [1, 0, 0])
         assert (hit.item.value, hit.score) == (2, 5.0)
 
