@@ -30,7 +30,7 @@ from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.runtime.extras import make_factory
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import Embed
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.vectors import Metric
@@ -201,11 +201,8 @@ class FileMessageLog(DocumentMessageLog):
         backend: FileBackend | None = None,
         **options: Unpack[FileOptions],
     ) -> None:
-        if backend is not None:
-            check_backend(backend, FileBackend, is_alone=directory is None and not options)
-        made = backend or FileBackend(
-            DEFAULT_DIRECTORY if directory is None else directory, **options
-        )
+        place = DEFAULT_DIRECTORY if directory is None else directory
+        made = choose_backend(backend, FileBackend, place, defaults=[DEFAULT_DIRECTORY], **options)
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
@@ -310,10 +307,8 @@ class FileStore(DocumentStore):
         backend: FileBackend | None = None,
         **options: Any,
     ) -> None:
-        if backend is not None:
-            check_backend(backend, FileBackend, is_alone=directory is None and not options)
         place = DEFAULT_DIRECTORY if directory is None else directory
-        made = backend or FileBackend(place, **options)
+        made = choose_backend(backend, FileBackend, place, defaults=[DEFAULT_DIRECTORY], **options)
         super().__init__(
             made.item_documents(),
             dimension=dimension,

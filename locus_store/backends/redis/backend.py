@@ -22,7 +22,7 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.types import ArchivedThread, Tenant
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
@@ -142,10 +142,8 @@ class RedisMessageLog(DocumentMessageLog):
         backend: RedisBackend | None = None,
         **options: Unpack[RedisOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = (url, prefix, options) == (DEFAULT_URL, DEFAULT_PREFIX, {})
-            check_backend(backend, RedisBackend, is_alone=is_alone)
-        made = backend or RedisBackend(url, prefix, **options)
+        defaults = DEFAULT_URL, DEFAULT_PREFIX
+        made = choose_backend(backend, RedisBackend, url, prefix, defaults=defaults, **options)
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 

@@ -23,7 +23,7 @@ from locus_store.backends.redis.scripts import Script
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
 from locus_store.store import BaseStore, Embed
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.items import (
     Change,
     Name,
@@ -116,11 +116,11 @@ class RedisStore(BaseStore):
         backend: RedisBackend | None = None,
         **options: Unpack[RedisOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = (url, prefix, options) == (DEFAULT_URL, DEFAULT_PREFIX, {})
-            check_backend(backend, RedisBackend, is_alone=is_alone)
+        defaults = DEFAULT_URL, DEFAULT_PREFIX
         self._owns = backend is None
-        self.backend = backend or RedisBackend(url, prefix, **options)
+        self.backend: RedisBackend = choose_backend(
+            backend, RedisBackend, url, prefix, defaults=defaults, **options
+        )
         super().__init__(
             dimension=dimension,
             metric=metric,
