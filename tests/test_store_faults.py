@@ -134,7 +134,7 @@ class SweepsWhatLives(InMemoryStore):
 
 @caught_by("test_a_prefix_ends_where_a_segment_does")
 class JoinsSegments(InMemoryStore):
-    def _of(self, namespace, *, recursive):
+    def _list_live(self, namespace, *, recursive):
         text, found = "/".join(namespace), super()._list_live((), recursive=True)
         return [it for it in found if "/".join(it.item.namespace).startswith(text)]
 
