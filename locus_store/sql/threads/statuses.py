@@ -12,13 +12,12 @@ from sqlalchemy.engine import Row
 
 from locus_store.errors import IntegrityError
 from locus_store.sql.columns.types import now
-from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import make_same_thread_condition
-from locus_store.sql.threads.thread_rows import make_user_condition
+from locus_store.sql.threads.thread_rows import MESSAGE, make_message, make_user_condition
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.arguments import check_names
 from locus_store.versions.archives import cut_to_minute
