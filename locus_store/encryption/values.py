@@ -154,7 +154,8 @@ class Sealing:
 
     def seal_labels(self, labels: Mapping[str, Any], *place: str) -> dict[str, Any]:
         """Return labels with those sealed that are parts of states."""
-        return self._seal_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
+        own, added = _split_labels(labels)
+        return self._seal_fields(own, ("labels", *place), CONTENT_LABELS - self.clear) | added
 
     def _seal_fields(
         self, values: Mapping[str, Any], place: tuple[str, ...], secret: frozenset[str] | set[str]
@@ -180,7 +181,8 @@ class Sealing:
 
     def open_labels(self, labels: dict[str, Any], *place: str) -> dict[str, Any]:
         """Return the labels of ``seal_labels``; see ``open_metadata``."""
-        return self._open_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
+        own, added = _split_labels(labels)
+        return self._open_fields(own, ("labels", *place), CONTENT_LABELS - self.clear) | added
 
     def _open_fields(
         self, values: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
@@ -460,9 +462,15 @@ def _bind(
     metadata: Mapping[str, Any],
     labels: Mapping[str, Any],
 ) -> bytes:
-    """Return the keyed digest of a version; the storage itself labels side branches."""
-    own = {name: it for name, it in labels.items() if name != SIDE_BRANCH}
-    return key.bind(digest, *place, dict(metadata), own)
+    """Return the keyed digest of a version."""
+    return key.bind(digest, *place, dict(metadata), _split_labels(labels)[0])
+
+
+def _split_labels(labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the labels of a save, and that of a side branch, which the storage adds itself."""
+    own = dict(labels)
+    added = {SIDE_BRANCH: own.pop(SIDE_BRANCH)} if SIDE_BRANCH in own else {}
+    return own, added
 
 
 def count_keys(thread: ArchivedThread | None) -> Counter[str]:

@@ -101,6 +101,21 @@ STATEMENTS = {
 }
 
 
+async def test_a_side_branch_has_sealed_labels(encryption: Encryption, url: str) -> None:
+    async with open_storage(url, encryption=encryption) as storage:
+        checkpointer = storage.checkpointer(state_type=dict, on_conflict="branch")
+        await checkpointer.save({"n": 0, "user_id": "u"}, "t")
+        states: list[Any] = [await checkpointer.load("t") for _ in range(2)]
+        for number, state in enumerate(states, 1):
+            state["n"] = number
+            await checkpointer.save(state, "t", checkpoint_id=f"v{number}")
+        side, _, _ = await storage.backend.history("t")
+        assert (side.labels["side_branch"], side.labels["user_id"]) == ("conflict", "u")
+        assert await checkpointer.load("t", "v2") == {"n": 2, "user_id": "u"}
+        await storage.backend.copy_thread("t", "u")
+        assert await checkpointer.load("u", "v2") == {"n": 2, "user_id": "u"}
+
+
 @pytest.mark.parametrize("way", STATEMENTS)
 async def test_a_changed_version_is_an_error(way: str, encryption: Encryption, url: str) -> None:
     async with open_storage(url, encryption=encryption) as storage:
