@@ -13,6 +13,7 @@ import pytest
 from locus_store import (
     Encryption,
     EncryptionError,
+    InMemoryStore,
     IntegrityError,
     InvalidArgumentError,
     LocalKeyRing,
@@ -114,6 +115,25 @@ async def test_a_side_branch_has_sealed_labels(encryption: Encryption, url: str)
         assert await checkpointer.load("t", "v2") == {"n": 2, "user_id": "u"}
         await storage.backend.copy_thread("t", "u")
         assert await checkpointer.load("u", "v2") == {"n": 2, "user_id": "u"}
+
+
+@pytest.mark.parametrize("column", ["metadata", "labels"])
+@pytest.mark.parametrize("value", [None, '{"who":"me"}'])
+async def test_a_list_notices_removed_metadata(column: str, value: str | None, url: str) -> None:
+    ring = LocalKeyRing({"a": bytes(32)}, "a")
+    encryption = Encryption(ring, InMemoryStore(), clear={"who"})
+    async with open_storage(url, encryption=encryption) as storage:
+        labels = {"state_class": "x"}
+        await storage.backend.write_state("t", {"n": 1}, metadata={"who": "Zoe"}, labels=labels)
+        await storage.backend.write_state("u", {"n": 1}, labels=labels)
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database, database:
+            database.execute(f"UPDATE locus_checkpoints SET {column} = ?", [value])
+        for thread_id in ("t", "u"):
+            with pytest.raises(IntegrityError):
+                await storage.backend.history(thread_id)
+        if column == "metadata":
+            with pytest.raises(IntegrityError):
+                await storage.backend.heads()
 
 
 @pytest.mark.parametrize("way", STATEMENTS)
