@@ -248,9 +248,9 @@ class PostgreSQLItems(Items):
 def _list_recorded(wanted: Sequence[Sequence[Change]]) -> dict[str, list[Any]]:
     """Return the parameters of the batches whose calls are recorded; empty if there are none."""
     calls = [
-        (at, it.call.method, *it.call.make_values().values())
-        for at, it in enumerate(wanted)
-        if isinstance(it, RecordedChanges)
+        (at, batch.call.method, *batch.call.make_values().values())
+        for at, batch in enumerate(wanted)
+        if isinstance(batch, RecordedChanges)
     ]
     return dict(zip(_RECORDED, map(list, zip(*calls, strict=True)), strict=False))
 
