@@ -980,7 +980,7 @@ class SharedByTenants(StorageBackend):
             UnsupportedError: The storage has no tenants.
         """
 
-    async def sees_all_tenants(self) -> bool:
+    async def may_see_all_tenants(self) -> bool:
         """Return whether ``tenants`` returns all, and no row security hides the others."""
         return True
 

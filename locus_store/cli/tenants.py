@@ -171,7 +171,7 @@ async def make_covered(backend: FullBackend, at: TenantsOptions) -> list[FullBac
     shared = needs(backend, SharedByTenants)
     names = [it.name for it in await shared.tenants()]
     if at.all_tenants:
-        if not await shared.sees_all_tenants():
+        if not await shared.may_see_all_tenants():
             raise InvalidArgumentError(
                 "--all-tenants: row security hides other tenants from this role; connect as the "
                 "owner of the tables, or pass --tenant"

@@ -207,10 +207,10 @@ class Sealing:
         return self._open_part(metadata, "metadata", place, tag, hidden)
 
     def _open_part(
-        self, values: Mapping[str, Any], kind: str, place: Place, tag: bytes, sealed: bytes
+        self, values: Mapping[str, Any], kind: str, place: Place, tag: bytes, content: bytes
     ) -> dict[str, Any]:
         shown = {name: it for name, it in values.items() if name != SEALED}
-        if not tag and not self.required and not sealed:
+        if not tag and not self.required and not content:
             return shown
         if not tag:
             raise EncryptionError(
@@ -218,8 +218,8 @@ class Sealing:
                 "is required here"
             )
         named = (kind, *place, encode(shown).decode())
-        hidden = orjson.loads(self._unseal(sealed, named)) if sealed else {}
-        if not hmac.compare_digest(tag, self._make_tag(kind, place, shown, sealed)):
+        hidden = orjson.loads(self._unseal(content, named)) if content else {}
+        if not hmac.compare_digest(tag, self._make_tag(kind, place, shown, content)):
             raise IntegrityError(
                 f"the {kind} of {place[0]!r} were changed, removed or moved, or have other keys"
             )

@@ -372,7 +372,7 @@ class SqlBackend(
     async def tenants(self) -> list[Tenant]:
         return await self._read(archives.list_tenants, self._runner)
 
-    async def sees_all_tenants(self) -> bool:
+    async def may_see_all_tenants(self) -> bool:
         return await self._read(lambda it: it.may_see_all_tenants(), self._runner)
 
     async def damage(self) -> list[str]:

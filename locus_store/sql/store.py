@@ -174,19 +174,19 @@ class SqlStore(BaseStore):
         self._shared.database.enter_tenant(connection)
         return self.items(connection, context)
 
-    async def _change(self, body: Callable[[Connection], T], is_recorded: bool = False) -> T:
-        """Run a body that writes; ``is_recorded``: a statement of its own records the call."""
-        del is_recorded
+    async def _change(self, body: Callable[[Connection], T], has_record: bool = False) -> T:
+        """Run a body that writes; ``has_record``: a statement of its own records the call."""
+        del has_record
         return await self._shared.runner.write(body)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:
         """Run a body that changes the schema."""
         return await self._change(body)
 
-    async def _written(self, body: Callable[[Items], T], *, is_recorded: bool = False) -> T:
+    async def _written(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
         """Run a body that writes, without translating the driver's errors."""
         context = await self._open_context()
-        return await self._change(lambda it: body(self._items(it, context)), is_recorded)
+        return await self._change(lambda it: body(self._items(it, context)), has_record)
 
     async def _write(self, body: Callable[[Items], T]) -> T:
         call = get_call(self._shared.database.audit)
@@ -198,7 +198,7 @@ class SqlStore(BaseStore):
             return result
 
         with self._shared.translating():
-            return await self._written(write, is_recorded=call is not None)
+            return await self._written(write, has_record=call is not None)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         """Run a body that writes, inside a caller's transaction."""

@@ -245,11 +245,11 @@ class PostgreSQLItems(Items):
         return [pack_float32(it) for it in self.connection.execute(floats).scalars()]
 
 
-def _list_recorded(wanted: Sequence[Sequence[Change]]) -> dict[str, list[Any]]:
+def _list_recorded(batches: Sequence[Sequence[Change]]) -> dict[str, list[Any]]:
     """Return the parameters of the batches whose calls are recorded; empty if there are none."""
     calls = [
         (at, batch.call.method, *batch.call.make_values().values())
-        for at, batch in enumerate(wanted)
+        for at, batch in enumerate(batches)
         if isinstance(batch, RecordedChanges)
     ]
     return dict(zip(_RECORDED, map(list, zip(*calls, strict=True)), strict=False))

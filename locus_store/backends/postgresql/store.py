@@ -86,19 +86,19 @@ class PostgreSQLStore(ServerStore):
             super().capabilities if self._context is not None else StoreCapabilities(tenants=True)
         )
 
-    async def _change(self, body: Callable[[Connection], T], is_recorded: bool = False) -> T:
+    async def _change(self, body: Callable[[Connection], T], has_record: bool = False) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         database: PostgreSQLDatabase = self._shared.database  # type: ignore[assignment]
-        if is_recorded:
+        if has_record:
             return await runner.write(body, database.begin_bare, thread_id=OF_STORE)
         return await runner.write_once(body, thread_id=OF_STORE)
 
-    async def _written(self, body: Callable[[Items], T], *, is_recorded: bool = False) -> T:
+    async def _written(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
         try:
-            return await super()._written(body, is_recorded=is_recorded)
+            return await super()._written(body, has_record=has_record)
         except VectorsChangedError:  # nothing was written
             self._context = None
-        return await super()._written(body, is_recorded=is_recorded)
+        return await super()._written(body, has_record=has_record)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         try:
