@@ -167,13 +167,10 @@ class Sealing:
             shown_labels[SEALED] = base64.b64encode(hidden_labels).decode()
         return shown, shown_labels | added
 
-    def _list_secret(self, values: Mapping[str, Any], kind: str) -> AbstractSet[str]:
-        return (CONTENT_LABELS if kind == "labels" else values.keys()) - self.clear
-
     def _seal_part(
         self, values: Mapping[str, Any], kind: str, place: tuple[str, ...]
     ) -> tuple[dict[str, Any], bytes]:
-        secret = self._list_secret(values, kind)
+        secret = _list_secret(values, kind) - self.clear
         shown = {name: it for name, it in values.items() if name not in secret}
         hidden = {name: it for name, it in values.items() if name in secret}
         if not hidden:
@@ -223,7 +220,7 @@ class Sealing:
             raise IntegrityError(
                 f"the {kind} of {place[0]!r} were changed, removed or moved, or have other keys"
             )
-        secret = self._list_secret(shown, kind)
+        secret = _list_secret(shown, kind) - self.clear
         if self.required and (clear := shown.keys() & secret - hidden.keys()):
             raise EncryptionError(
                 f"the {kind} {min(clear)!r} of {place[0]!r} is stored in clear, and encryption is "
@@ -491,6 +488,11 @@ def _bind(
 ) -> bytes:
     """Return the keyed digest of a version."""
     return key.bind(digest, *place, dict(metadata), _split_labels(labels)[0])
+
+
+def _list_secret(values: Mapping[str, Any], kind: str) -> AbstractSet[str]:
+    """Return the keys whose values are content."""
+    return CONTENT_LABELS if kind == "labels" else values.keys()
 
 
 def _decode_sealed(values: Mapping[str, Any]) -> bytes:
