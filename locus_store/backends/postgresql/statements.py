@@ -220,7 +220,7 @@ _HAS_FEW_HIDDEN: Final = """{floor} - (SELECT c.sequence FROM {checkpoints} c
 _AUDITED: Final = """,
 audited AS (
   INSERT INTO {audit} (transaction_id, tenant, recorded_at, who, method, thread_id, detail, result)
-  SELECT pg_current_xact_id()::text::bigint, {tenant}, statement_timestamp(), {who}, '{method}',
+  SELECT pg_current_xact_id()::text::bigint, {tenant}, statement_timestamp(), {who}, {method},
     {thread_id}, {detail}, 'done'
   FROM {source})"""
 _TURN: Final = """(SELECT u.turn FROM {turns} u
@@ -493,7 +493,7 @@ class FastStatements:
     def _audited(self, source: str, **parts: str) -> str:
         """Return the part of a save's statement that records it; empty if it is not recorded."""
         table = self._names["audit"]
-        return render_audited(table, "commit", source, **parts) if self._recorded else ""
+        return render_audited(table, "'commit'", source, **parts) if self._recorded else ""
 
     def _saves(self, *, indexed: bool, users: UserIdType, are_first: bool) -> str:
         names = *SaveRow._fields, *self._recorded
@@ -525,7 +525,7 @@ def render_audited(table: str, method: str, source: str, **parts: str) -> str:
 
     Args:
         table: The name of the table of entries.
-        method: The name of the call.
+        method: SQL of the name of the call.
         source: SQL behind FROM: a row for each call that is done.
         parts: SQL of ``tenant``, ``who``, ``thread_id`` and ``detail``, and others.
     """
