@@ -13,6 +13,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,8 @@ def scheduled(server: Any) -> int:
 
     total = 0
     for pid in servers.children(server.process.pid):
-        with open(f"/proc/{pid}/schedstat") as file:
+        # A worker of autovacuum ends between the two.
+        with suppress(FileNotFoundError), open(f"/proc/{pid}/schedstat") as file:
             total += int(file.read().split()[0])
     return total
 
