@@ -18,7 +18,7 @@ from locus_store.cli.opening import (
     AsJson,
     Url,
     Yes,
-    allow_shard,
+    accept_shard,
     open_backend,
     run,
 )
@@ -232,7 +232,7 @@ def user_ids(
 
 async def _search_index(at: TableOptions) -> bool:
     backend = open_backend(at.url, creates=True, **at.options)
-    allow_shard(backend)
+    accept_shard(backend)
     async with backend:
         make = getattr(backend, "create_search_index", None)
         if make is None:

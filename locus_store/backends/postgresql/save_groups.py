@@ -412,16 +412,16 @@ class Saves:
                     are_first = all(row.line is None for row, _ in others)
                     users = self._database.user_id_type
                     group = fast.group[is_indexed, users, are_first]
-                    common, columns = self._common(is_indexed=is_indexed), zip(*rows, strict=True)
+                    common, columns = self._common(has_index=is_indexed), zip(*rows, strict=True)
                     left = deadline.compute_seconds_left()
                     for row in await connection.fetch(group, *common, *columns, timeout=left):
                         line = decode_key(row["thread_id"]), decode_key(row["namespace"])
                         won[line] = row["line"], row["sequence"]
         return won
 
-    def _common(self, *, is_indexed: bool) -> SaveGroup:
+    def _common(self, *, has_index: bool) -> SaveGroup:
         database = self._database
-        return SaveGroup(encode_key(database.tenant), database.store, 1 + is_indexed)
+        return SaveGroup(encode_key(database.tenant), database.store, 1 + has_index)
 
     def _make_lone_fields(self, item: _Item) -> Appended | None:
         """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""

@@ -349,7 +349,7 @@ class FastStatements:
             for users in get_args(UserIdType)
             for are_first in (False, True)
         }
-        self.append = {indexed: self._appends(indexed=indexed) for indexed in (False, True)}
+        self.append = {it: self._appends(has_index=it) for it in (False, True)}
         """The statements of a single save: is there an index, does it note the thread's activity,
         is it pruned."""
         self.find_line = self._filled(_FIND_LINE) if has_partitions else None
@@ -477,15 +477,15 @@ class FastStatements:
         """Return the part of a save's statement that adds its words to the index."""
         return _INDEXED.format(search=self._names["search"], source=source, words=words)
 
-    def _appends(self, *, indexed: bool) -> dict[tuple[bool, bool], str]:
-        names, more = self._names, IndexedSave._fields if indexed else ()
+    def _appends(self, *, has_index: bool) -> dict[tuple[bool, bool], str]:
+        names, more = self._names, IndexedSave._fields if has_index else ()
         fields = render_parameters((*Appended._fields, *more, *self._recorded))
         known = self._of("digest", fields["line"], fields["known"])
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
         audited = self._audited("kept", **fields)
-        parts = {"added": "NULL", "indexed": "", "facts": str(1 + indexed), **fields}
+        parts = {"added": "NULL", "indexed": "", "facts": str(1 + has_index), **fields}
         parts |= {"digest_of_known": known, "is_turn": is_turn, "audited": audited}
-        if indexed:
+        if has_index:
             parts["indexed"] = self._indexed("kept", fields["words"])
         hidden = {**names, **fields, "hidden": str(HIDDEN_BATCH), "minute": _MINUTE}
         ttl = fields["ttl"], fields["slack"]
