@@ -18,7 +18,7 @@ from locus_store.cli.opening import (
     AsJson,
     Url,
     Yes,
-    accept_shard,
+    admit_shard,
     open_backend,
     run,
 )
@@ -232,7 +232,7 @@ def user_ids(
 
 async def _search_index(at: TableOptions) -> bool:
     backend = open_backend(at.url, creates=True, **at.options)
-    accept_shard(backend)
+    admit_shard(backend)
     async with backend:
         make = getattr(backend, "create_search_index", None)
         if make is None:

@@ -69,11 +69,11 @@ def open_backend(url: str, *, creates: bool = False, **options: Any) -> FullBack
     """
     storage = open_storage(url, **make_options(url, options, creates=creates))
     if not creates:
-        accept_shard(storage.backend)
+        admit_shard(storage.backend)
     return cast("FullBackend", storage.backend)
 
 
-def accept_shard(backend: object) -> None:
+def admit_shard(backend: object) -> None:
     """Let a command work on one database of a set of shards."""
     if isinstance(backend, JoinsShards):
         backend.join_set()
