@@ -375,10 +375,11 @@ class Saves:
         self, items: Sequence[_Item], deadline: _Deadline
     ) -> dict[Line, tuple[int, int]]:
         """Run the statement; return each written save's place, with its line's key and sequence."""
-        fast, is_indexed = self._database.fast, items[0].is_indexed
+        database, is_indexed = self._database, items[0].is_indexed
+        fast = database.fast
         lone: dict[_Item, Appended] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
-        if self._database.has_partitions or len(items) == 1:
+        if database.has_partitions or len(items) == 1:
             ordered = sorted(items, key=lambda one: encode_key(one.save.thread_id))  # as they lock
             made = ((item, self._make_lone_fields(item)) for item in ordered)
             lone = {item: fields for item, fields in made if fields is not None}
@@ -410,18 +411,15 @@ class Saves:
                 if others:
                     rows = [(*row, *item.make_recorded()) for row, item in others]
                     are_first = all(row.line is None for row, _ in others)
-                    users = self._database.user_id_type
-                    group = fast.group[is_indexed, users, are_first]
-                    common, columns = self._common(has_index=is_indexed), zip(*rows, strict=True)
+                    group = fast.group[is_indexed, database.user_id_type, are_first]
+                    tenant = encode_key(database.tenant)
+                    common = SaveGroup(tenant, database.store, 1 + is_indexed)
+                    columns = zip(*rows, strict=True)
                     left = deadline.compute_seconds_left()
                     for row in await connection.fetch(group, *common, *columns, timeout=left):
                         line = decode_key(row["thread_id"]), decode_key(row["namespace"])
                         won[line] = row["line"], row["sequence"]
         return won
-
-    def _common(self, *, has_index: bool) -> SaveGroup:
-        database = self._database
-        return SaveGroup(encode_key(database.tenant), database.store, 1 + has_index)
 
     def _make_lone_fields(self, item: _Item) -> Appended | None:
         """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""
