@@ -35,6 +35,7 @@ from locus_store.wire.records import IdNeededError
 
 if TYPE_CHECKING:
     from locus_store.types import (
+        ArchivedMessage,
         ArchivedRecord,
         ArchivedThread,
         ArchivedWrite,
@@ -508,6 +509,8 @@ def _open_head(sealing: Sealing, head: Head) -> Head:
 def _open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[ThreadStatus]:
     found = []
     for status in statuses:
+        if status.message is not None:
+            status = replace(status, message=_open_message(sealing, status))  # noqa: PLW2901
         if status.metadata is None:
             found.append(status)
             continue
@@ -522,6 +525,15 @@ def _open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[T
         labels = sealing.open_labels(dict(status.labels), *place)
         found.append(replace(status, metadata=metadata, labels=labels, record=record))
     return found
+
+
+def _open_message(sealing: Sealing, status: ThreadStatus) -> ArchivedMessage | None:
+    try:
+        return status.message and sealing.open_message(status.thread_id, status.message)
+    except UnknownKeyError:
+        raise
+    except IntegrityError:
+        return None  # damaged: the page of the log says so
 
 
 def _open_writes(

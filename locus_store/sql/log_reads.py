@@ -17,23 +17,12 @@ from locus_store.sql.columns.dialect_columns import SharedJson, unescape_text
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.statements import Statements, is_live
+from locus_store.sql.threads.thread_rows import MESSAGE, make_message
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.logs import LogsWanted, PackedContents
-from locus_store.types.messages import (
-    LogInfo,
-    LogRead,
-    LogWanted,
-    make_unknown_message_error,
-    require_sealed,
-)
+from locus_store.types.messages import LogInfo, LogRead, LogWanted, make_unknown_message_error
 from locus_store.types.thread_info import is_user_id
-
-MESSAGE: Final = (
-    *("namespace", "sequence", "message_id", "role", "metadata"),
-    *("created_at", "text", "payload", "digest"),
-)
-"""The columns of a message; the last one is not a field of ``ArchivedMessage``."""
 
 CONTENT: Final = ("message_id", "role", "metadata", "text", "payload", "digest")
 """The columns of a message of ``PackedContents``."""
@@ -355,19 +344,3 @@ def _live_thread(t: Tables) -> sa.ScalarSelect[int]:
 
 def _is_thread(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
     return t.threads.c.tenant == bind("tenant"), t.threads.c.thread_id == bind("thread_id")
-
-
-def make_message(row: Sequence[Any], thread_id: str) -> ArchivedMessage:
-    """Return the message of a row of ``MESSAGE``.
-
-    Raises:
-        IntegrityError: It is not what was stored.
-    """
-    namespace, sequence, message_id, role, metadata, created_at, text, payload, digest = row
-    text = None if text is None else unescape_text(text)
-    payload = payload or None  # the column reads NULL as b""
-    found = ArchivedMessage(
-        sequence, message_id, role, metadata, created_at, text, payload, namespace
-    )
-    require_sealed(thread_id, found, digest)
-    return found

@@ -14,13 +14,13 @@ from locus_store.sql import log_reads
 from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
 from locus_store.sql.connections.backend import ConnectedBackend, make_writing
-from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.quotas import limit_calls, measure_change
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository, settle
 from locus_store.sql.threads.statements import is_live
+from locus_store.sql.threads.thread_rows import MESSAGE, make_message
 from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
 from locus_store.types.logs import LogsWanted, PackedContents, decode_contents
 from locus_store.types.messages import (

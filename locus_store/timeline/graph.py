@@ -22,7 +22,9 @@ from locus_store.errors import IntegrityError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
-from locus_store.types import PendingWrite, Version
+from locus_store.types import ArchivedMessage, PendingWrite, Version
+from locus_store.types.logs import select_head
+from locus_store.types.messages import LogInfo
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
 from locus_store.versions.sizes import (
@@ -339,7 +341,14 @@ async def _read_status(
         user_id=facts.user_id if facts else None,
         record=None if head is None else await _read_record(backend, head),
         messages=sum(it.count for it in logs) if logs else None,
+        message=await _read_message(log, logs) if log is not None and logs else None,
     )
+
+
+async def _read_message(log: BaseMessageLog, logs: Sequence[LogInfo]) -> ArchivedMessage | None:
+    newest = max(logs, key=lambda it: it.changed_at)
+    found = await log.look(select_head(newest.thread_id, newest.namespace, whole=False))
+    return found.messages[0] if found and found.messages else None
 
 
 async def _read_record(backend: StorageBackend, head: Version) -> bytes | None:

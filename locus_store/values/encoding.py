@@ -150,6 +150,11 @@ def digest(canonical_bytes: bytes) -> bytes:
     return _sha256(canonical_bytes).digest()[:16]
 
 
+def digest_each(encodings: list[bytes]) -> list[bytes]:
+    """Return the digest of each encoding."""
+    return [it.digest()[:16] for it in map(_sha256, encodings)]
+
+
 _sha256: Final = hashlib.sha256
 
 
@@ -197,8 +202,13 @@ def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
 def _containers(value: object) -> Iterable[object]:
     """Return the objects and lists that an object or list holds."""
     values = value.values() if isinstance(value, dict) else cast("list[object]", value)
-    is_flat = _CONTAINERS.isdisjoint(map(type, values))
-    return () if is_flat else [it for it in values if type(it) in _CONTAINERS]
+    return [it for it in values if type(it) in _CONTAINERS]
+
+
+def is_flat(value: object) -> bool:
+    """Return whether an object or list holds no other."""
+    values = value.values() if isinstance(value, dict) else cast("list[object]", value)
+    return _CONTAINERS.isdisjoint(map(type, values))
 
 
 _CONTAINERS: Final = frozenset({dict, list})

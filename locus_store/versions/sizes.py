@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from locus_store.errors import InvalidArgumentError
+from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import check_text, compile_thread_pattern
 from locus_store.values.filters import check_key, has_value, is_found
 
@@ -78,11 +79,15 @@ class ThreadStatus:
     messages: int | None = None
     """Messages in all logs; ``None``: there is no log."""
 
+    message: ArchivedMessage | None = None
+    """The newest message of all logs; ``None``: there is none, or it is longer than
+    ``RECORD_BYTES``."""
+
     versions: int | None = None
     """Visible versions in all namespaces; ``None``: not known."""
 
     stored_bytes: int | None = None
-    """Of the versions; ``None``: not known."""
+    """Of the versions and messages; ``None``: not known."""
 
     @property
     def kind(self) -> str:

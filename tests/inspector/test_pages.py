@@ -10,7 +10,8 @@ from lazily import TESTS_RUN
 from pages_reader import ATTRIBUTES, Seen, Site
 from test_round_trips import sqlite_statements
 
-from locus_store import MemoryBackend, StorageBackendAdapter, open_checkpointer
+from locus_store import MemoryBackend, NewMessage, StorageBackendAdapter, open_checkpointer
+from locus_store.open import Storage
 
 if TESTS_RUN:
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -260,6 +261,19 @@ async def test_a_thread_of_a_graph_is_listed_with_what_its_newest_save_changed(
         assert "interrupted" in page
         assert re.search(r"messages (\+ 1:|=) 'Let me look\.'", page)
         assert "branch:to" not in page
+
+
+async def test_a_message_log_is_listed_with_its_newest_message(tmp_path: Path) -> None:
+    async with open_checkpointer(f"sqlite:///{tmp_path}/a.db").backend as backend:
+        log = Storage(backend).messages()
+        await log.append("chat", [NewMessage("Zurich?"), NewMessage("<b>Then</b>", role="user")])
+        site = Site(backend)
+        [row] = (await site.json("threads"))["threads"]
+        assert (row["kind"], row["role"], row["said"]) == ("log", "user", "'<b>Then</b>'")
+        assert (row["messages"], row["stored_bytes"] > 0) == (2, True)
+        page = (await site.page("threads")).text
+        assert "user: '<b>Then</b>'" in page
+        assert "2 messages, " in page
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

@@ -5,6 +5,7 @@ import re
 from base64 import b64encode
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock
 
@@ -19,7 +20,8 @@ from locus_store.timeline.graph import Cursor, find_steps, graph, list_statuses,
 from locus_store.timeline.rewind import rewind
 from locus_store.transfer.building import fork
 from locus_store.types import Expected, PendingWrite
-from locus_store.versions.sizes import INTERRUPT, StatusesWanted, ThreadStatus
+from locus_store.types.messages import decode_message
+from locus_store.versions.sizes import INTERRUPT, RECORD_BYTES, StatusesWanted, ThreadStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -139,6 +141,21 @@ async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
     assert (await find(backend, kind="log")).keys() == {"chat"}
 
 
+async def test_a_log_shows_its_newest_message_and_its_bytes(backend: Any) -> None:
+    log = Storage(backend).messages()
+    await log.append("chat", [NewMessage(f"{n} é'\x00", role="user") for n in range(3)])
+    await log.append("chat", [NewMessage({"n": 3}, role="tool", text="four")], namespace="b")
+    await log.append("long", [NewMessage(token_hex(RECORD_BYTES * 2))])
+    await log.append("empty", [NewMessage("gone", message_id="m")])
+    await log.remove("empty", ["m"])
+    found = await find(backend)
+    said = {name: it.message for name, it in found.items()}
+    assert said["chat"] is not None
+    assert decode_message(said["chat"], 1_000) == (await log.load("chat", namespace="b"))[-1]
+    assert (said["long"], said["empty"]) == (None, None)
+    assert (found["long"].stored_bytes or 0) > (found["chat"].stored_bytes or 0) > 0
+
+
 async def test_a_thread_has_a_conflict_while_the_side_branch_is_a_leaf(backend: Any) -> None:
     async def save(name: str, text: str, **how: Any) -> Any:
         return await backend.write_state("t", {"n": text}, checkpoint_id=name, **how)
@@ -253,6 +270,7 @@ async def test_a_list_opens_what_is_encrypted(backend: Any) -> None:
         await backend.delete(thread)
         await Storage(backend).messages().delete(thread)
     await test_threads_have_their_user_their_expiry_and_what_the_newest_save_changed(backend)
+    await test_a_log_shows_its_newest_message_and_its_bytes(backend)
 
 
 async def test_pages_of_a_list_keep_their_place_when_threads_go_or_become_active(

@@ -14,6 +14,7 @@ from locus_store.backends.documents.protocol import Documents
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.types import (
     FOREVER,
+    ArchivedMessage,
     ArchivedWrite,
     LineContents,
     PendingWrite,
@@ -159,8 +160,25 @@ def make_status(thread: Thread) -> ThreadStatus:
         expires_at=thread.expires_at,
         record=payload if 0 < len(payload) <= RECORD_BYTES else None,
         messages=sum(counts) if counts else None,
+        message=_find_newest_message(thread.messages),
         versions=sum(len(it.list_visible()) for it in thread.histories.values()),
     )
+
+
+def _measure(thread: Thread) -> int:
+    versions = sum(it.measure() for it in thread.histories.values())
+    return versions + sum(map(_measure_message, thread.messages))
+
+
+def _find_newest_message(messages: Sequence[ArchivedMessage]) -> ArchivedMessage | None:
+    """Return the newest message of all logs, unless it is too long for a list."""
+    newest = max(messages, key=lambda it: (it.created_at, it.sequence), default=None)
+    return newest if newest is not None and _measure_message(newest) <= RECORD_BYTES else None
+
+
+def _measure_message(message: ArchivedMessage) -> int:
+    """Return about how many bytes a message takes."""
+    return len(message.payload or b"") + len(message.text or "")
 
 
 def _has_conflict(history: History) -> bool:
@@ -256,7 +274,7 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
             statuses = ((it, make_status(it)) for it in skip_to_place(threads, criteria.place))
             taken = (it for it in statuses if criteria.takes(it[1]))
             return [
-                replace(status, stored_bytes=sum(it.measure() for it in thread.histories.values()))
+                replace(status, stored_bytes=_measure(thread))
                 for thread, status in islice(taken, criteria.limit)
             ]
 

@@ -196,6 +196,7 @@ SELECT string_agg(v.p, ''::bytea ORDER BY v.n) = '\x0102'::bytea
   AND avg(octet_length(v.p)) = 1
 FROM (VALUES (2, '\x02'::bytea), (1, '\x01'::bytea)) v (n, p);
 SELECT bool_and(v.n > 0) OVER (PARTITION BY v.n) FROM (VALUES (1), (2)) v (n) GROUP BY v.n;
+SELECT row_number() OVER (PARTITION BY v.n ORDER BY v.n DESC) = 1 FROM (VALUES (1)) v (n);
 
 --- clocks | every time that is stored or compared
 SELECT statement_timestamp() > now() AND clock_timestamp() >= statement_timestamp()

@@ -12,8 +12,9 @@ from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest, Query
 from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.changes import describe_record
+from locus_store.timeline.changes import describe_record, describe_value
 from locus_store.timeline.graph import list_statuses
+from locus_store.types.messages import decode_message
 from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted, ThreadStatus
 
 if TYPE_CHECKING:
@@ -99,20 +100,26 @@ async def _describe(
             rows.append(_make_row(it, hits.get(it.thread_id), most))
         return rows
 
-    return await request.run_heavy(sum(len(it.record or b"") for it in statuses) * 10, describe)
+    sizes = (len(it.record or (it.message and it.message.payload) or b"") for it in statuses)
+    return await request.run_heavy(sum(sizes) * 10, describe)
 
 
 def _make_row(status: ThreadStatus, hit: Hit | None, most: int) -> dict[str, Any]:
-    """Return a thread, the change of its newest save, and the version that has the text."""
-    changes = None
+    """Return a thread, the change of its newest save or its newest message, and the hit."""
+    changes = said = None
     if status.record is not None:
         with suppress(LocusStoreError):  # damaged; its page says so
             changes = describe_record(status.record, most)
+    elif status.message is not None:
+        with suppress(LocusStoreError):
+            said = describe_value(decode_message(status.message, most).content)
     about = {**status.facts, **status.labels, **(status.metadata or {})}
     user = status.user_id or about.get("user_id")
     return {name: getattr(status, name) for name in SHOWN} | {
         "user_id": user[:CELL] if isinstance(user, str) else None,
         "changes": changes,
+        "role": status.message.role[:CELL] if status.message is not None else None,
+        "said": said,
         "checkpoint_id": hit.checkpoint_id if hit else None,
         "snippet": hit.snippet if hit else None,
     }

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from locus_store.errors import IntegrityError
 from locus_store.sql.columns.types import now
 from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import make_same_thread_condition
-from locus_store.sql.threads.thread_rows import make_user_condition
-from locus_store.types import FOREVER
+from locus_store.sql.threads.thread_rows import MESSAGE, make_message, make_user_condition
+from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.arguments import check_names
 from locus_store.versions.archives import cut_to_minute
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
@@ -206,6 +208,29 @@ def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
         .where(its, lines.c.thread_id == page.c.thread_id)
         .correlate(page)
     )
+    m, logs = t.messages.c, t.logs.c
+    size = sa.func.coalesce(sa.func.length(m.payload), 0) + sa.func.coalesce(
+        sa.func.length(m.text), 0
+    )
+    sizes = sa.select(sa.func.sum(size)).where(m.thread == page.c.thread).correlate(page)
+    order = logs.changed_at.desc(), logs.namespace
+    newest = sa.select(sa.func.max(m.sequence)).where(
+        m.thread == logs.thread, m.namespace == logs.namespace
+    )
+    last = (  # the log of each thread that changed last
+        sa.select(
+            *(logs.thread, logs.namespace, newest.scalar_subquery().label("sequence")),
+            sa.func.row_number().over(partition_by=logs.thread, order_by=order).label("nth"),
+        )
+        .where(logs.thread.in_(sa.select(page.c.thread)))
+        .subquery("last_logs")
+    )
+    said = t.messages.alias("said")
+    is_newest = sa.and_(
+        *(said.c[name] == last.c[name] for name in ("thread", "namespace", "sequence")),
+        sa.func.coalesce(sa.func.length(said.c.payload), 0) <= RECORD_BYTES,
+        sa.func.coalesce(sa.func.length(said.c.text), 0) <= RECORD_BYTES,
+    )
     messages = sa.select(sa.func.sum(t.logs.c.message_count)).where(
         t.logs.c.thread == page.c.thread
     )
@@ -219,13 +244,16 @@ def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     return (
         sa.select(
             *(*page.c, lines.c.head, c.checkpoint_id, c.metadata, c.labels, record),
-            *(*facts, *amounts, *badges),
+            *(*facts, *amounts, *badges, sizes.scalar_subquery().label("sizes")),
+            *(said.c[name].label(f"said_{name}") for name in MESSAGE),
             messages.correlate(page).scalar_subquery().label("messages"),
         )
         .join_from(page, t.threads, t.threads.c.thread == page.c.thread)
         .outerjoin(lines, is_root)
         .outerjoin(t.checkpoints, (c.line == lines.c.line) & (c.sequence == lines.c.head))
         .outerjoin(counts, counts.c.thread_id == page.c.thread_id)
+        .outerjoin(last, (last.c.thread == page.c.thread) & (last.c.nth == 1))
+        .outerjoin(said, is_newest)
         .order_by(*make_order(page.c))
     )
 
@@ -244,6 +272,15 @@ def _make_status(row: Row[Any]) -> ThreadStatus:
         expires_at=row.expires_at,
         record=row.record or None,  # some databases have empty bytes for NULL
         messages=None if row.messages is None else int(row.messages),
+        message=_make_message(row),
         versions=row.versions or 0,
-        stored_bytes=int(row.own or 0) + int(row.joined or 0),
+        stored_bytes=int(row.own or 0) + int(row.joined or 0) + int(row.sizes or 0),
     )
+
+
+def _make_message(row: Row[Any]) -> ArchivedMessage | None:
+    if row.said_sequence is None:
+        return None
+    with suppress(IntegrityError):  # damaged; its page says so
+        return make_message([getattr(row, f"said_{name}") for name in MESSAGE], row.thread_id)
+    return None

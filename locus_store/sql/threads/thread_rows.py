@@ -1,17 +1,20 @@
-"""The rows of threads: existence, last activity, users, names and metadata."""
+"""The rows of threads: existence, last activity, users, names and metadata; and of messages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from locus_store.sql.columns.dialect_columns import unescape_text
 from locus_store.sql.columns.types import Later, before
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.statements import Scoped, is_live, make_same_thread_condition
-from locus_store.types import FOREVER
+from locus_store.types import FOREVER, ArchivedMessage
+from locus_store.types.messages import require_sealed
 from locus_store.types.thread_info import (
     PutThread,
     StoredFacts,
@@ -22,6 +25,12 @@ from locus_store.types.thread_info import (
     require_user_id,
 )
 from locus_store.versions.archives import cut_to_minute
+
+MESSAGE: Final = (
+    *("namespace", "sequence", "message_id", "role", "metadata"),
+    *("created_at", "text", "payload", "digest"),
+)
+"""The columns of a message; the last one is not a field of ``ArchivedMessage``."""
 
 
 def select_last_active(t: Tables) -> sa.ColumnElement[Any]:
@@ -198,3 +207,19 @@ def _active_at(row: Any) -> datetime:
     """
     exact: datetime = row.exact
     return row.created_at if cut_to_minute(row.created_at) == exact else exact
+
+
+def make_message(row: Sequence[Any], thread_id: str) -> ArchivedMessage:
+    """Return the message of a row of ``MESSAGE``.
+
+    Raises:
+        IntegrityError: It is not what was stored.
+    """
+    namespace, sequence, message_id, role, metadata, created_at, text, payload, digest = row
+    text = None if text is None else unescape_text(text)
+    payload = payload or None  # the column reads NULL as b""
+    found = ArchivedMessage(
+        sequence, message_id, role, metadata, created_at, text, payload, namespace
+    )
+    require_sealed(thread_id, found, digest)
+    return found

@@ -11,8 +11,10 @@ from locus_store.values.encoding import (
     Grown,
     decode_canonical,
     digest,
+    digest_each,
     encode_canonical,
     encode_checked,
+    is_flat,
     require_levels,
 )
 from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, split
@@ -274,16 +276,18 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     lengths, size = array("Q"), LIST_HEAD
     for at in range(0, len(value), _CHUNK):
         items = value[at : at + _CHUNK]
-        raws = [encode_canonical(item) for item in items]
-        _require_levels(items, raws, depth)
-        found = [digest(raw) for raw in raws]
+        raws = list(map(encode_canonical, items))
+        sizes = list(map(len, raws))
+        _require_levels(items, raws, sizes, depth)
+        found = digest_each(raws)
         each += found
-        size += sum(map(len, raws))
+        size += sum(sizes)
         if keeps:
-            pairs = zip(found, raws, strict=True)
-            large |= {mark: raw for mark, raw in pairs if len(raw) > KEEP_BYTES}
+            if max(sizes) > KEEP_BYTES:
+                pairs = zip(found, raws, strict=True)
+                large |= {mark: raw for mark, raw in pairs if len(raw) > KEEP_BYTES}
             chunks.append(b"".join((_list_head(len(raws)), *raws)))
-            lengths.extend(map(len, raws))
+            lengths.extend(sizes)
     digests = b"".join(each)
     list_digest = _digest_of_list(digests)
     has_msgpack = bool(value) and type(value[0]) is bytes
@@ -291,12 +295,11 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     return ArrayNode(list_digest, size, *known, has_msgpack=has_msgpack)
 
 
-def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
+def _require_levels(items: list[object], raws: list[bytes], sizes: list[int], depth: int) -> None:
     """Raise ``ValueError`` if an element is nested too deeply; ``raws`` are their encodings."""
-    levels = MAX_DEPTH - depth
-    for item, raw in zip(items, raws, strict=True):
-        # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
-        if len(raw) >= 5 * levels and raw.count(b"{") + raw.count(b"[") > levels:
+    least = 5 * (MAX_DEPTH - depth)  # a level takes 5 bytes at least
+    for item, raw, size in zip(items, raws, sizes, strict=True):
+        if size >= least and type(item) is not bytes and not is_flat(item):
             require_levels(item, raw, depth)
 
 

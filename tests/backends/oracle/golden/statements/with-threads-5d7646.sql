@@ -11,6 +11,8 @@
 -- param_7: str
 -- param_8: int as int
 -- param_9: int as int
+-- coalesce_1: int as int
+-- coalesce_2: int as int
 -- tenant_2: str
 -- param_10: str
 -- user_id_1: str
@@ -35,6 +37,11 @@
 -- active_at_1: datetime as DB_TYPE_TIMESTAMP
 -- active_at_2: datetime as DB_TYPE_TIMESTAMP
 -- namespace_5: str
+-- nth_1: int as int
+-- coalesce_3: int as int
+-- coalesce_4: int as int
+-- coalesce_5: int as int
+-- coalesce_6: int as int
 WITH minutes AS
 (SELECT locus_threads.active_at AS active_at
 FROM locus_threads
@@ -101,10 +108,17 @@ WHERE locus_turns.tenant = locus_threads.tenant AND locus_turns.thread_id = locu
 FROM locus_checkpoints side
 WHERE side.line = locus_lines.line AND side.sequence >= locus_lines.floor AND side.sequence != locus_lines.head AND JSON_EXISTS(side.labels, '$."side_branch"[*]?(@.stringOnly() == $v)' PASSING :param_7 AS "v") AND NOT (EXISTS (SELECT *
 FROM locus_checkpoints child
-WHERE child.line = side.line AND child.sequence > side.sequence AND child.parent = side.sequence)))) THEN :param_8 ELSE :param_9 END AS conflict, (SELECT sum(locus_logs.message_count) AS sum_2
+WHERE child.line = side.line AND child.sequence > side.sequence AND child.parent = side.sequence)))) THEN :param_8 ELSE :param_9 END AS conflict, (SELECT sum(coalesce(length(locus_messages.payload), :coalesce_1) + coalesce(length(locus_messages.text), :coalesce_2)) AS sum_2
+FROM locus_messages
+WHERE locus_messages.thread = page.thread) AS sizes, said.namespace AS said_namespace, said.sequence AS said_sequence, said.message_id AS said_message_id, said.role AS said_role, said.metadata AS said_metadata, said.created_at AS said_created_at, said.text AS said_text, said.payload AS said_payload, said.digest AS said_digest, (SELECT sum(locus_logs.message_count) AS sum_3
 FROM locus_logs
 WHERE locus_logs.thread = page.thread) AS messages
 FROM page JOIN locus_threads ON locus_threads.thread = page.thread LEFT OUTER JOIN locus_lines ON locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = page.thread_id AND locus_lines.namespace = :namespace_5 LEFT OUTER JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line AND locus_checkpoints.sequence = locus_lines.head LEFT OUTER JOIN (SELECT locus_lines.thread_id AS thread_id, count(*) AS versions, sum(length(locus_checkpoints.payload)) AS own
 FROM locus_lines JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line
 WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id IN (SELECT page.thread_id
-FROM page) AND (locus_checkpoints.sequence >= locus_lines.floor OR locus_checkpoints.sequence = locus_lines.head) GROUP BY locus_lines.thread_id) counts ON counts.thread_id = page.thread_id ORDER BY page.active_at DESC, page.exact DESC, page.thread DESC
+FROM page) AND (locus_checkpoints.sequence >= locus_lines.floor OR locus_checkpoints.sequence = locus_lines.head) GROUP BY locus_lines.thread_id) counts ON counts.thread_id = page.thread_id LEFT OUTER JOIN (SELECT locus_logs.thread AS thread, locus_logs.namespace AS namespace, (SELECT max(locus_messages.sequence) AS max_6
+FROM locus_messages
+WHERE locus_messages.thread = locus_logs.thread AND locus_messages.namespace = locus_logs.namespace) AS sequence, row_number() OVER (PARTITION BY locus_logs.thread ORDER BY locus_logs.changed_at DESC, locus_logs.namespace) AS nth
+FROM locus_logs
+WHERE locus_logs.thread IN (SELECT page.thread
+FROM page)) last_logs ON last_logs.thread = page.thread AND last_logs.nth = :nth_1 LEFT OUTER JOIN locus_messages said ON said.thread = last_logs.thread AND said.namespace = last_logs.namespace AND said.sequence = last_logs.sequence AND coalesce(length(said.payload), :coalesce_3) <= :coalesce_4 AND coalesce(length(said.text), :coalesce_5) <= :coalesce_6 ORDER BY page.active_at DESC, page.exact DESC, page.thread DESC
