@@ -1,6 +1,6 @@
 """A graph that waits for a person: saver, store and interrupt, over two processes.
 
-    pip install ".[langgraph]"
+    pip install langgraph ".[langgraph]"
     python examples/langgraph_approval.py ask order-7 "a refund of 90 EUR"
     python examples/langgraph_approval.py answer order-7 yes
     python examples/langgraph_approval.py ask order-8 "a refund of 20 EUR"

@@ -1,6 +1,6 @@
 """A chat service with a LangGraph graph in which a double click gets one answer.
 
-    pip install fastapi uvicorn ".[langgraph]"
+    pip install fastapi uvicorn langgraph ".[langgraph]"
     uvicorn --app-dir examples turns:app --workers 2
     curl --json '{"id": "click-1", "text": "Hello."}' http://127.0.0.1:8000/threads/order-7
 

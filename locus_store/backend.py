@@ -980,6 +980,10 @@ class SharedByTenants(StorageBackend):
             UnsupportedError: The storage has no tenants.
         """
 
+    async def may_see_all_tenants(self) -> bool:
+        """Return whether ``tenants`` returns all, and no row security hides the others."""
+        return True
+
 
 class LimitsTenants(SharedByTenants):
     """A backend that limits what a tenant stores.

@@ -161,7 +161,7 @@ class EffectLog:
         finally:
             _UNDER_WAY.reset(outer)
         try:
-            if await self.add(place.next, "finished", result):
+            if await settle(self.add(place.next, "finished", result)):
                 return restore(self._decode(self._encode(result)))
         except SerializationError as exc:
             await self._note(place, "failed", exc)
@@ -188,7 +188,7 @@ class EffectLog:
         """Store that a call failed; the caller gets the call's error, whatever this does."""
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
         with suppress(LocusStoreError):
-            await self.add(place.next, event, text.encode(errors="replace").decode())
+            await settle(self.add(place.next, event, text.encode(errors="replace").decode()))
 
     async def wait_for_event(self, ledger: _Ledger, lease_seconds: float, deadline: float) -> bool:
         """Wait for the next event or renewal of a running call; ``False``: none came in time."""
@@ -387,7 +387,7 @@ async def _invoke(function: Callable[[Any], Any], argument: Any) -> Any:
     """
     if iscoroutinefunction(function):
         return await function(argument)
-    result = await stepping.run_in_thread(partial(function, argument))
+    result = await stepping.run_users(partial(function, argument))
     if not isawaitable(result):
         return result
     if stepping.may_block():

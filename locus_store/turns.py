@@ -93,6 +93,9 @@ class HeldTurn:
         )
         self._turn: ThreadTurn | None = None
         self._outer: int | None = None
+        self._steps = asyncio.Lock()
+        """Held during each step of a wait, so that ``end`` is after the last one."""
+
         self._loop: asyncio.AbstractEventLoop | None = None
         self.run: Callable[[Callable[[], Awaitable[Any]]], Any] | None = None
         """Runs the calls of ``with``; ``None``: the object does not block."""
@@ -122,7 +125,8 @@ class HeldTurn:
                 f"this turn of thread {self.thread_id!r} is held or waited for already: call turn()"
                 " for each block"
             )
-        self._step = replace(self._step, turn_key=uuid4().hex)
+        self._step, self._steps = replace(self._step, turn_key=uuid4().hex), asyncio.Lock()
+        self._outer = holding.get_number(self._backend, self.thread_id)
         self._loop = None if may_block() else asyncio.get_running_loop()
         self.is_lost = False
         _heartbeats.add(self._renew)
@@ -135,11 +139,11 @@ class HeldTurn:
     async def _wait(self) -> ThreadTurn:
         began = moved = monotonic()
         position, is_asked = 0, False
-        outer = holding.get_number(self._backend, self.thread_id)
+        outer = self._outer
         while True:
             step = replace(self._step, entry="none") if is_asked else self._step
-            work = self._backend.step_turn(step)
-            found = await (work if may_block() else settle(work))  # no step outruns its end
+            async with self._steps:
+                found = await settle(self._backend.step_turn(step))
             own = next((it for it in found if it.turn_key == step.turn_key), None)
             if own is not None and own.position == 0:
                 return own
@@ -169,7 +173,7 @@ class HeldTurn:
         """End the turn, or the wait for it; a failure is logged, because it ends by itself."""
         _heartbeats.discard(self._renew)
         try:
-            await (self._end() if may_block() else settle(self._end()))
+            await settle(self._end())
         except LocusStoreError as exc:
             logger.warning(
                 "the turn of thread %r was not ended (%s); it expires in %s s at most",
@@ -179,7 +183,9 @@ class HeldTurn:
             self._step = replace(self._step, turn_key="")
 
     async def _end(self) -> None:
-        await self._backend.end_turn(self.thread_id, self._step.turn_key)
+        async with self._steps:
+            if self._step.turn_key:
+                await self._backend.end_turn(self.thread_id, self._step.turn_key)
 
     async def _renew(self) -> None:
         """Renew the turn until it is lost; in the loop of ``Heartbeats``."""
@@ -229,10 +235,8 @@ class HeldTurn:
         await self.end()
 
     def __enter__(self) -> Self:
-        if self.run is None:
-            raise TypeError("calls of this object do not block: use `async with`")
         try:
-            self.run(self.begin)
+            self._block(self.begin)
             self.enter()
         except KeyboardInterrupt:  # perhaps raised after the turn had begun
             self.__exit__()
@@ -240,9 +244,17 @@ class HeldTurn:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.leave()
-        if self.run is not None:
-            self.run(self.end)
+        try:
+            self.leave()
+            self._block(self.end)
+        except KeyboardInterrupt:  # perhaps before the end had begun
+            self._block(self.end)
+            raise
+
+    def _block(self, call: Callable[[], Awaitable[None]]) -> None:
+        if self.run is None:
+            raise TypeError("calls of this object do not block: use `async with`")
+        self.run(call)
 
 
 class HasTurns:

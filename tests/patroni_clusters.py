@@ -208,12 +208,14 @@ def _ask(
         return 0, ""
 
 
+_found: set[int] = set()
+
+
 def _find_ports() -> Iterator[int]:
-    """Yield free ports, each once."""
-    found: set[int] = set()
+    """Yield free ports, each once, as clusters of one process start at the same time."""
     while True:
-        if (port := free_port()) not in found:
-            found.add(port)
+        if (port := free_port()) not in _found:
+            _found.add(port)
             yield port
 
 
@@ -276,6 +278,8 @@ class Cluster:
         self._programs += self.etcd
         for port in ports:
             wait_until(lambda port=port: '"true"' in _ask(port, "/health")[1], "etcd to start")
+        for it in self.etcd:  # the member of another cluster may have the port, and answer
+            assert it.process.poll() is None, f"etcd {it.name} has ended"
         return ports
 
     def _start_haproxy(self, path: str, ports: Iterator[int]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
+from test_round_trips import statements
 
 import locus_store.versions.audit
 from locus_store import (
@@ -124,6 +125,36 @@ async def test_a_refused_call_has_one_row_and_has_written_nothing_else(url: str)
         ("worker", "side"),
         ("worker", "ConflictError"),
     ]
+
+
+async def test_changes_of_items_at_once_have_a_row_each(url: str) -> None:
+    async with audited(url) as checkpointer:
+        store = Storage(checkpointer.backend).store()
+        await store.put(("a",), "old", {})
+        await asyncio.gather(
+            *(store.put(("a",), f"zoë ':n' \"{it}\"", {"n": it}) for it in range(5)),
+            store.put(("a",), "old", {}),
+            store.delete(("a",), "none"),
+            store.put(("a",), "new", {}, expected_version=7),
+            return_exceptions=True,
+        )
+        done = (await checkpointer.backend.list_entries(0, 99, 99))[1:]
+        found = {json.loads(it.detail)["items"][0][1]: it for it in done}
+    assert len(done) == len(found) == 8
+    results = {key: json.loads(it.detail).get("versions") for key, it in found.items()}
+    new = {f"zoë ':n' \"{it}\"": [1] for it in range(5)}
+    assert results == {**new, "old": [2], "none": [0], "new": None}
+    assert [it.result for it in found.values() if it.result != "done"] == ["ConflictError"]
+
+
+async def test_a_change_of_an_item_is_one_statement_with_its_row(database: str) -> None:
+    async with audited(database) as checkpointer:
+        store = Storage(checkpointer.backend).store()
+        await store.put(("a",), "k", {})
+        with statements() as sent:
+            await store.put(("a",), "k", {})
+        assert len(sent) == 1
+        assert len(await checkpointer.backend.list_entries(0, 99, 99)) == 2
 
 
 async def test_a_row_shares_the_transaction_of_its_call(url: str) -> None:

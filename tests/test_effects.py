@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,37 @@ async def test_a_cancelled_call_has_an_unknown_outcome() -> None:
         await task
     with pytest.raises(OutcomeUnknownError, match="CancelledError"):
         await checkpointer.effect("t", "k", call)
+
+
+def test_an_interrupt_in_a_blocking_call_is_kept_as_its_error(
+    blocking: BlockingCheckpointer,
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        blocking.effect("t", "k", lambda _: signal.raise_signal(signal.SIGINT))
+    assert [(it.status, it.error) for it in blocking.effects("t")] == [
+        ("unknown", "KeyboardInterrupt: ")
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_result_is_stored_for_a_cancelled_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpointer = MemoryCheckpointer()
+    put_writes = checkpointer.backend.put_writes
+
+    async def put_late(*args: Any, **options: Any) -> None:
+        if any(it.channel == "finished" for it in args[2]):
+            task.cancel()
+            await asyncio.sleep(0)
+        await put_writes(*args, **options)
+
+    async def call(_: str) -> int:
+        return 1
+
+    monkeypatch.setattr(checkpointer.backend, "put_writes", put_late)
+    task = asyncio.create_task(checkpointer.effect("t", "k", call))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [it.result for it in await checkpointer.effects("t")] == [1]
 
 
 @pytest.mark.anyio

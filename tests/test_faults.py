@@ -502,6 +502,21 @@ def effects_go_with_versions(patch: Patch) -> None:
     patch.setattr(MemoryBackend, "remove", remove)
 
 
+@caught_by("test_effects_are_deleted_with_their_thread")
+def effects_outlive_their_thread(patch: Patch) -> None:
+    async def remove(self, thread_id, *args, **options):
+        kept = await self.list_writes(thread_id, effects.NAMESPACE)
+        found = await removed(self, thread_id, *args, **options)
+        for it in kept:
+            await self.put_writes(
+                thread_id, it.checkpoint_id, [it.write], namespace=effects.NAMESPACE
+            )
+        return found
+
+    removed = MemoryBackend.remove_thread
+    patch.setattr(MemoryBackend, "remove_thread", remove)
+
+
 # --- quotas
 
 ON_SQLITE = {"a_key_is_interpolated"}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
 from lazily import TESTS_RUN
+from servers import CountingProxy
 from services import Service
 from shelf import Shelf, shelf_backend
 from tiers import full
@@ -274,6 +276,25 @@ async def test_the_newest_checkpoint_of_many_namespaces_takes_two_statements(
                 found = await backend.newest(VersionsWanted(thread_id="t"), limit)
                 assert len(await backend.contents(found)) == limit
                 assert len([it for it in sent if it.startswith(("SELECT", "WITH"))]) == 2
+
+
+@pytest.mark.parametrize("is_in_turn", [False, True])
+async def test_a_save_is_one_round_trip_in_a_turn_and_without_one(
+    is_in_turn: bool, postgresql: Any, migrated_database: str
+) -> None:
+    parts = urlsplit(migrated_database)
+    proxy = CountingProxy(parts.port)
+    url = proxy.url(postgresql, parts.path[1:])
+    async with postgresql_checkpointer(url, state_type=dict, pool_size=1) as checkpointer:
+        turn = checkpointer.turn("t", lease_seconds=600) if is_in_turn else nullcontext()
+        counts = []
+        async with turn:
+            for number in range(6):
+                before = proxy.trips
+                await checkpointer.save({"n": number}, "t")
+                counts.append(proxy.trips - before)
+    proxy.close()
+    assert counts[3:] == [1, 1, 1]
 
 
 class Requests:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,6 +25,7 @@ from locus_store import (
 from locus_store.blocking import BlockingCheckpointer, open_checkpointer as open_blocking
 from locus_store.effects import BEAT, NAMESPACE
 from locus_store.runtime import holding
+from locus_store.runtime.stepping import pause
 from locus_store.testing.turns import run_outside
 from locus_store.types.turns import TurnStep
 
@@ -153,6 +155,14 @@ async def test_a_cancelled_step_does_not_outlive_the_wait(
         assert await checkpointer.turns() == []
 
 
+class Waiting(MemoryCheckpointer[Any]):
+    """Has an event loop, because its method waits for more than its own work."""
+
+    async def load(self, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().load(*args, **options)
+
+
 def test_an_interrupt_at_the_end_of_the_wait_ends_the_turn(url: str) -> None:
     with open_blocking(url) as checkpointer:
         turn = checkpointer.turn("t")
@@ -166,6 +176,31 @@ def test_an_interrupt_at_the_end_of_the_wait_ends_the_turn(url: str) -> None:
         turn.run = run_interrupted
         with pytest.raises(KeyboardInterrupt), turn:
             pass
+        assert checkpointer.turns() == []
+
+
+@pytest.mark.parametrize("method", ["step_turn", "end_turn"])
+@pytest.mark.parametrize("has_loop", [False, True])
+def test_an_interrupt_leaves_no_turn(
+    url: str, has_loop: bool, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = BlockingCheckpointer(Waiting()) if has_loop else open_blocking(url)
+    with opened as checkpointer:
+        wrapped: Any = checkpointer._async
+        call, is_over = getattr(wrapped.backend, method), threading.Event()
+
+        async def call_interrupted(*args: Any) -> Any:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
+            await pause(LEASE / 10)
+            result = await call(*args)
+            is_over.set()
+            return result
+
+        monkeypatch.setattr(wrapped.backend, method, call_interrupted)
+        with pytest.raises(KeyboardInterrupt), checkpointer.turn("t"):
+            pass
+        is_over.wait(10)
         assert checkpointer.turns() == []
 
 
@@ -191,14 +226,6 @@ def test_blocking_turns_come_one_after_the_other(url: str) -> None:
     with open_blocking(url, state_type=dict) as checkpointer, ThreadPoolExecutor(3) as pool:
         list(pool.map(run, range(3)))
         assert sorted(checkpointer.load("t")["names"]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-class Waiting(MemoryCheckpointer[Any]):
-    """Has an event loop, because its method waits for more than its own work."""
-
-    async def load(self, *args: Any, **options: Any) -> Any:
-        await asyncio.sleep(0)
-        return await super().load(*args, **options)
 
 
 def test_a_blocking_object_with_a_loop_carries_the_turn_there() -> None:

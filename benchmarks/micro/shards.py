@@ -13,6 +13,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ SETTINGS = {
     "max_wal_size": "8GB",
 }
 CALLS = """
-SELECT d.datname, sum(s.calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+SELECT d.datname, sum(s.calls), sum(s.wal_bytes)
+FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
 WHERE d.datname = ANY(string_to_array('{}', ',')) GROUP BY 1
 """
 
@@ -53,8 +55,8 @@ class Set:
             state["n"] = int(str(state["n"])) + 1
             await self.checkpointer.save(state, it)
 
-    def count(self, server: Any) -> Counter[str]:
-        """Return the statements that each database has run."""
+    def count(self, server: Any) -> tuple[Counter[str], int]:
+        """Return the statements that each database has run, and the bytes of WAL of all."""
         import asyncpg
 
         async def ask() -> list[Any]:
@@ -66,7 +68,9 @@ class Set:
                 await connection.close()
 
         with asyncio.Runner() as runner:
-            return Counter({name: int(calls) for name, calls in runner.run(ask())})
+            found = runner.run(ask())
+        calls = Counter({name: int(calls) for name, calls, _ in found})
+        return calls, sum(int(wal) for _, _, wal in found)
 
 
 def scheduled(server: Any) -> int:
@@ -75,7 +79,8 @@ def scheduled(server: Any) -> int:
 
     total = 0
     for pid in servers.children(server.process.pid):
-        with open(f"/proc/{pid}/schedstat") as file:
+        # A worker of autovacuum ends between the two.
+        with suppress(FileNotFoundError), open(f"/proc/{pid}/schedstat") as file:
             total += int(file.read().split()[0])
     return total
 
@@ -87,7 +92,7 @@ def measure(server: Any, of: Set, runner: asyncio.Runner, writers: int) -> None:
         [f"t{(it * writers + at) % THREADS}" for it in range(count // writers)]
         for at in range(writers)
     ]
-    calls, cpu, own = of.count(server), scheduled(server), time.process_time()
+    (calls, written), cpu, own = of.count(server), scheduled(server), time.process_time()
     lsn = server.value("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
 
     async def run() -> None:
@@ -97,18 +102,19 @@ def measure(server: Any, of: Set, runner: asyncio.Runner, writers: int) -> None:
     own = time.process_time() - own
     cpu = scheduled(server) - cpu
     wal = int(server.value("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")) - int(lsn)
-    calls = of.count(server) - calls
-    saves = sum(map(len, each))
-    of.found.append((own / saves * 1e6, cpu / saves / 1e3, wal / saves, calls.total() / saves))
+    after, written_after = of.count(server)
+    calls, written, saves = after - calls, written_after - written, sum(map(len, each))
+    used = own * 1e6, cpu / 1e3, written, wal, calls.total()
+    of.found.append(tuple(it / saves for it in used))
 
 
 def count_touched(server: Any, of: Set, runner: asyncio.Runner) -> int:
     """Save one thread at a time; return how many databases ran a statement, its own included."""
     touched = 0
     for thread_id in ("t1", "t2", "t3"):
-        before = of.count(server)
+        before, _ = of.count(server)
         runner.run(of.save([thread_id] * 50))
-        after = of.count(server) - before
+        after = of.count(server)[0] - before
         own = of.names[choose_shard(len(of.names), "default", thread_id)]
         touched = max(touched, len({*after, own}))
     return touched
@@ -146,12 +152,12 @@ def report(server: Any, runner: asyncio.Runner, writers: int, rounds: int) -> No
         spread = f"{min(it[1] for it in of.found):,.0f} to {max(it[1] for it in of.found):,.0f}"
         rows.append((
             len(of.names), f"{middle[0]:,.0f}", f"{middle[1]:,.0f} ({spread})",
-            f"{middle[2]:,.0f}", f"{middle[3]:.2f}", touched,
+            f"{middle[2]:,.0f}", f"{middle[3]:,.0f}", f"{middle[4]:.2f}", touched,
         ))  # fmt: skip
         runner.run(of.storage.close())
     head = (
-        "shards", "CPU of the client, µs", "CPU of the server, µs", "WAL, bytes", "statements",
-        "databases per save",
+        "shards", "CPU of the client, µs", "CPU of the server, µs", "WAL of statements, bytes",
+        "WAL of the server, bytes", "statements", "databases per save",
     )  # fmt: skip
     where = "one writer" if writers == 1 else f"{writers} writers per shard"
     print(f"\nPer save, {where}, {rounds} rounds of {SAVES} saves per shard, medians:\n")

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locus_store.cli.help import add_command, make_group
-from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, open_backend, run
+from locus_store.cli.opening import (
+    DEFAULT_PREFIX,
+    DEFAULT_URL,
+    AsJson,
+    Url,
+    Yes,
+    admit_shard,
+    open_backend,
+    run,
+)
 from locus_store.cli.output import (
     PROBLEMS,
     confirm,
@@ -222,7 +231,9 @@ def user_ids(
 
 
 async def _search_index(at: TableOptions) -> bool:
-    async with open_backend(at.url, creates=True, **at.options) as backend:
+    backend = open_backend(at.url, creates=True, **at.options)
+    admit_shard(backend)
+    async with backend:
         make = getattr(backend, "create_search_index", None)
         if make is None:
             raise UnsupportedError(f"{type(backend).__name__} has no full-text index to make")

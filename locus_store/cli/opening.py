@@ -21,6 +21,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import list_options, open_storage
 from locus_store.timeline.ancestry import read_line
 from locus_store.types.arguments import check_names, did_you_mean
+from locus_store.versions.sharding import JoinsShards
 
 T = TypeVar("T")
 
@@ -67,7 +68,15 @@ def open_backend(url: str, *, creates: bool = False, **options: Any) -> FullBack
         InvalidArgumentError: The URL takes no such option.
     """
     storage = open_storage(url, **make_options(url, options, creates=creates))
+    if not creates:
+        admit_shard(storage.backend)
     return cast("FullBackend", storage.backend)
+
+
+def admit_shard(backend: object) -> None:
+    """Let a command work on one database of a set of shards."""
+    if isinstance(backend, JoinsShards):
+        backend.join_set()
 
 
 def make_options(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:

@@ -162,14 +162,20 @@ async def make_covered(backend: FullBackend, at: TenantsOptions) -> list[FullBac
     """Return a backend for each chosen tenant, by name.
 
     Raises:
-        InvalidArgumentError: The storage has no tenants.
+        InvalidArgumentError: The storage has no tenants, or hides some of them from this role.
         NotFoundError: There is no such tenant.
     """
     if not backend.capabilities.tenants:
         require_tenants(backend, at)
         return [backend]
-    names = [it.name for it in await needs(backend, SharedByTenants).tenants()]
+    shared = needs(backend, SharedByTenants)
+    names = [it.name for it in await shared.tenants()]
     if at.all_tenants:
+        if not await shared.may_see_all_tenants():
+            raise InvalidArgumentError(
+                "--all-tenants: row security hides other tenants from this role; connect as the "
+                "owner of the tables, or pass --tenant"
+            )
         return [backend.for_tenant(it) for it in names] or [backend]
     at.others = [it for it in names if it != backend.tenant]
     if at.tenant is not None and at.tenant not in names:

@@ -464,13 +464,13 @@ def derive_class(kind: type[StorageBackend]) -> type[EncryptedBackend]:
 def _open_stored(sealing: Sealing, result: Stored | None) -> Stored | None:
     if result is None:
         return None
-    version = sealing.open_version(result.version)
     opener = sealing.make_opener(continues=result.basis is not None)
+    payloads = [opener.open_joined(it) for it in result.payloads]  # names an unknown key
+    version = sealing.open_version(result.version)
     writes = result.writes
     if writes is not None:
         place = version.thread_id, version.namespace, version.checkpoint_id
         writes = [sealing.open_write(*place, it) for it in writes]
-    payloads = [opener.open_joined(it) for it in result.payloads]
     is_sealed = opener.digest is not None or (sealing.required and result.basis != version.mark)
     if is_sealed and not sealing.is_digest_of(version, opener.digest or b""):
         raise IntegrityError(
@@ -503,7 +503,7 @@ def _make_head(thread: ArchivedThread, record: ArchivedRecord) -> Head:
 
 def _open_head(sealing: Sealing, head: Head) -> Head:
     place = head.thread_id, "", head.checkpoint_id
-    return replace(head, metadata=sealing.open_metadata(head.metadata, "metadata", *place))
+    return replace(head, metadata=sealing.open_metadata(head.metadata, *place))
 
 
 def _open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[ThreadStatus]:
@@ -521,8 +521,7 @@ def _open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[T
             raise
         except IntegrityError:
             record = None  # damaged: the page of the version says so
-        metadata = sealing.open_metadata(dict(status.metadata), "metadata", *place)
-        labels = sealing.open_labels(dict(status.labels), *place)
+        metadata, labels = sealing.open_fields(status.metadata, status.labels, *place)
         found.append(replace(status, metadata=metadata, labels=labels, record=record))
     return found
 

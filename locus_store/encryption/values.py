@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hmac
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
@@ -53,6 +54,9 @@ SEALED: Final = "locus_sealed"
 
 CLEAR: Final = "clear"
 """Stands for values that are not sealed, in counts of data keys."""
+
+TAG_BYTES: Final = 8
+"""Length of the tags of metadata and labels, which stand before the sealed part of metadata."""
 
 CONTENT_LABELS: Final = frozenset({"agent_id", "tags", "user_id"})
 """The labels that are parts of states. The others name classes and channels."""
@@ -145,58 +149,82 @@ class Sealing:
 
     # --- metadata
 
-    def seal_metadata(self, metadata: Mapping[str, Any], *place: str) -> dict[str, Any]:
-        """Return metadata with all but the clear keys sealed; equal metadata gives equal results.
+    def seal_fields(
+        self, metadata: Mapping[str, Any], labels: Mapping[str, Any], *place: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return metadata and labels of a version with their content sealed.
 
-        ``place`` begins with the kind of the metadata.
+        Of metadata that is all but the clear keys; of labels, what is a part of states. Equal ones
+        give equal results. The metadata also has a tag of each, so that neither can be removed.
         """
-        return self._seal_fields(metadata, place, metadata.keys() - self.clear)
+        own, added = _split_labels(labels)
+        shown, hidden = self._seal_part(metadata, "metadata", place)
+        tags = self._make_tag("metadata", place, shown, hidden)
+        shown_labels, hidden_labels = self._seal_part(own, "labels", place)
+        tags += self._make_tag("labels", place, shown_labels, hidden_labels)
+        shown[SEALED] = base64.b64encode(tags + hidden).decode()
+        if hidden_labels:
+            shown_labels[SEALED] = base64.b64encode(hidden_labels).decode()
+        return shown, shown_labels | added
 
-    def seal_labels(self, labels: Mapping[str, Any], *place: str) -> dict[str, Any]:
-        """Return labels with those sealed that are parts of states."""
-        return self._seal_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
-
-    def _seal_fields(
-        self, values: Mapping[str, Any], place: tuple[str, ...], secret: frozenset[str] | set[str]
-    ) -> dict[str, Any]:
+    def _seal_part(
+        self, values: Mapping[str, Any], kind: str, place: tuple[str, ...]
+    ) -> tuple[dict[str, Any], bytes]:
+        secret = _list_secret(values, kind) - self.clear
         shown = {name: it for name, it in values.items() if name not in secret}
         hidden = {name: it for name, it in values.items() if name in secret}
         if not hidden:
-            return shown
+            return shown, b""
         for name in self.hashed & hidden.keys():
             shown[name] = self.hash_value(name, hidden[name])
-        named = (*place, encode(shown).decode())
-        sealed = seal(self._get_key(place[1]), encode(hidden), named, is_repeatable=True)
-        return {**shown, SEALED: base64.b64encode(sealed).decode()}
+        named = (kind, *place, encode(shown).decode())
+        return shown, seal(self._get_key(place[0]), encode(hidden), named, is_repeatable=True)
 
-    def open_metadata(self, metadata: dict[str, Any], *place: str) -> dict[str, Any]:
-        """Return the metadata of ``seal_metadata``.
+    def _make_tag(self, kind: str, place: Place, shown: dict[str, Any], hidden: bytes) -> bytes:
+        return self.keys.current.bind(b"fields", kind, *place, shown, hidden.hex())[:TAG_BYTES]
+
+    def open_fields(
+        self, metadata: Mapping[str, Any], labels: Mapping[str, Any], *place: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the metadata and labels of ``seal_fields``; see ``open_metadata``."""
+        opened = self.open_metadata(metadata, *place)  # names an unknown key
+        own, added = _split_labels(labels)
+        tag = _decode_sealed(metadata)[TAG_BYTES : 2 * TAG_BYTES]
+        return opened, self._open_part(own, "labels", place, tag, _decode_sealed(own)) | added
+
+    def open_metadata(self, metadata: Mapping[str, Any], *place: str) -> dict[str, Any]:
+        """Return the metadata of ``seal_fields`` alone.
 
         Raises:
             EncryptionError: It is in clear, and that is refused.
             IntegrityError: It was changed, or belongs to another place.
         """
-        return self._open_fields(metadata, place, metadata.keys() - self.clear)
+        sealed = _decode_sealed(metadata)
+        tag, hidden = sealed[:TAG_BYTES], sealed[2 * TAG_BYTES :]
+        return self._open_part(metadata, "metadata", place, tag, hidden)
 
-    def open_labels(self, labels: dict[str, Any], *place: str) -> dict[str, Any]:
-        """Return the labels of ``seal_labels``; see ``open_metadata``."""
-        return self._open_fields(labels, ("labels", *place), CONTENT_LABELS - self.clear)
-
-    def _open_fields(
-        self, values: dict[str, Any], place: Place, secret: frozenset[str] | set[str]
+    def _open_part(
+        self, values: Mapping[str, Any], kind: str, place: Place, tag: bytes, content: bytes
     ) -> dict[str, Any]:
         shown = {name: it for name, it in values.items() if name != SEALED}
-        hidden: dict[str, Any] = {}
-        if SEALED in values:
-            try:
-                sealed = base64.b64decode(values[SEALED], validate=True)
-            except (TypeError, ValueError) as exc:
-                raise IntegrityError("sealed metadata is not base64") from exc
-            hidden = orjson.loads(self._unseal(sealed, (*place, encode(shown).decode())))
+        if not tag and not self.required and not content:
+            return shown
+        if not tag:
+            raise EncryptionError(
+                f"the {kind} of {place[0]!r} are stored in clear, or were removed, and encryption "
+                "is required here"
+            )
+        named = (kind, *place, encode(shown).decode())
+        hidden = orjson.loads(self._unseal(content, named)) if content else {}
+        if not hmac.compare_digest(tag, self._make_tag(kind, place, shown, content)):
+            raise IntegrityError(
+                f"the {kind} of {place[0]!r} were changed, removed or moved, or have other keys"
+            )
+        secret = _list_secret(shown, kind) - self.clear
         if self.required and (clear := shown.keys() & secret - hidden.keys()):
             raise EncryptionError(
-                f"the metadata {min(clear)!r} of {place[1]!r} is stored in clear, and encryption "
-                "is required here"
+                f"the {kind} {min(clear)!r} of {place[0]!r} is stored in clear, and encryption is "
+                "required here"
             )
         return shown | hidden
 
@@ -220,19 +248,17 @@ class Sealing:
         key, place = self.keys.current, (save.thread_id, save.namespace, save.checkpoint_id)
         metadata, labels = dict(save.metadata), dict(save.labels)
         digest = _bind(key, save.change.tree.digest, place, metadata, labels)
+        change = SealedChange(save.change, self._get_key(save.thread_id), digest)
+        metadata, labels = self.seal_fields(metadata, labels, *place)
         given = {it.name: getattr(save, it.name) for it in fields(Save)}
-        sealed = {
-            "change": SealedChange(save.change, self._get_key(save.thread_id), digest),
-            "metadata": self.seal_metadata(metadata, "metadata", *place),
-            "labels": self.seal_labels(labels, *place),
-        }
+        sealed = {"change": change, "metadata": metadata, "labels": labels}
         return SealedSave(**given | sealed, given=save, sealing=self)
 
     def open_version(self, version: Version) -> Version:
         """Return a version with its metadata and labels."""
         place = version.thread_id, version.namespace, version.checkpoint_id
-        metadata = self.open_metadata(version.metadata, "metadata", *place)
-        return replace(version, metadata=metadata, labels=self.open_labels(version.labels, *place))
+        metadata, labels = self.open_fields(version.metadata, version.labels, *place)
+        return replace(version, metadata=metadata, labels=labels)
 
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of an opened version."""
@@ -334,11 +360,12 @@ class Sealing:
             place = thread_id, line.namespace, record.checkpoint_id
             payload = seal_record(key, record.payload, before.get(record.chain), record.digest)
             before[record.chain] = record.digest
+            metadata, labels = self.seal_fields(record.metadata, record.labels, *place)
             sealed = replace(
                 record,
                 digest=_bind(key.data_key, record.digest, place, record.metadata, record.labels),
-                metadata=self.seal_metadata(record.metadata, "metadata", *place),
-                labels=self.seal_labels(record.labels, *place),
+                metadata=metadata,
+                labels=labels,
                 payload=payload,
             )
             records.append(sealed)
@@ -388,8 +415,7 @@ class Sealing:
         for record in self.replace_joined(line).records:
             place = thread_id, line.namespace, record.checkpoint_id
             found = openers.setdefault(record.chain, self.make_opener()).open(record.payload)
-            metadata = self.open_metadata(record.metadata, "metadata", *place)
-            labels = self.open_labels(record.labels, *place)
+            metadata, labels = self.open_fields(record.metadata, record.labels, *place)
             digest = record.digest if found.digest is None else found.digest
             bound = _bind(self.keys.current, digest, place, metadata, labels)
             if found.digest is not None and bound != record.digest:
@@ -460,9 +486,28 @@ def _bind(
     metadata: Mapping[str, Any],
     labels: Mapping[str, Any],
 ) -> bytes:
-    """Return the keyed digest of a version; the storage itself labels side branches."""
-    own = {name: it for name, it in labels.items() if name != SIDE_BRANCH}
-    return key.bind(digest, *place, dict(metadata), own)
+    """Return the keyed digest of a version."""
+    return key.bind(digest, *place, dict(metadata), _split_labels(labels)[0])
+
+
+def _list_secret(values: Mapping[str, Any], kind: str) -> AbstractSet[str]:
+    """Return the keys whose values are content."""
+    return CONTENT_LABELS if kind == "labels" else values.keys()
+
+
+def _decode_sealed(values: Mapping[str, Any]) -> bytes:
+    """Return the sealed part of metadata or labels; empty if they have none."""
+    try:
+        return base64.b64decode(values.get(SEALED, ""), validate=True)
+    except (TypeError, ValueError) as exc:
+        raise IntegrityError("sealed metadata is not base64") from exc
+
+
+def _split_labels(labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the labels of a save, and that of a side branch, which the storage adds itself."""
+    own = dict(labels)
+    added = {SIDE_BRANCH: own.pop(SIDE_BRANCH)} if SIDE_BRANCH in own else {}
+    return own, added
 
 
 def count_keys(thread: ArchivedThread | None) -> Counter[str]:
@@ -472,8 +517,9 @@ def count_keys(thread: ArchivedThread | None) -> Counter[str]:
     values = [it.payload or b"" for it in thread.messages]
     for line in thread.lines:
         values += [it.payload for it in line.records] + [it.write.payload for it in line.writes]
-        metadata = [fields for it in line.records for fields in (it.metadata, it.labels)]
-        values += [base64.b64decode(it[SEALED]) for it in metadata if SEALED in it]
+        hidden = [_decode_sealed(it.metadata)[2 * TAG_BYTES :] for it in line.records]
+        hidden += [_decode_sealed(it.labels) for it in line.records]
+        values += filter(None, hidden)
     return Counter(get_key_id(it).hex() if is_sealed(it) else CLEAR for it in values)
 
 

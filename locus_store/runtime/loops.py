@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.stepping import run_in_thread
+from locus_store.runtime.stepping import may_block, run_in_thread, run_to_end
 
 T = TypeVar("T")
 H = TypeVar("H", bound="LoopResources")
@@ -62,9 +62,13 @@ async def await_to_end(work: asyncio.Future[T]) -> T:
 async def settle(work: Awaitable[T]) -> T:
     """Return the result of a change; a cancelled caller waits for it, too, before it is cancelled.
 
+    So does the caller of a sync method that ``Ctrl-C`` interrupts.
+
     Raises:
         CancelledError: The caller was cancelled; the change has ended.
     """
+    if may_block():
+        return await run_to_end(work)
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -5,9 +5,9 @@ Its thread does it, and sends the result. No event loop runs meanwhile, not even
 thread has; ``may_block`` tells a coroutine so.
 
 A call can be ended between two pieces of its work: by ``Ctrl-C``, or because the caller no longer
-waits. A piece of work is never interrupted. In the main thread, ``Ctrl-C`` is put off; if the
-program handles signals in Python, a thread of its own runs the call, as such a handler may raise
-anywhere.
+waits. A piece of work is never interrupted, except for functions of the user's. In the main thread,
+``Ctrl-C`` is put off; if the program handles signals in Python, a thread of its own runs the call,
+as such a handler may raise anywhere.
 """
 
 from __future__ import annotations
@@ -68,15 +68,27 @@ async def run_in_thread(work: Callable[[], T], *, pool: Executor | None = None) 
     return await loop.run_in_executor(pool, context.run, work)
 
 
+async def run_to_end(work: Awaitable[T]) -> T:
+    """Have the thread of a sync call run a coroutine as one piece of work."""
+    return cast("T", await _ask_caller(_Asking(partial(_run_to_end, work))))
+
+
+async def run_users(work: Callable[[], T]) -> T:
+    """Run a function of the user's: as ``run_in_thread``, but ``Ctrl-C`` interrupts a sync call."""
+    if may_block():
+        return cast("T", await _ask_caller(_Asking(partial(_run_interruptible, work))))
+    return await run_in_thread(work)
+
+
 async def wait_for_end(what: Future[Any] | ThreadCall[Any], seconds: float | None = None) -> None:
     """Wait until something is done, at most so long; a cancelled caller leaves it alone."""
     if isinstance(what, ThreadCall):
-        await _ask_caller(_Wait(what.over, seconds))
+        await _ask_caller(_Asking(_Wait(what.over, seconds).wait))
     elif may_block():
         over = threading.Lock()
         over.acquire()
         what.add_done_callback(lambda _: over.release())
-        await _ask_caller(_Wait(over, seconds))
+        await _ask_caller(_Asking(_Wait(over, seconds).wait))
     else:
         await asyncio.wait([asyncio.wrap_future(what)], timeout=seconds)
 
@@ -233,6 +245,30 @@ class _EndRequest:
             raise self.error
 
 
+class _Asking:
+    """A piece of work that takes the request to end its call."""
+
+    __slots__ = ("work",)
+
+    def __init__(self, work: Callable[[_EndRequest], Any]) -> None:
+        self.work = work
+
+
+def _run_to_end(work: Awaitable[T], request: _EndRequest) -> T:
+    own = _EndRequest(request.error)
+    own.stops_loop = request.stops_loop
+    return _step(lambda: work, own)
+
+
+def _run_interruptible(work: Callable[[], T], request: _EndRequest) -> T:
+    try:
+        request.is_waiting = True
+        request.raise_if_made()
+        return work()
+    finally:
+        request.is_waiting = False
+
+
 class _Wait:
     """A wait for a lock that another thread unlocks; ``Ctrl-C`` ends it at once."""
 
@@ -285,11 +321,11 @@ def _step(make: Make[T], request: _EndRequest) -> T:
             asked = work.send(answer) if error is None else work.throw(error)
             answer = error = None
             try:
-                request.raise_if_made()
-                if isinstance(asked, _Wait):
-                    asked.wait(request)
-                elif asked is not None:
-                    answer = asked()
+                if isinstance(asked, _Asking):
+                    answer = asked.work(request)
+                else:
+                    request.raise_if_made()
+                    answer = asked() if asked is not None else None
             except BaseException as exc:  # noqa: BLE001  (raised in the coroutine)
                 error = exc
     except StopIteration as done:

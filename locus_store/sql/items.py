@@ -34,6 +34,8 @@ from locus_store.values import vectors
 from locus_store.values.filters import Clause
 
 if TYPE_CHECKING:
+    from locus_store.sql.audit import RecordedCall
+
     AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 Scored: TypeAlias = "tuple[StoreItem, float]"
@@ -86,6 +88,9 @@ class Items:
 
     most_names: ClassVar[int] = BATCH
     """Names in one statement."""
+
+    records_changes: ClassVar[bool] = False
+    """``apply`` itself records the calls of ``RecordedChanges``."""
 
     locks_rows: ClassVar[bool] = True
     """Writers lock items, all in the same order; else a writer is alone."""
@@ -413,6 +418,14 @@ class Items:
     @property
     def _live_column(self) -> sa.ColumnElement[int]:
         return sa.case((self._is_live, 1), else_=0).label("is_live")
+
+
+class RecordedChanges(list[Change]):
+    """Changes of a call that is recorded."""
+
+    def __init__(self, changes: Sequence[Change], call: RecordedCall) -> None:
+        super().__init__(changes)
+        self.call = call
 
 
 def make_outcome(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome:

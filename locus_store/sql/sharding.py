@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from locus_store.sql import archives
 from locus_store.sql.connections.database import Database
+from locus_store.sql.schema.status import SHARDS_SETTING
 from locus_store.sql.threads import listing
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import Active, ArchivedThread, Head
@@ -20,9 +21,6 @@ from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
-
-LAYOUT: Final = "shards"
-"""Row of ``settings`` with the layout of the set."""
 
 _MOVE: Final = "move "
 """Prefix of the rows of ``settings`` with moves; a digest of tenant and thread follows."""
@@ -46,13 +44,16 @@ class SqlShard(JoinsShards):
     def reads_replicas(self) -> bool:
         return self._reader is not self._runner
 
+    def join_set(self) -> None:
+        self._database.join_set()
+
     async def read_layout(self) -> ShardLayout | None:
-        found = await self._query(lambda it: _read_setting(it, LAYOUT), self._runner)
+        found = await self._query(lambda it: _read_setting(it, SHARDS_SETTING), self._runner)
         return ShardLayout.from_text(found) if found else None
 
     async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
         texts = old.to_text() if old else None, new.to_text()
-        return await self._write(lambda it: _swap_setting(it, LAYOUT, *texts))
+        return await self._write(lambda it: _swap_setting(it, SHARDS_SETTING, *texts))
 
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
         return await self._read(

@@ -14,11 +14,11 @@ from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql.audit import OF_STORE, READS_OF_STORE, RecordedCall, get_call, record_calls
+from locus_store.sql.audit import OF_STORE, READS_OF_STORE, get_call, record_calls
 from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, run_joined
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.item_columns import StoreContext
-from locus_store.sql.items import Items, Outcome
+from locus_store.sql.items import Items, Outcome, RecordedChanges
 from locus_store.sql.quotas import limit_calls, measure_items
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import lock
@@ -174,18 +174,19 @@ class SqlStore(BaseStore):
         self._shared.database.enter_tenant(connection)
         return self.items(connection, context)
 
-    async def _change(self, body: Callable[[Connection], T]) -> T:
-        """Run a body that writes."""
+    async def _change(self, body: Callable[[Connection], T], has_record: bool = False) -> T:
+        """Run a body that writes; ``has_record``: a statement of its own records the call."""
+        del has_record
         return await self._shared.runner.write(body)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:
         """Run a body that changes the schema."""
         return await self._change(body)
 
-    async def _written(self, body: Callable[[Items], T]) -> T:
+    async def _written(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
         """Run a body that writes, without translating the driver's errors."""
         context = await self._open_context()
-        return await self._change(lambda it: body(self._items(it, context)))
+        return await self._change(lambda it: body(self._items(it, context)), has_record)
 
     async def _write(self, body: Callable[[Items], T]) -> T:
         call = get_call(self._shared.database.audit)
@@ -197,7 +198,7 @@ class SqlStore(BaseStore):
             return result
 
         with self._shared.translating():
-            return await self._written(write)
+            return await self._written(write, has_record=call is not None)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         """Run a body that writes, inside a caller's transaction."""
@@ -276,7 +277,7 @@ class SqlStore(BaseStore):
 
     def _note_call(self, changes: Sequence[Change]) -> Sequence[Change]:
         call = get_call(self._shared.database.audit)
-        return changes if call is None else _Changes(changes, call)
+        return changes if call is None else RecordedChanges(changes, call)
 
     def read(self, names: Sequence[Name]) -> Awaitable[list[StoreItem | None]]:
         return self._calls.get().reads.submit(names, count=len(names))
@@ -325,19 +326,12 @@ class ServerStore(SqlStore):
         return await runner.define(body)
 
 
-class _Changes(list[Change]):
-    """Changes of a call that is recorded."""
-
-    def __init__(self, changes: Sequence[Change], call: RecordedCall) -> None:
-        super().__init__(changes)
-        self.call = call
-
-
 def _apply(items: Items, batches: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
     """Apply batches of changes, and record the calls that are recorded."""
     outcomes = items.apply(batches, waits=waits)
     for batch, outcome in zip(batches, outcomes, strict=True):
-        if isinstance(batch, _Changes) and isinstance(outcome, list):
+        is_done = isinstance(outcome, list) and not items.records_changes
+        if is_done and isinstance(batch, RecordedChanges):
             batch.call.record(items.connection, items.context.scope, outcome)
     return outcomes
 

@@ -319,6 +319,21 @@ class EffectRules(Kit):
         assert await another().effect("t", "k", tool) == 3
         assert await another().effect("u", "k", tool) == 1
 
+    @requires("effects", "branching", "metadata_query")
+    async def test_effects_are_deleted_with_their_thread(
+        self, checkpointer: Any, backend: Any, another: Another
+    ) -> None:
+        tool = Tool()
+        for thread_id, user in (("t", "u"), ("of u", "u"), ("other", "v")):
+            await backend.save(thread_id, {}, metadata={"user_id": user})
+            await checkpointer.effect(thread_id, "k", tool)
+        assert await checkpointer.delete("t") is True
+        assert (await backend.forget_user("u"))["threads"] == 1
+        found = {it: await another().effects(it) for it in ("t", "of u", "other")}
+        assert {it: len(of) for it, of in found.items()} == {"t": 0, "of u": 0, "other": 1}
+        assert [await another().effect(it, "k", tool) for it in found] == [4, 5, 3]
+        assert len(set(tool.keys)) == 5
+
     @requires("effects", "tenants")
     async def test_a_tenant_has_effects_of_its_own(self, checkpointer: Any) -> None:
         tool = Tool()

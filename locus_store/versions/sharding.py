@@ -125,6 +125,19 @@ class ShardLayout:
         """Number of databases that may have threads."""
         return self.shards if self.state == "stable" else self.databases
 
+    def require_whole(self) -> None:
+        """Check that no other database may have threads of the set.
+
+        Raises:
+            InvalidArgumentError: This one is a shard of several.
+        """
+        if self.shard < self.used != 1:
+            raise InvalidArgumentError(
+                f"this database is shard {self.shard + 1} of {self.used}, and a save here could put"
+                " a thread into two: open the set by 'sharded:URL URL …', with the URLs of all its"
+                " shards"
+            )
+
     def change(self, **changes: object) -> ShardLayout:
         """Return the next layout."""
         return replace(self, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
@@ -194,6 +207,10 @@ class JoinsShards(ABC):
     @abstractmethod
     def reads_replicas(self) -> bool:
         """Answers may be older than the move of a thread."""
+
+    @abstractmethod
+    def join_set(self) -> None:
+        """Let ``open`` accept one shard of several, which it refuses otherwise."""
 
     @abstractmethod
     async def read_layout(self) -> ShardLayout | None:

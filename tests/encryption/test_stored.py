@@ -13,6 +13,7 @@ import pytest
 from locus_store import (
     Encryption,
     EncryptionError,
+    InMemoryStore,
     IntegrityError,
     InvalidArgumentError,
     LocalKeyRing,
@@ -99,6 +100,40 @@ STATEMENTS = {
     "metadata of another version": "UPDATE locus_checkpoints SET metadata = (SELECT metadata FROM "
     "locus_checkpoints x WHERE x.sequence = 1) WHERE sequence = 3",
 }
+
+
+async def test_a_side_branch_has_sealed_labels(encryption: Encryption, url: str) -> None:
+    async with open_storage(url, encryption=encryption) as storage:
+        checkpointer = storage.checkpointer(state_type=dict, on_conflict="branch")
+        await checkpointer.save({"n": 0, "user_id": "u"}, "t")
+        states: list[Any] = [await checkpointer.load("t") for _ in range(2)]
+        for number, state in enumerate(states, 1):
+            state["n"] = number
+            await checkpointer.save(state, "t", checkpoint_id=f"v{number}")
+        side, _, _ = await storage.backend.history("t")
+        assert (side.labels["side_branch"], side.labels["user_id"]) == ("conflict", "u")
+        assert await checkpointer.load("t", "v2") == {"n": 2, "user_id": "u"}
+        await storage.backend.copy_thread("t", "u")
+        assert await checkpointer.load("u", "v2") == {"n": 2, "user_id": "u"}
+
+
+@pytest.mark.parametrize("column", ["metadata", "labels"])
+@pytest.mark.parametrize("value", [None, '{"who":"me"}'])
+async def test_a_list_notices_removed_metadata(column: str, value: str | None, url: str) -> None:
+    ring = LocalKeyRing({"a": bytes(32)}, "a")
+    encryption = Encryption(ring, InMemoryStore(), clear={"who"})
+    async with open_storage(url, encryption=encryption) as storage:
+        labels = {"state_class": "x"}
+        await storage.backend.write_state("t", {"n": 1}, metadata={"who": "Zoe"}, labels=labels)
+        await storage.backend.write_state("u", {"n": 1}, labels=labels)
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database, database:
+            database.execute(f"UPDATE locus_checkpoints SET {column} = ?", [value])
+        for thread_id in ("t", "u"):
+            with pytest.raises(IntegrityError):
+                await storage.backend.history(thread_id)
+        if column == "metadata":
+            with pytest.raises(IntegrityError):
+                await storage.backend.heads()
 
 
 @pytest.mark.parametrize("way", STATEMENTS)

@@ -29,6 +29,8 @@ from locus_store import (
     ConflictError,
     LocusStoreError,
     MemoryBackend,
+    Quota,
+    QuotaError,
     SQLiteBackend,
     UnsupportedError,
 )
@@ -532,3 +534,31 @@ async def test_the_record_of_calls_names_the_token_and_what_it_was_refused(
         ("write", "copy_thread", "ConflictError"),
         ("read", "DELETE /threads", "403"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("quota", "status"),
+    [(Quota(threads=1), 403), (Quota(bytes=200), 403), (Quota(saves_per_minute=1), 429)],
+)
+async def test_a_quota_of_the_tenant_refuses_a_client(
+    quota: Quota, status: int, serve: Callable[..., Service], tokens: TokenFile, tmp_path: Path
+) -> None:
+    storage = SQLiteBackend(tmp_path / "quota.db")
+    async with SQLiteBackend(tmp_path / "quota.db", tenant="acme") as backend:
+        await backend.set_quota(quota)
+    secrets = [tokens.add(it, it, ["read", "write", "admin"]) for it in ("acme", "globex")]
+    service = serve(storage, token_file=tmp_path / "tokens.json")
+    async with (
+        HTTPBackend(service.url, token=secrets[0], retry_seconds=0) as limited,
+        HTTPBackend(service.url, token=secrets[1]) as free,
+    ):
+        await limited.save("a", {})
+        with pytest.raises(QuotaError) as caught:
+            await limited.save("b", {"n": "x" * 500})
+        assert (caught.value.tenant, [caught.value.quota]) == ("acme", [*quota.to_limits()])
+        assert (caught.value.retry_after_seconds is None) == (status == 403)
+        assert await limited.scan() == ["a"]
+        await free.save("b", {"n": "x" * 500})
+        await free.save("c", {})
+    text = httpx.get(service.url + "/metrics", headers={"authorization": f"Bearer {secrets[1]}"})
+    assert f'requests_total{{path="/v1/commit",status="{status}"}} 1.0' in text.text

@@ -245,6 +245,7 @@ STORAGES: Final = {
     "redis-cluster-client": Kind("redis.OverClusterClient", ONE, wraps("connection")),
     "redis-blocking": Kind("redis.Blocking", (*ONE, "store"), wraps("loop")),
     "s3": Kind("s3.OnService", (*EVERY, "locus states")),
+    "s3-encrypted": Kind("encrypted.OnBucket", EVERY),
     "sharded": Kind("sharded.OfFiles", everyday=SHARDED),
     "sharded-postgresql": Kind("sharded.OfServers"),
     "http": Kind("http.OverMemory", everyday=("minimal", "steps", "store_items", "message_rules")),

@@ -20,6 +20,9 @@ from locus_store import (
     RedisBackend,
     RedisMessageLog,
     RedisStore,
+    S3Backend,
+    S3MessageLog,
+    S3Store,
     SQLiteBackend,
     SQLiteMessageLog,
     SQLiteStore,
@@ -30,7 +33,7 @@ from locus_store import (
 from locus_store.backends.http.backend import HTTPBackend, HTTPMessageLog, HTTPStore
 from locus_store.encryption import Encryption, LocalKeyRing, create
 from locus_store.types.options import CheckpointOptions, split_options
-from storages import Storage, file, http, memory, postgresql, redis, sqlite
+from storages import Storage, file, http, memory, postgresql, redis, s3, sqlite
 
 ENCRYPTION = Encryption(LocalKeyRing({"a": bytes(32)}, "a"), InMemoryStore())
 
@@ -134,6 +137,21 @@ class OnValkey(_Each, redis.OnValkey):
 class ValkeyProbe(redis.RedisProbe):
     def holds(self, text: str) -> bool:
         return any(text.encode() in content for _, content in self.contents())
+
+
+class OnBucket(s3.OnService):
+    def checkpointer(self, **options: Any) -> Any:
+        return make_checkpointer(S3Backend, **self.place.options(**options))
+
+    def backend(self) -> Any:
+        self.backends.append(make(S3Backend, **self.place.options()))
+        return self.backends[-1]
+
+    def store(self, **options: Any) -> Any:
+        return make(S3Store, **self.place.options(**{"dimension": 3, **options}))
+
+    def log(self, **options: Any) -> Any:
+        return make(S3MessageLog, **self.place.options(**options))
 
 
 class Memory(_Each, memory.Memory):

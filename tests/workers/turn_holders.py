@@ -13,7 +13,10 @@ import sys
 from contextlib import suppress
 from time import monotonic
 
-from locus_store import BackendError, TurnError, open_checkpointer
+from locus_store import BackendError, ConnectionFailedError, TurnError, open_checkpointer
+
+PASSED = (BackendError, ConnectionFailedError)
+"""A time limit of a call has passed while the process stood still."""
 
 
 async def hold(url: str, lease_seconds: float) -> None:
@@ -28,7 +31,7 @@ async def hold(url: str, lease_seconds: float) -> None:
                     async with checkpointer.turn(thread_id, lease_seconds=lease_seconds):
                         await held.wait()
                         while True:
-                            with suppress(BackendError):  # a time limit that passed meanwhile
+                            with suppress(*PASSED):
                                 state = await checkpointer.load(thread_id) or {}
                                 await checkpointer.save({**state, "n": saves}, thread_id)
                                 saves += 1

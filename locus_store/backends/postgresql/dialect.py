@@ -38,7 +38,11 @@ from locus_store.backends.postgresql.failures import (
     translate_owner_errors,
 )
 from locus_store.backends.postgresql.policies import ROW_SECURITY_SETTING
-from locus_store.backends.postgresql.row_security import secure, see_all_tenants
+from locus_store.backends.postgresql.row_security import (
+    may_see_all_tenants,
+    secure,
+    see_all_tenants,
+)
 from locus_store.backends.postgresql.statements import FastStatements
 from locus_store.backends.postgresql.tenants import (
     TENANT,
@@ -133,6 +137,9 @@ class PostgreSQLRepository(IndexedRepository):
 
     def see_all_tenants(self) -> None:
         see_all_tenants(self.connection)
+
+    def may_see_all_tenants(self) -> bool:
+        return may_see_all_tenants(self.connection, self.tables)
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         return deletions.drop_threads(self, thread_ids)

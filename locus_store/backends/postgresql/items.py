@@ -21,11 +21,20 @@ from locus_store.backends.postgresql.columns import (
     set_config,
 )
 from locus_store.backends.postgresql.failures import get_sqlstate
+from locus_store.backends.postgresql.statements import render_audited
 from locus_store.backends.postgresql.tenants import MARK
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import after, bind_text, encode_key, encode_path
-from locus_store.sql.items import BUSY, Items, Outcome, Scored, make_outcome, take_best
+from locus_store.sql.items import (
+    BUSY,
+    Items,
+    Outcome,
+    RecordedChanges,
+    Scored,
+    make_outcome,
+    take_best,
+)
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import split_batches
 from locus_store.types.items import Change, Name, Namespace, Put, Wanted, encode_namespace
@@ -53,6 +62,7 @@ class VectorsChangedError(BackendError):
 class PostgreSQLItems(Items):
     """PostgreSQL's implementations of the hooks and of the writes."""
 
+    records_changes = True
     most_names = 8000
     """Two parameters each, of 32,767."""
 
@@ -68,9 +78,12 @@ class PostgreSQLItems(Items):
 
     def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """See ``Items.apply``; one statement, built by ``_apply``."""
-        statement = _apply(*self._words, waits=waits)
+        quote = self.connection.dialect.identifier_preparer
+        recorded = _list_recorded(wanted)
+        audit = quote.format_table(self.tables.audit) if recorded else ""
+        statement = _apply(*self._words, audit, waits=waits)
         try:
-            rows = self.connection.execute(statement, self._bound(wanted)).all()
+            rows = self.connection.execute(statement, self._bound(wanted) | recorded).all()
         except DBAPIError as exc:
             if waits or get_sqlstate(exc) != _LOCK_NOT_AVAILABLE:
                 raise
@@ -232,6 +245,16 @@ class PostgreSQLItems(Items):
         return [pack_float32(it) for it in self.connection.execute(floats).scalars()]
 
 
+def _list_recorded(batches: Sequence[Sequence[Change]]) -> dict[str, list[Any]]:
+    """Return the parameters of the batches whose calls are recorded; empty if there are none."""
+    calls = [
+        (at, batch.call.method, *batch.call.make_values().values())
+        for at, batch in enumerate(batches)
+        if isinstance(batch, RecordedChanges)
+    ]
+    return dict(zip(_RECORDED, map(list, zip(*calls, strict=True)), strict=False))
+
+
 def _in_the_text(value: sa.BindParameter[Any]) -> None:
     value.literal_execute = True
 
@@ -341,7 +364,7 @@ inserted AS (
   ORDER BY l.namespace COLLATE "C", l.key COLLATE "C" RETURNING item, namespace, key)
 """
 
-_ALL: Final = """
+_ALL: Final = """{audited}
 SELECT f.holds, l.found, l.is_busy, {raced} AS raced FROM looked l, fact f WHERE {mark}
 ORDER BY l.position
 """
@@ -360,6 +383,14 @@ embedded AS (
   USING (position))
 """
 
+# A row for each batch that is done, with the results that the call returns.
+_RECORDED: Final = ("recorded", "methods", "whos", "details")
+_DONE: Final = """(SELECT l.batch, string_agg(CASE WHEN l.removes THEN CAST(l.found > 0 AS int)
+        ELSE l.found + 1 END::text, ',' ORDER BY l.position) AS versions
+      FROM looked l WHERE l.does GROUP BY l.batch) d
+    JOIN unnest(:recorded, :methods, :whos, :details) c (batch, method, who, detail)
+    USING (batch)"""
+
 _RACED: Final = """CASE WHEN l.does AND l.item IS NOT NULL
     AND NOT EXISTS (SELECT FROM {store} s WHERE s.item = l.item) THEN l.item END"""
 
@@ -372,7 +403,9 @@ _BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
 
 
 @lru_cache(maxsize=64)
-def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool) -> sa.TextClause:
+def _apply(
+    store: str, settings: str, embeddings: str, home: str, audit: str, *, waits: bool
+) -> sa.TextClause:
     """Return the statement that writes all batches of changes.
 
     Rows are locked in the order of their names, and then seen as they are by now. Of what is not
@@ -383,6 +416,7 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         settings: Name of the table of settings.
         embeddings: Name of the table of embeddings.
         home: Schema of pgvector; ``""``: there is no table of embeddings.
+        audit: Name of the table of entries; ``""``: no call is recorded.
         waits: For rows that others have locked; else they are busy, and the statement fails where
             an insert waits for longer than 100 ms.
     """
@@ -399,7 +433,14 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
     }
     if home:
         kinds |= {"positions": numbers, "parts": numbers, "embeddings": texts}
+    audited = ""
+    if audit:
+        kinds |= {"recorded": numbers, "methods": texts, "whos": texts, "details": texts}
+        parts = {"tenant": ":tenant", "who": "c.who", "thread_id": "NULL"}
+        detail = "left(c.detail, -1) || ',\"versions\":[' || d.versions || ']}'"
+        audited = render_audited(audit, "c.method", _DONE, detail=detail, **parts)
     text = (_LOOKED + (_EMBEDDING if home else "") + _ALL).format(
+        audited=audited,
         store=store,
         settings=settings,
         embeddings=embeddings,

@@ -206,6 +206,16 @@ def see_all_tenants(connection: Connection) -> None:
     )
 
 
+def may_see_all_tenants(connection: Connection, ours: Tables) -> bool:
+    """Return whether ``see_all_tenants`` leaves no row hidden from this role."""
+    table = Words(connection.dialect, ours, "").write_table("threads")
+    query = (
+        "SELECT NOT row_security_active(oid) OR pg_has_role(relowner, 'USAGE') FROM pg_class "
+        f"WHERE oid = {write_oid(table)}"
+    )
+    return connection.exec_driver_sql(query).scalar_one() is True
+
+
 def _run_on(
     target: Target, body: Callable[[Connection, Words], T], prefix: str, schema: str | None
 ) -> T:

@@ -24,6 +24,7 @@ from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase, split_lexemes
 from locus_store.backends.postgresql.save_parameters import (
     Appended,
+    IndexedSave,
     RecordedSave,
     SaveGroup,
     SaveRow,
@@ -124,6 +125,15 @@ class _Item:
         """The thread and the namespace."""
         return self.save.thread_id, self.save.namespace
 
+    @property
+    def is_indexed(self) -> bool:
+        """The row has the words for the full-text index."""
+        return self.row is not None and self.row.words is not None
+
+    def make_indexed(self) -> IndexedSave | tuple[()]:
+        """Return the parameters for the full-text index; none if there is no index."""
+        return IndexedSave(self.row.added, self.row.words) if self.row and self.is_indexed else ()
+
     def make_recorded(self) -> RecordedSave | tuple[()]:
         """Return the parameters that record the save; none if it is not recorded."""
         if self.call is None:
@@ -204,11 +214,12 @@ class Saves:
             return False
         over = self._be_patient(item)
         answered = partial(self._answered, item, fields.line, over)
-        append = self._database.fast.append[False, fields.keep_last is not None]
+        appends = self._database.fast.append[item.is_indexed]
+        append = appends[False, fields.keep_last is not None]
         limit = self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
-        values = *fields, *item.make_recorded()
+        values = *fields, *item.make_indexed(), *item.make_recorded()
         is_sent = self._pool.send(append, values, answered, timeout_seconds=limit)
         if not is_sent:
             over.cancel()
@@ -314,7 +325,7 @@ class Saves:
         self._last_size = len(group)
         # An index that was made since a save was submitted has no words of it.
         is_indexed = self._database.has_index
-        plain = [it for it in group if it.row and (it.row.words is not None) == is_indexed]
+        plain = [it for it in group if it.row and it.is_indexed == is_indexed]
         deadline = min(it.deadline for it in group)
         try:
             won = await self._run(plain, deadline) if plain else {}
@@ -364,17 +375,18 @@ class Saves:
         self, items: Sequence[_Item], deadline: _Deadline
     ) -> dict[Line, tuple[int, int]]:
         """Run the statement; return each written save's place, with its line's key and sequence."""
-        fast, common = self._database.fast, self._common()
+        database, is_indexed = self._database, items[0].is_indexed
+        fast = database.fast
         lone: dict[_Item, Appended] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
-        if self._database.has_partitions or len(items) == 1:
+        if database.has_partitions or len(items) == 1:
             ordered = sorted(items, key=lambda one: encode_key(one.save.thread_id))  # as they lock
             made = ((item, self._make_lone_fields(item)) for item in ordered)
             lone = {item: fields for item, fields in made if fields is not None}
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._watch_duration():
-                for (notes, keeps), append in fast.append.items():
+                for (notes, keeps), append in fast.append[is_indexed].items():
                     some = [
                         (item, fields)
                         for item, fields in lone.items()
@@ -383,7 +395,10 @@ class Saves:
                     ]
                     if not some:
                         continue
-                    appended = [(*fields, *item.make_recorded()) for item, fields in some]
+                    appended = [
+                        (*fields, *item.make_indexed(), *item.make_recorded())
+                        for item, fields in some
+                    ]
                     left = deadline.compute_seconds_left()
                     found = await connection.fetchmany(append, appended, timeout=left)
                     sequences = {row["line"]: row["sequence"] for row in found}
@@ -396,8 +411,9 @@ class Saves:
                 if others:
                     rows = [(*row, *item.make_recorded()) for row, item in others]
                     are_first = all(row.line is None for row, _ in others)
-                    users = self._database.user_id_type
-                    group = fast.group[self._database.has_index, users, are_first]
+                    group = fast.group[is_indexed, database.user_id_type, are_first]
+                    tenant = encode_key(database.tenant)
+                    common = SaveGroup(tenant, database.store, 1 + is_indexed)
                     columns = zip(*rows, strict=True)
                     left = deadline.compute_seconds_left()
                     for row in await connection.fetch(group, *common, *columns, timeout=left):
@@ -405,14 +421,10 @@ class Saves:
                         won[line] = row["line"], row["sequence"]
         return won
 
-    def _common(self) -> SaveGroup:
-        database = self._database
-        return SaveGroup(encode_key(database.tenant), database.store, 1 + database.has_index)
-
     def _make_lone_fields(self, item: _Item) -> Appended | None:
         """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""
         row = item.row
-        if row is None or self._database.has_index:
+        if row is None:
             return None
         is_frames = row.basis is not None
         known, digest = row.basis, row.basis_digest
@@ -420,9 +432,9 @@ class Saves:
             known, digest = row.expected, row.expected_digest
         if row.line is None or known is None or digest is None:
             return None
-        common = self._common()
+        tenant, store = encode_key(self._database.tenant), self._database.store
         return Appended(
-            *(common.tenant, common.store, row.thread_id, row.namespace, row.line, known, digest),
+            *(tenant, store, row.thread_id, row.namespace, row.line, known, digest),
             row.is_free or (row.expected, row.expected_digest) == (known, digest),
             *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
             *(row.payload, row.metadata, row.labels, row.turn, row.keep_last),

@@ -88,6 +88,13 @@ class Appended(NamedTuple):
     slack: float | None
 
 
+class IndexedSave(NamedTuple):
+    """More parameters of a single save in a database with the full-text index."""
+
+    added: str | None
+    words: str | None
+
+
 class RecordedSave(NamedTuple):
     """More parameters of a save that is recorded."""
 

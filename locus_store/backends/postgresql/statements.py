@@ -15,6 +15,7 @@ from sqlalchemy.engine import Dialect
 from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
 from locus_store.backends.postgresql.save_parameters import (
     Appended,
+    IndexedSave,
     RecordedSave,
     SaveGroup,
     SaveRow,
@@ -114,8 +115,7 @@ won AS MATERIALIZED ({won_appends}
   SELECT n.line, 1 AS sequence, 1 AS chain, NULL::bigint AS parent, {shown} FROM input w
   JOIN (SELECT * FROM new_lines UNION ALL SELECT * FROM begun) n
     ON n.thread_id = w.thread_id AND n.namespace = w.namespace
-  WHERE w.line IS NULL),
-{indexed}
+  WHERE w.line IS NULL){indexed},
 kept AS (
   INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
     labels, created_at, text, payload)
@@ -195,15 +195,15 @@ WITH moved AS (
     AND (SELECT {is_active} AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
       FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
     AND (SELECT count(*) FROM {settings} s
-      WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = 1
+      WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = {facts}
     AND {is_turn} AND {has_few_hidden}
   RETURNING l.last_sequence, l.open_chain),
 kept AS (
   INSERT INTO {checkpoints} (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata,
-    labels, created_at, payload)
+    labels, created_at, text, payload)
   SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
-    {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {payload} FROM moved m
-  RETURNING line, sequence){audited}{noted}
+    {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {added}, {payload} FROM moved m
+  RETURNING line, sequence){indexed}{audited}{noted}
 SELECT line, sequence FROM kept WHERE {mark}
 """
 _NOTED: Final = """,
@@ -220,17 +220,16 @@ _HAS_FEW_HIDDEN: Final = """{floor} - (SELECT c.sequence FROM {checkpoints} c
 _AUDITED: Final = """,
 audited AS (
   INSERT INTO {audit} (transaction_id, tenant, recorded_at, who, method, thread_id, detail, result)
-  SELECT pg_current_xact_id()::text::bigint, {tenant}, statement_timestamp(), {who}, '{method}',
+  SELECT pg_current_xact_id()::text::bigint, {tenant}, statement_timestamp(), {who}, {method},
     {thread_id}, {detail}, 'done'
   FROM {source})"""
 _TURN: Final = """(SELECT u.turn FROM {turns} u
     WHERE {which} AND u.expires_at > statement_timestamp() FOR SHARE) IS NOT DISTINCT FROM {turn}"""
-_INDEXED: Final = """
+_INDEXED: Final = """,
 found AS (
   INSERT INTO {search} (line, sequence, part, words)
-  SELECT w.line, w.sequence, 0, array_to_tsvector(string_to_array(w.words, ' '))
-  FROM won w WHERE w.words <> ''),
-"""
+  SELECT w.line, w.sequence, 0, array_to_tsvector(string_to_array({words}, ' '))
+  FROM {source} w WHERE {words} <> '')"""
 _SHOWN: Final = (
     "w.thread_id, w.namespace, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, "
     "w.payload"
@@ -350,30 +349,9 @@ class FastStatements:
             for users in get_args(UserIdType)
             for are_first in (False, True)
         }
-        fields = render_parameters((*Appended._fields, *self._recorded))
-        known = self._of("digest", fields["line"], fields["known"])
-        is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
-        audited = self._audited("kept", **fields)
-        parts = {**fields, "digest_of_known": known, "is_turn": is_turn, "audited": audited}
-        hidden = {**names, **fields, "hidden": str(HIDDEN_BATCH), "minute": _MINUTE}
-        ttl = fields["ttl"], fields["slack"]
-        hidden |= {"is_late": _is_late(*ttl), "expiry": _expiry(*ttl)}
-        is_active = f"t.active_at = {_MINUTE} AND ({ttl[0]} IS NULL OR NOT {hidden['is_late']})"
-        hidden["floor"] = _FLOOR.format(**hidden)
-        kept = {
-            False: {"floor": "l.floor", "has_few_hidden": f"{fields['keep_last']} IS NULL"},
-            True: {"floor": hidden["floor"], "has_few_hidden": _HAS_FEW_HIDDEN.format(**hidden)},
-        }
-        activity = {
-            False: {"is_active": is_active, "noted": ""},
-            True: {"is_active": "true", "noted": _NOTED.format(**hidden)},
-        }
-        self.append = {
-            (notes, keeps): self._filled(_APPEND, **parts, **kept[keeps], **activity[notes])
-            for notes in (False, True)
-            for keeps in (False, True)
-        }
-        """The statements of a single save: does it note the thread's activity, is it pruned."""
+        self.append = {it: self._appends(has_index=it) for it in (False, True)}
+        """The statements of a single save: is there an index, does it note the thread's activity,
+        is it pruned."""
         self.find_line = self._filled(_FIND_LINE) if has_partitions else None
         last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
         of_head, named, listed = last
@@ -493,7 +471,40 @@ class FastStatements:
     def _audited(self, source: str, **parts: str) -> str:
         """Return the part of a save's statement that records it; empty if it is not recorded."""
         table = self._names["audit"]
-        return render_audited(table, "commit", source, **parts) if self._recorded else ""
+        return render_audited(table, "'commit'", source, **parts) if self._recorded else ""
+
+    def _indexed(self, source: str, words: str) -> str:
+        """Return the part of a save's statement that adds its words to the index."""
+        return _INDEXED.format(search=self._names["search"], source=source, words=words)
+
+    def _appends(self, *, has_index: bool) -> dict[tuple[bool, bool], str]:
+        names, more = self._names, IndexedSave._fields if has_index else ()
+        fields = render_parameters((*Appended._fields, *more, *self._recorded))
+        known = self._of("digest", fields["line"], fields["known"])
+        is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
+        audited = self._audited("kept", **fields)
+        parts = {"added": "NULL", "indexed": "", "facts": str(1 + has_index), **fields}
+        parts |= {"digest_of_known": known, "is_turn": is_turn, "audited": audited}
+        if has_index:
+            parts["indexed"] = self._indexed("kept", fields["words"])
+        hidden = {**names, **fields, "hidden": str(HIDDEN_BATCH), "minute": _MINUTE}
+        ttl = fields["ttl"], fields["slack"]
+        hidden |= {"is_late": _is_late(*ttl), "expiry": _expiry(*ttl)}
+        is_active = f"t.active_at = {_MINUTE} AND ({ttl[0]} IS NULL OR NOT {hidden['is_late']})"
+        hidden["floor"] = _FLOOR.format(**hidden)
+        kept = {
+            False: {"floor": "l.floor", "has_few_hidden": f"{fields['keep_last']} IS NULL"},
+            True: {"floor": hidden["floor"], "has_few_hidden": _HAS_FEW_HIDDEN.format(**hidden)},
+        }
+        activity = {
+            False: {"is_active": is_active, "noted": ""},
+            True: {"is_active": "true", "noted": _NOTED.format(**hidden)},
+        }
+        return {
+            (notes, keeps): self._filled(_APPEND, **parts, **kept[keeps], **activity[notes])
+            for notes in (False, True)
+            for keeps in (False, True)
+        }
 
     def _saves(self, *, indexed: bool, users: UserIdType, are_first: bool) -> str:
         names = *SaveRow._fields, *self._recorded
@@ -512,7 +523,7 @@ class FastStatements:
             expiry_touched=_expiry("w.ttl", "w.slack"),
             audited=self._audited("won w", tenant="$1", **columns),
             user_type=_USER_TYPES[users],
-            indexed=_INDEXED.format(**self._names) if indexed else "",
+            indexed=self._indexed("won", "w.words") if indexed else "",
             appends="" if are_first else self._filled(_APPENDS, **parts),
             active_appends="" if are_first else _ACTIVE_APPENDS,
             won_appends="" if are_first else _WON_APPENDS.format(shown=shown),
@@ -525,7 +536,7 @@ def render_audited(table: str, method: str, source: str, **parts: str) -> str:
 
     Args:
         table: The name of the table of entries.
-        method: The name of the call.
+        method: SQL of the name of the call.
         source: SQL behind FROM: a row for each call that is done.
         parts: SQL of ``tenant``, ``who``, ``thread_id`` and ``detail``, and others.
     """

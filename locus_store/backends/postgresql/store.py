@@ -86,19 +86,19 @@ class PostgreSQLStore(ServerStore):
             super().capabilities if self._context is not None else StoreCapabilities(tenants=True)
         )
 
-    async def _change(self, body: Callable[[Connection], T]) -> T:
+    async def _change(self, body: Callable[[Connection], T], has_record: bool = False) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         database: PostgreSQLDatabase = self._shared.database  # type: ignore[assignment]
-        if database.audit is not None:
+        if has_record:
             return await runner.write(body, database.begin_bare, thread_id=OF_STORE)
         return await runner.write_once(body, thread_id=OF_STORE)
 
-    async def _written(self, body: Callable[[Items], T]) -> T:
+    async def _written(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
         try:
-            return await super()._written(body)
+            return await super()._written(body, has_record=has_record)
         except VectorsChangedError:  # nothing was written
             self._context = None
-        return await super()._written(body)
+        return await super()._written(body, has_record=has_record)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         try:
@@ -309,7 +309,7 @@ def _statement(tables: Tables, quote: IdentifierPreparer, *, has_audit: bool) ->
     audited = ""
     if has_audit:
         parts = {it: f":{it}" for it in ("tenant", "who", "thread_id", "detail")}
-        audited = render_audited(names["audit"], "change", "look WHERE does", **parts)
+        audited = render_audited(names["audit"], "'change'", "look WHERE does", **parts)
         kinds |= dict.fromkeys(("who", "detail"), PlainText())
     text = _APPEND.format(
         **names,

@@ -109,6 +109,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
                     "the shards have different tenants or max_state_bytes; give those options to"
                     " the set, and not in the URLs"
                 )
+            shard.join_set()
         _check_tenant(first.tenant)
         super().__init__(max_state_bytes=first.max_state_bytes)
         self.shard_set = ShardSet(self.shards)

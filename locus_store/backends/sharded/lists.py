@@ -177,6 +177,9 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
             found[own.name] = Tenant(own.name, old.threads + own.threads, old.items + own.items)
         return [found[it] for it in sorted(found) if not it.startswith(HIDDEN_TENANT)]
 
+    async def may_see_all_tenants(self) -> bool:
+        return all(await self._gather(lambda it: it.may_see_all_tenants()))
+
     async def damage(self) -> list[str]:
         found = await self._gather(lambda it: it.damage())
         return [f"shard {at}: {it}" for at, some in enumerate(found, 1) for it in some]

@@ -14,13 +14,14 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql.audit import Audit
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.quotas import QUOTAS_SETTING, KnownQuotas
-from locus_store.sql.schema.status import SEARCH_SETTING, Settings
+from locus_store.sql.schema.status import SEARCH_SETTING, SHARDS_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import Scope, compile_statements
 from locus_store.types.tenants import ForTenants
 from locus_store.types.thread_info import UserIdType
 from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.versions.sharding import ShardLayout
 
 
 @dataclass(slots=True)
@@ -41,6 +42,9 @@ class OpenedDatabase:
 
     has_row_security: bool = False
     """Statements have to name their tenant to the server."""
+
+    joins_set: bool = False
+    """It is opened beside the other shards of its set, or to be looked at."""
 
     quotas: KnownQuotas = field(default_factory=KnownQuotas)
     """The quotas, as this process knows them."""
@@ -112,6 +116,8 @@ class Database(ForTenants, ABC):
             prefix=self.tables.prefix,
             schema=self.tables.schema,
         )
+        if (layout := settings.raw.get(SHARDS_SETTING)) and not self._facts.joins_set:
+            ShardLayout.from_text(layout).require_whole()
         self._facts.store = settings.store_id
         self._facts.user_id_type = settings.user_id_type
         self._facts.quotas.note(has_some=QUOTAS_SETTING in settings.raw)
@@ -119,6 +125,10 @@ class Database(ForTenants, ABC):
 
     def read_settings(self, settings: Settings) -> None:
         """Take a dialect's facts from the settings of the opened database."""
+
+    def join_set(self) -> None:
+        """Open the database even if it is one shard of several."""
+        self._facts.joins_set = True
 
     @property
     def scope(self) -> Scope:

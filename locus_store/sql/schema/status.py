@@ -34,6 +34,9 @@ PARTITIONS_SETTING: Final = "partitions"
 UNFINISHED_SETTING: Final = "partitions_wanted"
 """Row of ``settings`` with the number of partitions that the tables are being moved to."""
 
+SHARDS_SETTING: Final = "shards"
+"""Row of ``settings`` with the layout of the set of shards that the database belongs to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

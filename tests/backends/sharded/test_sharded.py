@@ -19,6 +19,7 @@ from locus_store import (
     BackendError,
     ConflictError,
     InvalidArgumentError,
+    NewMessage,
     UnsupportedError,
     open_message_log,
     open_sharded,
@@ -164,6 +165,37 @@ async def test_a_database_of_another_set_is_refused(urls: list[str]) -> None:
     await made(urls[:2])
     await made(urls[2:])
     await refuses([urls[0], urls[3]], "another set")
+
+
+async def test_a_shard_by_its_own_url_is_refused_but_by_commands(urls: list[str], run: Any) -> None:
+    await made(urls[:1])
+    async with open_storage(urls[0]) as whole:  # a set of one shard has no other place
+        await put(whole, ["t0"])
+    await rebalanced(urls[:3])
+    async with open_storage(urls[3]) as other:
+        await put(other, ["t0"])
+    before = [dump(it) for it in urls[:3]]
+    for number, url in enumerate(urls[:3]):
+        alone, store, log = open_storage(url), open_store(url), open_message_log(url)
+        for call in (
+            alone.open(),
+            alone.checkpointer(state_type=dict).save({"n": 2}, "t0"),
+            store.put(("a",), "k", {"n": 1}),
+            log.append("t0", [NewMessage(role="user", content="hello")]),
+        ):
+            with pytest.raises(InvalidArgumentError, match=f"is shard {number + 1} of 3"):
+                await call
+        for it in (alone, store, log):
+            await it.close()
+        code, text, error = await asyncio.to_thread(run, "threads", "list", "--url", url, "--json")
+        assert (code, error) == (0, "")
+        assert len(json.loads(text)) == len(rows(url))
+        code, _, error = await asyncio.to_thread(run, "copy", "--from", urls[3], "--to", url)
+        assert (code, "is shard" in error) == (1, True)
+    assert [dump(it) for it in urls[:3]] == before
+    await removed(urls[:3])
+    async with open_storage(urls[2]) as former:
+        await put(former, ["t0"])
 
 
 async def test_an_empty_database_in_the_place_of_a_shard_is_refused(urls: list[str]) -> None:
@@ -497,6 +529,7 @@ async def test_a_thread_in_two_shards_is_reported_and_stays(
     moving = [it for it in THREADS if choose_shard(3, "default", it) == 2]
     await end_in(monkeypatch, urls[:3], "take_thread", 1)
     async with open_storage(urls[2]) as stray:
+        stray.backend.join_set()
         await put(stray, moving[:1])
     async with open_sharded(urls[:3]) as storage:
         with pytest.raises(ConflictError, match="another one of this id is in shard 3"):
@@ -504,6 +537,7 @@ async def test_a_thread_in_two_shards_is_reported_and_stays(
         assert set(moving) <= set(rows(urls[2]))
         await check_states(storage)
         async with open_storage(urls[2]) as stray:
+            stray.backend.join_set()
             await stray.checkpointer().delete(moving[0])
         await rebalance(storage.backend)
         await check_states(storage)

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import test_cli
+from lazily import TESTS_RUN
+
+from locus_store.blocking import open_checkpointer
+
+if TESTS_RUN:
+    from storages.postgresql import secure as secure_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Run = Callable[..., tuple[int, str, str]]
 
@@ -47,6 +54,20 @@ def test_row_security_is_enabled_shown_and_removed(run: Run, database: str, role
     assert secure("remove-role", role)[1] == "role locus_customer sees no rows any more\n"
     assert secure("disable") == (0, "row security is disabled\n", "")
     assert secure("status")[1] == "row security is disabled\n"
+
+
+def test_all_tenants_need_a_role_that_sees_them(run: Run, database: str, tmp_path: Path) -> None:
+    assert run("db", "upgrade", "--url", database)[0] == 0
+    application = secure_database(database)
+    for tenant in ("acme", "globex"):
+        with open_checkpointer(application, state_type=dict, tenant=tenant) as checkpointer:
+            checkpointer.save({"of": tenant}, "t")
+    target = f"sqlite:///{tmp_path / 'copy.db'}"
+    code, out, errors = run("copy", "--from", application, "--to", target, "--all-tenants")
+    assert (code, out) == (1, "")
+    assert "row security hides other tenants" in errors
+    code, out, _ = run("copy", "--from", database, "--to", target, "--all-tenants")
+    assert (code, "2 tenants: 2 threads copied" in out) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Rotations of keys that are killed beside a writer: no value is lost, and none is unreadable.
 
-As a program, with a URL and a number, this is what kills. Each trial is a fork that runs
-``locus-store db keys rotate``, with or without another data key, until ``kill -9`` ends it; after
-it, all that the writer has acknowledged is read. The last run ends, and leaves one data key.
+As a program, with a URL, a number and ``rotate`` or ``migrate``, this is what kills. Each trial is
+a fork that runs ``locus-store db keys rotate``, with or without another data key, until SIGKILL
+ends it; after it, all that the writer has acknowledged is read. The last run ends, and leaves one
+data key. With ``migrate``, each trial has threads in clear to encrypt, and the last run leaves
+none.
 """
 
 from __future__ import annotations
@@ -27,21 +29,24 @@ import pytest
 
 from locus_store import Encryption, open_storage
 from locus_store.encryption import keys
+from locus_store.encryption.values import CLEAR, count_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
 KILLS = int(os.environ.get("LOCUS_TEST_KILLS", "50"))
 THREADS = 12
+CLEAR_THREADS = 40
 FILE = Path("keys.json")
 REFRESH_SECONDS = 3.0
 MOST_SECONDS = 1.5
 """The latest kill after a fork has begun."""
 
 
-def write_ring(current: str) -> None:
+def write_ring(current: str, *, required: bool = True) -> None:
     ring = {name: base64.b64encode(name.encode() * 32).decode() for name in "ab"}
-    document = {"keys": ring, "current": current, "data_keys": "sqlite:///keys.db"}
+    place = "sqlite:///keys.db"
+    document = {"keys": ring, "current": current, "data_keys": place, "required": required}
     beside = FILE.with_suffix(".new")
     beside.write_text(json.dumps(document))
     beside.replace(FILE)
@@ -118,6 +123,22 @@ async def count(url: str) -> tuple[set[str], set[str]]:
         return set(counted), {it.key_id for it in known if it.tenant == tenant}
 
 
+async def write_clear(url: str, trial: int) -> None:
+    async with open_storage(url) as storage:
+        for thread in range(CLEAR_THREADS):
+            for number in range(4):
+                state = {"said": [f"word {it}" for it in range(number)]}
+                await storage.backend.save(f"clear {trial} {thread}", state)
+
+
+async def check_clear(url: str, trials: int) -> None:
+    async with open_encrypted(url) as storage:
+        for trial in range(trials):
+            for thread in range(CLEAR_THREADS):
+                found = await storage.backend.load(f"clear {trial} {thread}")
+                assert found == {"said": ["word 0", "word 1", "word 2"]}
+
+
 async def load_modules(url: str) -> None:
     """Import what the forks import, so that they begin at once."""
     import_module("locus_store.cli")
@@ -129,7 +150,6 @@ async def load_modules(url: str) -> None:
 
 
 def main(url: str, trials: int) -> None:
-    keys.REFRESH_SECONDS = REFRESH_SECONDS  # type: ignore[misc]
     chance, shared = random.Random(trials), Array("L", THREADS, lock=False)
     write_ring("a")
     asyncio.run(load_modules(url))
@@ -153,17 +173,56 @@ def main(url: str, trials: int) -> None:
     print(json.dumps({"kills": trials, "writes": sum(shared)}))
 
 
+def migrate(url: str, trials: int) -> None:
+    chance, shared = random.Random(trials), Array("L", THREADS, lock=False)
+    write_ring("a", required=False)
+    asyncio.run(load_modules(url))
+    at_url = f"{url}{'&' if '?' in url else '?'}encryption={FILE}"
+    halfway = 0
+    with fork(lambda: asyncio.run(write(url, shared))):
+        for trial in range(trials):
+            asyncio.run(write_clear(url, trial))
+            with fork(lambda: rotate(at_url, "--data")):
+                while asyncio.run(is_clear(url, f"clear {trial} 0")):
+                    time.sleep(0.01)
+                time.sleep(chance.uniform(0, MOST_SECONDS / 10))
+            halfway += asyncio.run(is_clear(url, f"clear {trial} 9"))
+            read_in_fork(url, list(shared))
+            run_in_fork(check_clear(url, trial + 1))
+    run_to_end(at_url, "--data")
+    assert asyncio.run(count_clear(url)) == 0
+    write_ring("a")
+    asyncio.run(check(url, list(shared)))
+    asyncio.run(check_clear(url, trials))
+    print(json.dumps({"kills": trials, "halfway": halfway, "writes": sum(shared)}))
+
+
+async def is_clear(url: str, thread_id: str) -> bool:
+    async with open_storage(url) as storage:
+        return CLEAR in count_keys(await storage.backend.read_thread(thread_id))
+
+
+async def count_clear(url: str) -> int:
+    async with open_encrypted(url) as storage:
+        return (await storage.backend.count_keys())["clear"]
+
+
 def read_in_fork(url: str, acknowledged: list[int]) -> None:
-    """Check in a process that has no keys."""
+    run_in_fork(check(url, acknowledged))
+
+
+def run_in_fork(work: Coroutine[Any, Any, None]) -> None:
+    """Run in a process that has no keys."""
     child = os.fork()
     if child == 0:
-        asyncio.run(check(url, acknowledged))
+        asyncio.run(work)
         os._exit(0)
+    work.close()
     assert os.waitpid(child, 0)[1] == 0
 
 
-def kill(url: str, directory: Path) -> None:
-    command = [sys.executable, __file__, url, str(KILLS)]
+def kill(url: str, directory: Path, way: str = "rotate") -> None:
+    command = [sys.executable, __file__, url, str(KILLS), way]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
     assert done.returncode == 0, done.stderr
     print(url, done.stdout)
@@ -181,9 +240,20 @@ def test_killed_rotations_on_postgresql(migrated_database: str, tmp_path: Path) 
 
 
 @pytest.mark.posix
+def test_killed_migrations_on_sqlite(tmp_path: Path) -> None:
+    kill(f"sqlite:///{tmp_path / 'data.db'}", tmp_path, "migrate")
+
+
+@pytest.mark.posix
+def test_killed_migrations_on_postgresql(migrated_database: str, tmp_path: Path) -> None:
+    kill(migrated_database, tmp_path, "migrate")
+
+
+@pytest.mark.posix
 def test_killed_rotations_on_redis(redis_url: str, tmp_path: Path) -> None:
     kill(redis_url, tmp_path)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    keys.REFRESH_SECONDS = REFRESH_SECONDS  # type: ignore[misc]
+    {"rotate": main, "migrate": migrate}[sys.argv[3]](sys.argv[1], int(sys.argv[2]))

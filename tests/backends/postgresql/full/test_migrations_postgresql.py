@@ -29,6 +29,7 @@ from workers.forked import at_once
 
 from locus_store import PostgreSQLBackend
 from locus_store.backends.postgresql import definition
+from locus_store.backends.postgresql.partitions import partition
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -1442,7 +1443,18 @@ def autogenerate(
     return Path(script.path).read_text()  # type: ignore[union-attr]
 
 
-def test_a_users_autogenerate_leaves_our_tables_alone(ours: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_users_autogenerate_leaves_our_tables_alone(
+    ours: Made, tmp_path: Path, parts: int
+) -> None:
+    ensure(ours.url)
+
+    async def index() -> None:
+        async with PostgreSQLBackend(ours.url) as backend:
+            assert await backend.create_search_index()
+
+    servers.run(index())
+    partition(ours.url, parts)
     settings, shape = ensure(ours.url), ours.shape()
     text = autogenerate(
         tmp_path / "users", ours.url, imported="include_object", hook="include_object"

@@ -79,13 +79,30 @@ async def perform(url: str) -> dict[str, list[Plan]]:
     renewed = await backend.fetch("t17")
     hour_ago = "UPDATE locus_threads SET active_at = active_at - interval '1 hour'"
     await pool.execute(f"{hour_ago} WHERE thread_id = 't15'")
+    await explain(calls, found)
+    assert await backend.create_search_index()
+    await backend.commit(new("old"))  # finds the index
+    indexed = [await backend.fetch(f"t{number}") for number in range(20, 40)]
+    calls = {
+        "append, indexed": lambda: backend.commit(onto(indexed[0], id="v5")),
+        "appends, indexed": lambda: asyncio.gather(
+            *(backend.commit(onto(it, id="v5")) for it in indexed[1:])
+        ),
+        "first, indexed": lambda: backend.commit(new("third")),
+        "delete a version, indexed": lambda: backend.remove("t20", ["v4"]),
+        "delete, indexed": lambda: backend.remove("t20"),
+    }
+    await explain(calls, found)
+    await backend.close()
+    await pool.close()
+    return found
+
+
+async def explain(calls: dict[str, Any], found: dict[str, list[Plan]]) -> None:
     for name, call in calls.items():
         Explaining.plans = found[name] = []
         await call()
         Explaining.plans = None
-    await backend.close()
-    await pool.close()
-    return found
 
 
 def list_scans(plan: Plan) -> list[Any]:
@@ -99,12 +116,14 @@ def list_scans(plan: Plan) -> list[Any]:
 
 LOADS = ("load", "load again", "load by id", "version", "version by id", "history", "history after")
 OTHERS = ("append, ttl", "append, ttl again", "first", "first, ttl")
-APPENDS = ("append", "append, keep_last", "append, noted", "appends", *OTHERS)
+INDEXED = ("append, indexed", "appends, indexed", "first, indexed")
+APPENDS = ("append", "append, keep_last", "append, noted", "appends", *OTHERS, *INDEXED)
 CHANGES = ("put_writes", "put_writes of any", *APPENDS)
 DELETIONS = ("delete a version", "delete", "vacuum", "expire", "prune")
+OF_INDEX = ("delete a version, indexed", "delete, indexed")
 
 
-@pytest.mark.parametrize("operation", [*LOADS, *CHANGES, *DELETIONS])
+@pytest.mark.parametrize("operation", [*LOADS, *CHANGES, *DELETIONS, *OF_INDEX])
 def test_a_statement_of_one_line_reads_one_partition(plans, operation):
     assert {it.is_generic for it in plans[operation]} == {True, False}
     for plan in plans[operation]:

@@ -696,6 +696,7 @@ async def test_the_tenants_are_listed_for_the_owner_only(place: Place) -> None:
             for tenant in TENANTS:
                 await root.for_tenant(tenant).save({"n": 1}, "t")
             assert [it.name for it in await root.for_tenant("globex").tenants()] == names
+            assert await root.backend.may_see_all_tenants() == (role == "locus_owner")
             assert await root.backend.damage() == []
 
 

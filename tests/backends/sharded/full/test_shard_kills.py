@@ -117,6 +117,7 @@ async def check(urls: list[str], counts: dict[str, int]) -> None:
     """Each thread has each of its versions, and is in its shard only."""
     for number, url in enumerate(urls):
         async with open_storage(url) as storage:
+            storage.backend.join_set()
             threads = await storage.checkpointer().list_threads(limit=100_000)
             assert {choose_shard(len(urls), "default", it) for it in threads} <= {number}
             assert [it.name for it in await storage.backend.tenants()] == ["default"]
