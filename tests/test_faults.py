@@ -239,7 +239,7 @@ def lists_ignore_expiry(patch: Patch) -> None:
         threads = [self._threads.read_parsed(self._documents, it).thread for it in names]
         return sorted(threads, key=lambda it: it.active_at, reverse=True)
 
-    patch.setattr(MemoryBackend, "_recent", recent)
+    patch.setattr(MemoryBackend, "_iterate_recent", recent)
 
 
 # --- values
@@ -322,8 +322,8 @@ def case_matters(patch: Patch) -> None:
 @caught_by("test_a_copys_text_is_its_own")
 def a_copy_is_its_source(patch: Patch) -> None:
     async def copy(self, source, destination):
-        for by_thread in (self._documents._stored, self._threads.cache._kept):
-            by_thread[destination] = by_thread[source]
+        stored, kept = self._documents._stored, self._threads.cache._kept
+        stored[destination], kept[None, destination] = stored[source], kept[None, source]
         return True
 
     patch.setattr(MemoryBackend, "copy_thread", copy)

@@ -312,13 +312,13 @@ def _on_shelf(_: pytest.FixtureRequest) -> Requests:
 
 def _on_redis(request: pytest.FixtureRequest) -> Requests:
     sent: list[object] = []
-    in_place = LoopClient._in_place
+    in_place = LoopClient._run_in_slot
 
     async def counted(self: LoopClient, call: Any, *args: Any) -> Any:
         sent.append(call)
         return await in_place(self, call, *args)
 
-    request.getfixturevalue("monkeypatch").setattr(LoopClient, "_in_place", counted)
+    request.getfixturevalue("monkeypatch").setattr(LoopClient, "_run_in_slot", counted)
     url = request.getfixturevalue("redis_url")
     return Requests(lambda: RedisBackend(url), lambda: len(sent))
 

@@ -126,7 +126,7 @@ class TouchesNothing(InMemoryStore):
 @caught_by("test_expire_gives_back_what_is_over_and_nothing_else")
 class SweepsWhatLives(InMemoryStore):
     async def sweep(self, limit):
-        gone = [it.item for it in self._all() if it.item.expires_at][:limit]
+        gone = [it.item for it in self._iterate_live() if it.item.expires_at][:limit]
         for it in gone:
             self._set((it.namespace, it.key), None)
         return len(gone)
@@ -134,15 +134,15 @@ class SweepsWhatLives(InMemoryStore):
 
 @caught_by("test_a_prefix_ends_where_a_segment_does")
 class JoinsSegments(InMemoryStore):
-    def _of(self, namespace, *, recursive):
-        text, found = "/".join(namespace), super()._of((), recursive=True)
+    def _list_live(self, namespace, *, recursive):
+        text, found = "/".join(namespace), super()._list_live((), recursive=True)
         return [it for it in found if "/".join(it.item.namespace).startswith(text)]
 
 
 @caught_by("test_hostile_namespaces_are_each_one_of_its_own")
 class TakesAListForAPrefix(InMemoryStore):
     async def page(self, namespace, limit, after):
-        found = self._of(namespace, recursive=True)
+        found = self._list_live(namespace, recursive=True)
         return sorted((it.item for it in found), key=lambda it: it.key)[:limit]
 
 
@@ -155,7 +155,7 @@ class ClearsWhatIsBelow(InMemoryStore):
 @caught_by("test_namespaces_by_prefix_suffix_and_depth")
 class CutsBeforeItMatches(InMemoryStore):
     async def namespaces(self, match, limit, offset):
-        found = self._of(match.fixed, recursive=True)
+        found = self._list_live(match.fixed, recursive=True)
         cut = {it.item.namespace[: match.max_depth] for it in found}
         return sorted({match.cut(it) for it in cut} - {None})[offset : offset + limit]
 
@@ -291,7 +291,7 @@ class FiltersTheNearest(InMemoryStore):
 @caught_by("test_an_items_score_is_that_of_its_best_embedding")
 class ScoresTheFirstEmbedding(InMemoryStore):
     async def nearest(self, wanted, vector, threshold):
-        for kept in [*self._all()]:
+        for kept in [*self._iterate_live()]:
             name = (kept.item.namespace, kept.item.key)
             self._set(name, replace(kept, vectors=kept.vectors[:1]))
         return await super().nearest(wanted, vector, threshold)

@@ -198,7 +198,7 @@ async def test_a_journal_that_was_restored_from_a_backup_is_read_again(small: No
 
 async def test_a_journal_of_a_newer_version_is_refused() -> None:
     shelf = Shelf()
-    head, _ = item_journal._line({"journal": 2, "segments": [], "recent": []}, 0)
+    head, _ = item_journal._encode_line({"journal": 2, "segments": [], "recent": []}, 0)
     shelf.stored[HEAD] = (1, shelf.now(), head)
     with pytest.raises(SchemaError, match="upgrade"):
         await on(shelf).get(NS, "k")

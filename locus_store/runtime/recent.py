@@ -54,6 +54,12 @@ class Recent(Generic[K, V]):
         with self._lock:
             self._drop(key)
 
+    def clear(self) -> None:
+        """Forget all keys."""
+        with self._lock:
+            self._kept.clear()
+            self.size = 0
+
     def limit(self, most: int) -> None:
         """Set the largest sum of sizes."""
         with self._lock:

@@ -278,13 +278,16 @@ def check_backend(backend: object, kind: type, *, is_alone: bool) -> None:
         )
 
 
-def choose_backend(backend: Any, kind: type[Any], *place: object, **options: Any) -> Any:
+def choose_backend(
+    backend: Any, kind: type[Any], *place: object, defaults: Sequence[object] = (), **options: Any
+) -> Any:
     """Return the backend that a store or a message log is given, or a new one.
 
     Args:
         backend: The caller's; ``None``: a new one is made of the other arguments.
         kind: The class of the backend.
         place: The first arguments of that class; ``None`` or ``""`` is one that is left out.
+        defaults: Further values that stand for arguments that are left out.
         options: Its options.
 
     Raises:
@@ -292,7 +295,7 @@ def choose_backend(backend: Any, kind: type[Any], *place: object, **options: Any
     """
     if backend is None:
         return kind(*place, **options)
-    check_backend(
-        backend, kind, is_alone=not options and all(it is None or it == "" for it in place)
-    )
+    left_out = [None, "", *defaults]
+    is_alone = not options and all(it in left_out for it in place)
+    check_backend(backend, kind, is_alone=is_alone)
     return backend

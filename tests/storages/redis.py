@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from locus_store.versions.threads import Thread
 
-KEY = re.compile(rb"locus:state:\{(\d+)\}:(\w+)(\|.*)?|locus:state:\{meta\}", re.DOTALL)
+KEY = re.compile(rb"locus:state:\{\d+\}(@[^:]+)?:\w+(\|.*)?|locus:state:\{meta\}", re.DOTALL)
 
 
 class RedisProbe:
@@ -93,12 +93,22 @@ class RedisProbe:
             assert KEY.fullmatch(key), key
         there = dict(self.contents())
         for bucket in range(BUCKETS):
-            start = b"locus:state:{%d}:" % bucket
-            ids = set(self._client.zrange(start + b"ids", 0, -1))
-            active = set(self._client.zrange(start + b"active", 0, -1))
-            keys = {it for it in there if it.startswith(start)}
-            assert keys <= {start + b"thread|" + it for it in ids}
-            assert active <= ids
+            start = b"locus:state:{%d}" % bucket
+            tenants = self._client.smembers(start + b":tenants")
+            mine = {it.partition(b":thread|")[0] for it in there if it.startswith(start)}
+            named = {start + b"@" + it for it in tenants}
+            assert mine <= {start} | named
+            for of_tenant in {start} | named:
+                self._check_indexes(of_tenant + b":", there)
+
+    def _check_indexes(self, start: bytes, there: dict[bytes, bytes]) -> None:
+        ids = set(self._client.zrange(start + b"ids", 0, -1))
+        active = set(self._client.zrange(start + b"active", 0, -1))
+        assert {it for it in there if it.startswith(start)} <= {
+            start + b"thread|" + it for it in ids
+        }
+        assert active <= ids
+        assert ids or b"@" not in start
 
 
 def _damaged(content: bytes, change: Callable[[bytes], bytes]) -> bytes:

@@ -165,9 +165,9 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
-        return await self._threads.look(self._history, thread_id, namespace, limit, before)
+        return await self._threads.look(self._list_history, thread_id, namespace, limit, before)
 
-    def _history(
+    def _list_history(
         self, thread_id: str, namespace: str, limit: int, before: str | None
     ) -> list[Version]:
         thread = self._threads.read(thread_id)
@@ -222,26 +222,28 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         def recent() -> list[Active]:
             threads = self._documents.active(limit, after)
             if threads is None:
-                threads = (Active(it.thread_id, it.active_at) for it in self._recent())
+                threads = (Active(it.thread_id, it.active_at) for it in self._iterate_recent())
                 if after is not None and all(it.thread_id != after for it in threads):
                     raise NotFoundError(f"there is no thread {after!r} to list after")
             return list(islice((it for it in threads if matches(it.thread_id)), limit))
 
         return await self._threads.look(recent)
 
-    def _recent(self, size: int = 0) -> Iterator[Thread]:
+    def _iterate_recent(self, size: int = 0) -> Iterator[Thread]:
         """Yield the threads that exist; see ``DocumentThreads.iterate_by_activity``."""
         return (it for _, it in self._threads.iterate_by_activity(size) if it.exists)
 
-    def _roots(self, size: int = 0) -> Iterator[tuple[Thread, History]]:
+    def _iterate_roots(self, size: int = 0) -> Iterator[tuple[Thread, History]]:
         """Yield the threads whose root has a version, the most recently active first."""
-        return ((it, history) for it in self._recent(size) if (history := it.find_history("")))
+        for thread in self._iterate_recent(size):
+            if history := thread.find_history(""):
+                yield thread, history
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
 
         def heads() -> list[Head]:
-            roots = islice(self._roots(limit), limit)
+            roots = islice(self._iterate_roots(limit), limit)
             return [it.get_version(root, root.line.head or 0).as_head() for it, root in roots]
 
         return await self._threads.look(heads)
@@ -255,7 +257,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found = [
             (history.rows[it].created_at, history.line.line, it, thread, history)
-            for thread, history in self._roots()
+            for thread, history in self._iterate_roots()
             for it in history.list_visible()
             if _has(history, it, key, value)
         ]
@@ -268,8 +270,8 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
 
         def find() -> list[Hit]:
             hits: list[Hit] = []
-            for some in self._having_words(wanted, limit):
-                found = (self._hit(it.thread_id, it, wanted) for it in some)
+            for some in self._find_with_words(wanted, limit):
+                found = (self._make_hit(it.thread_id, it, wanted) for it in some)
                 hits += [hit for hit in found if hit]
                 if len(hits) >= limit:
                     break
@@ -278,12 +280,12 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         hits = await self._threads.look(find)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
-    def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
+    def _find_with_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
         """Yield all threads that may have the words; the best first, if they are more."""
-        yield self._recent()
+        yield self._iterate_recent()
 
     @skip_too_large
-    def _hit(self, thread_id: str, thread: Thread, wanted: list[str]) -> Hit | None:
+    def _make_hit(self, thread_id: str, thread: Thread, wanted: list[str]) -> Hit | None:
         history = thread.find_history("")
         return thread.search(history, wanted, self.max_state_bytes) if history else None
 

@@ -135,15 +135,15 @@ def describe_bundle(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
     payloads += [it.write.payload for _, it in bundle.writes]
     payloads += [it.payload or b"" for it in bundle.messages]
     facts: dict[str, Any] = {
-        "rows": [_row(*it) for it in rows],
+        "rows": [_describe_row(*it) for it in rows],
         "writes": [_write(*it) for it in bundle.writes],
-        "messages": [_message(it) for it in bundle.messages],
+        "messages": [_describe_message(it) for it in bundle.messages],
         "lengths": [*map(len, payloads)],
     }
     return {name: it for name, it in facts.items() if it}, payloads
 
 
-def _row(namespace: str, row: Row) -> list[Any]:
+def _describe_row(namespace: str, row: Row) -> list[Any]:
     it = row.record
     place = namespace, it.sequence, it.chain, it.parent, it.checkpoint_id
     return [*place, it.digest.hex(), it.metadata, it.labels, row.created_at]
@@ -154,7 +154,7 @@ def _write(namespace: str, it: ArchivedWrite) -> list[Any]:
     return [namespace, it.checkpoint_id, *ours, it.created_at]
 
 
-def _message(it: ArchivedMessage) -> list[Any]:
+def _describe_message(it: ArchivedMessage) -> list[Any]:
     return [*(getattr(it, name) for name in _MESSAGE), it.created_at, it.payload is not None]
 
 
@@ -172,11 +172,11 @@ def unpack(content: bytes) -> ObjectContent:
     middle = len(MAGIC) + _LENGTH_BYTES
     first = int.from_bytes(content[len(MAGIC) : middle], "little") + _FACTS_AT
     second = int.from_bytes(content[middle:_FACTS_AT], "little") + first
-    note, facts = _frame(content[_FACTS_AT:first]), _frame(content[first:second])
+    note, facts = _wrap_frame(content[_FACTS_AT:first]), _wrap_frame(content[first:second])
     return ObjectContent(orjson.loads(note), facts, content[second:])
 
 
-def _frame(content: bytes) -> bytes:
+def _wrap_frame(content: bytes) -> bytes:
     bodies = list(unpack_frames(content, MAX_STATE_BYTES))
     if len(bodies) != 1:
         raise IntegrityError("it is cut off")

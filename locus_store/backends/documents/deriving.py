@@ -68,9 +68,9 @@ def derive_changes(
     """
     known = {id(row) for history in _iterate_histories(old) for row in history.own.rows.values()}
     fresh = [(name, row) for name, row in tail.iterate_rows() if id(row) not in known]
-    fresh += [(name, row) for name, at in awaited if (row := _row(thread, name, at))]
+    fresh += [(name, row) for name, at in awaited if (row := _find_row(thread, name, at))]
     written = {
-        (name, row.record.sequence): _derived(
+        (name, row.record.sequence): _derive(
             old, thread, name, row, is_changed=id(row) not in known
         )
         for name, row in fresh
@@ -86,12 +86,12 @@ def _iterate_histories(thread: Thread | None) -> Iterator[SegmentedHistory]:
         yield history
 
 
-def _row(thread: Thread, namespace: str, sequence: int) -> Row | None:
+def _find_row(thread: Thread, namespace: str, sequence: int) -> Row | None:
     history = thread.histories.get(namespace)
     return history.get_row(sequence) if history else None
 
 
-def _derived(
+def _derive(
     old: Thread | None, thread: Thread, namespace: str, row: Row, *, is_changed: bool
 ) -> Derived:
     line, before = (

@@ -84,8 +84,8 @@ def encode_thread(thread: Thread) -> tuple[Body, End]:
     first = b"%b%b%08x%b" % (head, _CHECK, crc32(head), _LOG)
     end = End(len(first), 0, crc32(head))
     implied = Thread(thread.thread_id, thread.store, thread.created_at, thread.created_at)
-    content, end = _continued(
-        first, end, implied, thread, _everything(thread), messages=thread.messages
+    content, end = _continue_document(
+        first, end, implied, thread, _list_everything(thread), messages=thread.messages
     )
     return Body(0, content), end
 
@@ -100,7 +100,9 @@ def encode_tail(transaction: ThreadTransaction, end: End) -> tuple[Body, End]:
     implied.outbox, implied.delivered = old.outbox, old.delivered
     implied.tickets = old.tickets
     messages = thread.messages[len(old.messages) :]
-    rest, after = _continued(b"", end, implied, thread, transaction.added, messages=messages)
+    rest, after = _continue_document(
+        b"", end, implied, thread, transaction.added, messages=messages
+    )
     if after.entries == end.entries:
         return Body(end.kept_bytes, b""), end
     return Body(end.kept_bytes, rest), after
@@ -114,7 +116,7 @@ def holds(content: bytes, body: Body) -> bool:
     return content.startswith(body.rest.removesuffix(_END), body.kept_bytes)
 
 
-def _continued(
+def _continue_document(
     before: bytes,
     end: End,
     implied: Thread,
@@ -142,10 +144,10 @@ def _continued(
         checksum, count = crc32(body), count + 1
 
     for history, it in added:
-        add(_entry(history, it))
+        add(_make_entry(history, it))
         _imply(implied, history, it)
-    of_messages = (_encoded("message", describe_message(it)) for it in messages)
-    for entry in (*of_messages, *_corrections(implied, thread)):
+    of_messages = (_encode_entry("message", describe_message(it)) for it in messages)
+    for entry in (*of_messages, *_list_corrections(implied, thread)):
         add(entry)
     size = end.kept_bytes + sum(map(len, out[1:]))
     return b"".join(out) + _END, End(size, count, checksum)
@@ -160,43 +162,43 @@ def _imply(implied: Thread, history: History, it: Row | ArchivedWrite | None) ->
         _advance(implied, implied.histories[history.namespace].line, it)
 
 
-def _corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
+def _list_corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
     for name, history in thread.histories.items():
-        if _facts(implied.histories[name].line) != _facts(history.line):
-            yield _of_line(history, _facts(history.line))
+        if _describe_line(implied.histories[name].line) != _describe_line(history.line):
+            yield _encode_line(history, _describe_line(history.line))
     for name, log in thread.logs.items():
         if implied.logs.get(name) != log:
             facts = describe_log(log)
-            yield _encoded("log", {name: it for name, it in facts.items() if it != ""})
+            yield _encode_entry("log", {name: it for name, it in facts.items() if it != ""})
     if implied.outbox != thread.outbox:
-        yield _encoded("outbox", {"edits": thread.outbox and thread.outbox.to_json()})
+        yield _encode_entry("outbox", {"edits": thread.outbox and thread.outbox.to_json()})
     for source in implied.delivered.keys() | thread.delivered.keys():
         token = thread.delivered.get(source)
         if implied.delivered.get(source) != token:
-            yield _encoded("delivery", {"thread_id": source, "token": token})
+            yield _encode_entry("delivery", {"thread_id": source, "token": token})
     if implied.tickets != thread.tickets:
-        yield _encoded("turns", thread.dump_turns())
+        yield _encode_entry("turns", thread.dump_turns())
     times = {"active_at": thread.active_at, "expires_at": thread.expires_at}
     if times != {name: getattr(implied, name) for name in times}:
-        yield _encoded("activity", times)
+        yield _encode_entry("activity", times)
 
 
-def _facts(line: Line) -> dict[str, Any]:
+def _describe_line(line: Line) -> dict[str, Any]:
     return {name: value for name in _LINE if (value := getattr(line, name))}
 
 
-def _everything(thread: Thread) -> list[Added]:
+def _list_everything(thread: Thread) -> list[Added]:
     """Return everything but the messages by time; a namespace's entries keep their order."""
     histories = thread.histories.values()
     dated = [
         (at, history, entry)
         for history in histories
-        for at, entry in _dated(history, thread.created_at)
+        for at, entry in _date_entries(history, thread.created_at)
     ]
     return [(history, it) for _, history, it in sorted(dated, key=lambda it: it[0])]
 
 
-def _dated(
+def _date_entries(
     history: History, made_at: datetime
 ) -> Iterator[tuple[datetime, Row | ArchivedWrite | None]]:
     rows = list(history.rows.values())
@@ -210,24 +212,24 @@ def _dated(
             yield max(first, write.created_at), write
 
 
-def _entry(history: History, it: Row | ArchivedWrite | None) -> Entry:
+def _make_entry(history: History, it: Row | ArchivedWrite | None) -> Entry:
     if it is None:
-        return _of_line(history, {})
+        return _encode_line(history, {})
     if isinstance(it, Row):
-        return _of_version(history, it)
-    return _encoded("write", describe_write(it), history)
+        return _encode_version(history, it)
+    return _encode_entry("write", describe_write(it), history)
 
 
-def _encoded(kind: str, values: dict[str, Any], history: History | None = None) -> Entry:
+def _encode_entry(kind: str, values: dict[str, Any], history: History | None = None) -> Entry:
     where = {"namespace": history.namespace} if history and history.namespace else {}
     return (orjson.dumps({"kind": kind, **where, **values})[:-1],)
 
 
-def _of_line(history: History, facts: dict[str, Any]) -> Entry:
-    return _encoded("line", {"key": history.line.line, **facts}, history)
+def _encode_line(history: History, facts: dict[str, Any]) -> Entry:
+    return _encode_entry("line", {"key": history.line.line, **facts}, history)
 
 
-def _of_version(history: History, row: Row) -> Entry:
+def _encode_version(history: History, row: Row) -> Entry:
     it = row.record
     values = {
         "sequence": it.sequence,
@@ -239,7 +241,7 @@ def _of_version(history: History, row: Row) -> Entry:
         **{name: value for name in ("metadata", "labels") if (value := getattr(it, name))},
         "digest": it.digest.hex(),
     }
-    return (*_encoded("version", values, history), b',"operations":', row.to_json())
+    return (*_encode_entry("version", values, history), b',"operations":', row.to_json())
 
 
 def parse_thread(
@@ -268,7 +270,7 @@ def _parse_document(content: bytes, thread_id: str, where: str) -> tuple[Thread,
         raise _LineError("it is cut off, or was not written by this library")
     lines = content[: -len(_END)].split(b"\n")
     try:
-        thread, checksum = _header(lines[0], where)
+        thread, checksum = _read_header(lines[0], where)
         for number, line in enumerate(lines[1:], 2):
             checksum = _apply_line(thread, line, number, checksum)
     except _LineError:
@@ -286,7 +288,7 @@ class _LineError(ValueError):
     """Raised for a line that differs from the line that was written."""
 
 
-def _header(line: bytes, where: str) -> tuple[Thread, int]:
+def _read_header(line: bytes, where: str) -> tuple[Thread, int]:
     body = line[: -len(_CHECK) - _CHECK_DIGITS - len(_LOG)]
     if line != b"%b%b%08x%b" % (body, _CHECK, crc32(body), _LOG):
         raise _LineError("line 1 is not as it was written")
@@ -324,16 +326,16 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
         delivered = {**thread.delivered, it["thread_id"]: it["token"]}
         thread.delivered = {name: token for name, token in delivered.items() if token}
     elif kind == "line":
-        _line(thread, it)
+        _read_line(thread, it)
     elif kind == "version":
-        _version(thread, thread.histories[it.pop("namespace", "")], it)
+        _read_version(thread, thread.histories[it.pop("namespace", "")], it)
     elif kind == "write":
         thread.histories[it.pop("namespace", "")].put_write(parse_write(it))
     else:
         raise _LineError(f"an entry is of the unknown kind {kind!r}")
 
 
-def _line(thread: Thread, it: dict[str, Any]) -> None:
+def _read_line(thread: Thread, it: dict[str, Any]) -> None:
     namespace, line = it.pop("namespace", ""), Line(line=it.pop("key"), **it)
     history = thread.histories.get(namespace)
     if history is None:
@@ -342,7 +344,7 @@ def _line(thread: Thread, it: dict[str, Any]) -> None:
         history.line = line
 
 
-def _version(thread: Thread, history: History, it: dict[str, Any]) -> None:
+def _read_version(thread: Thread, history: History, it: dict[str, Any]) -> None:
     created_at = datetime.fromisoformat(it["created_at"])
     record = Record(
         sequence=it["sequence"],

@@ -85,8 +85,8 @@ class ItemChanges:
         ordered = sorted(self.put, key=lambda it: it.order)
         has_vectors = any(it.vectors for it in ordered)
         found = {
-            "put": [*map(_row, ordered)],
-            "renewed": [*map(_row, self.renewed)],
+            "put": [*map(_describe_item, ordered)],
+            "renewed": [*map(_describe_item, self.renewed)],
             "removed": self.removed,
             "dimension": dimension if has_vectors else None,
         }
@@ -153,19 +153,19 @@ class ItemJournal:
         if self._content and content.startswith(self._content):
             added = _Lines(content[len(self._content) :], self._at)
             if self._replay(added):
-                self._recent.extend(_tokens(added.content))
+                self._recent.extend(_read_tokens(added.content))
                 return
         head, lines = self._split(content)
         self._segments = [ItemSegment(*it) for it in head["segments"]]
-        if not (self._at.number and self._continues(lines)):
+        if not (self._at.number and self._apply_continuation(lines)):
             self._at = Position()
             self._state.reset()
-            if not self._continues(lines):
-                raise self._damaged(HEAD)
+            if not self._apply_continuation(lines):
+                raise self._make_damage(HEAD)
         self._recent.clear()
-        self._recent.extend([*head["recent"], *_tokens(lines)])
+        self._recent.extend([*head["recent"], *_read_tokens(lines)])
 
-    def _continues(self, lines: bytes) -> bool:
+    def _apply_continuation(self, lines: bytes) -> bool:
         """Apply the lines behind those that are known; return whether they continue them."""
         start, floor = Position(), self._segments[0].last if self._segments else 0
         if 0 < self._at.number < floor:
@@ -184,7 +184,7 @@ class ItemJournal:
         lines = _Lines(found.content, Position(segment.last - 1) if is_whole else start)
         if not self._replay(lines):
             if not self._at.number or lines.is_damaged:
-                raise self._damaged(segment.key)
+                raise self._make_damage(segment.key)
             return False
         self._at = Position(segment.last, segment.check)
         return True
@@ -208,7 +208,7 @@ class ItemJournal:
         first, _, lines = content.partition(b"\n")
         head = _parse_line(first + b"\n", 0)
         if head is None:
-            raise self._damaged(HEAD)
+            raise self._make_damage(HEAD)
         if head["journal"] != FORMAT:
             raise SchemaError(
                 f"{self.documents.where(HEAD)} has format {head['journal']}, which a newer version "
@@ -216,7 +216,7 @@ class ItemJournal:
             )
         return head, lines
 
-    def _damaged(self, key: str) -> IntegrityError:
+    def _make_damage(self, key: str) -> IntegrityError:
         return IntegrityError(
             f"{self.documents.where(key)}, a part of the store's journal, is damaged. "
             f"{self.documents.remedy}"
@@ -249,12 +249,12 @@ class ItemJournal:
         Raises:
             ChangedError: Another writer was faster, or the outcome is unknown.
         """
-        line, check = _line({"n": self.next_number, "by": token, **row}, self._at.check)
+        line, check = _encode_line({"n": self.next_number, "by": token, **row}, self._at.check)
         erases = "removed" in row
         is_sealed = self._tag is not None and (erases or len(self._content) > HEAD_BYTES)
         if self._tag is None or is_sealed:
-            segments = self._sealed(token, whole=erases) if is_sealed else []
-            head = _head(segments, [*self._recent][-_RECENT:])
+            segments = self._seal(token, whole=erases) if is_sealed else []
+            head = _encode_head(segments, [*self._recent][-_RECENT:])
             body, content = Body(0, head + line), head + line
             if self._tag is None and self.documents.identity() is None:
                 self.documents.identify(uuid4().hex)
@@ -268,7 +268,7 @@ class ItemJournal:
         if is_sealed:
             self._clean(erases=erases)
 
-    def _sealed(self, token: str, *, whole: bool) -> list[ItemSegment]:
+    def _seal(self, token: str, *, whole: bool) -> list[ItemSegment]:
         """Write the head's lines as a segment, joined with those that are no longer; return all.
 
         With ``whole``, all items are written as one segment.
@@ -279,15 +279,15 @@ class ItemJournal:
             size += kept.pop().size
         if kept:
             joined = self._segments[len(kept) :]
-            content = b"".join([*map(self._segment, joined), lines])
+            content = b"".join([*map(self._read_segment, joined), lines])
         else:
             row = {"n": self._at.number, "by": token, **self._state.encode_all()}
-            content, _ = _line(row, 0)
+            content, _ = _encode_line(row, 0)
         key = f"{self._at.number:0{_DIGITS}}-{token}"
         self.documents.put(key, Body(0, content), tag=None)
         return [*kept, ItemSegment(key, len(content), self._at.number, self._at.check)]
 
-    def _segment(self, segment: ItemSegment) -> bytes:
+    def _read_segment(self, segment: ItemSegment) -> bytes:
         found = self.documents.get(segment.key)
         if found is None:
             raise ChangedError
@@ -341,14 +341,14 @@ class _Lines:
             yield row
 
 
-def _line(row: dict[str, Any], check: int) -> tuple[bytes, int]:
+def _encode_line(row: dict[str, Any], check: int) -> tuple[bytes, int]:
     """Return a line and its checksum."""
     text = orjson.dumps(row)[:-1]
     check = crc32(text, check)
     return text + _CHECK % check, check
 
 
-def _tokens(lines: bytes) -> list[str]:
+def _read_tokens(lines: bytes) -> list[str]:
     return [it.decode() for it in _TOKEN.findall(lines)]
 
 
@@ -361,13 +361,13 @@ def _parse_line(line: bytes, check: int) -> dict[str, Any] | None:
     return found
 
 
-def _head(segments: Iterable[ItemSegment], recent: list[str]) -> bytes:
+def _encode_head(segments: Iterable[ItemSegment], recent: list[str]) -> bytes:
     named = [list(it) for it in segments]
     row = {"journal": FORMAT, "id": uuid4().hex, "segments": named, "recent": recent}
-    return _line(row, 0)[0]
+    return _encode_line(row, 0)[0]
 
 
-def _row(kept: KeptItem) -> list[Any]:
+def _describe_item(kept: KeptItem) -> list[Any]:
     item = kept.item
     times = [getattr(item, name) for name in _TIMES]
     found = [item.namespace, item.key, item.version, *times, item.ttl_seconds]

@@ -63,25 +63,25 @@ class ItemStore(BaseStore):
             changes: It may change items.
         """
 
-    def _now(self) -> datetime:
+    def _get_time(self) -> datetime:
         """Return the time of the storage."""
         return datetime.now(UTC)
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        return await self._run(lambda: self._applied(changes), changes=True)
+        return await self._run(lambda: self._apply_changes(changes), changes=True)
 
-    def _applied(self, changes: Sequence[Change]) -> list[int]:
+    def _apply_changes(self, changes: Sequence[Change]) -> list[int]:
         for change in changes:
             if isinstance(change, Put):
                 self._require(change)
         return [self._put(it) if isinstance(it, Put) else self._remove(it) for it in changes]
 
     def _require(self, change: Put) -> None:
-        found = self._live(change.name)
+        found = self._find_live(change.name)
         require_version(change, found.item.version if found else 0)
 
     def _put(self, change: Put) -> int:
-        found, at, ttl = self._live(change.name), self._now(), change.ttl_seconds
+        found, at, ttl = self._find_live(change.name), self._get_time(), change.ttl_seconds
         item = StoreItem(
             namespace=change.namespace,
             key=change.key,
@@ -93,21 +93,21 @@ class ItemStore(BaseStore):
             expires_at=None if ttl is None else at + timedelta(seconds=ttl),
             ttl_seconds=ttl,
         )
-        self._set(change.name, KeptItem(item, self._next_order(), change.vectors))
+        self._set(change.name, KeptItem(item, self._take_order(), change.vectors))
         return item.version
 
-    def _next_order(self) -> int:
+    def _take_order(self) -> int:
         self._order += 1
         return self._order
 
     def _remove(self, change: Change) -> int:
-        was_live = self._live(change.name) is not None
+        was_live = self._find_live(change.name) is not None
         self._set(change.name, None)
         return int(was_live)
 
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         def clear() -> int:
-            found = [it.item for it in self._of(namespace, recursive=recursive)]
+            found = [it.item for it in self._list_live(namespace, recursive=recursive)]
             for it in found:
                 self._set((it.namespace, it.key), None)
             return len(found)
@@ -117,48 +117,48 @@ class ItemStore(BaseStore):
     async def renew(self, names: Sequence[Name]) -> None:
         def renew() -> None:
             for name in names:
-                found = self._live(name)
+                found = self._find_live(name)
                 if found and found.item.ttl_seconds is not None:
-                    until = self._now() + timedelta(seconds=found.item.ttl_seconds)
+                    until = self._get_time() + timedelta(seconds=found.item.ttl_seconds)
                     self._set(name, replace(found, item=replace(found.item, expires_at=until)))
 
         await self._run(renew, changes=True)
 
     async def sweep(self, limit: int) -> int:
         def sweep() -> int:
-            at = self._now()
-            gone = [(it.item.namespace, it.item.key) for it in self._all() if it.is_over(at)]
-            for name in gone[:limit]:
-                self._set(name, None)
-            return len(gone[:limit])
+            at = self._get_time()
+            gone = [it.item for it in self._iterate_live() if it.is_over(at)][:limit]
+            for item in gone:
+                self._set((item.namespace, item.key), None)
+            return len(gone)
 
         return await self._run(sweep, changes=True)
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        found = await self._run(lambda: [self._live(it) for it in names])
-        return [None if it is None else _given(it.item) for it in found]
+        found = await self._run(lambda: [self._find_live(it) for it in names])
+        return [None if it is None else _copy_item(it.item) for it in found]
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         def page() -> list[KeptItem]:
-            kept = {it.item.key: it for it in self._of(namespace, recursive=False)}
+            kept = {it.item.key: it for it in self._list_live(namespace, recursive=False)}
             keys = sorted(kept)
             begin = 0 if after is None else bisect_right(keys, after)
             return [kept[it] for it in keys[begin : begin + limit]]
 
-        return [_given(it.item) for it in await self._run(page)]
+        return [_copy_item(it.item) for it in await self._run(page)]
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
         def recent() -> list[KeptItem]:
-            found = self._taken(wanted)
+            found = self._list_matching(wanted)
             found.sort(key=lambda it: it.order, reverse=True)
             return found[wanted.offset : wanted.offset + wanted.limit]
 
-        return [_given(it.item) for it in await self._run(recent)]
+        return [_copy_item(it.item) for it in await self._run(recent)]
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
-        kept = await self._run(lambda: [it for it in self._taken(wanted) if it.vectors])
+        kept = await self._run(lambda: [it for it in self._list_matching(wanted) if it.vectors])
         scored = iter(
             vectors.compute_scores(vector, [v for it in kept for v in it.vectors], self.metric)
         )
@@ -166,15 +166,15 @@ class ItemStore(BaseStore):
         found = [(score, it) for score, it in best if threshold is None or score >= threshold]
         found.sort(key=lambda pair: (-pair[0], pair[1].namespace, pair[1].key))
         page = found[wanted.offset : wanted.offset + wanted.limit]
-        return [replace(_given(it), score=score) for score, it in page]
+        return [replace(_copy_item(it), score=score) for score, it in page]
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        found = await self._run(lambda: self._live((namespace, key)))
+        found = await self._run(lambda: self._find_live((namespace, key)))
         return list(found.vectors) if found else []
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
         def namespaces() -> set[Namespace]:
-            return {it.item.namespace for it in self._of(match.fixed, recursive=True)}
+            return {it.item.namespace for it in self._list_live(match.fixed, recursive=True)}
 
         there = await self._run(namespaces)
         found = {cut for it in there if (cut := match.cut(it)) is not None}
@@ -195,17 +195,17 @@ class ItemStore(BaseStore):
             if not items:
                 del self._namespaces[namespace]
 
-    def _live(self, name: Name) -> KeptItem | None:
+    def _find_live(self, name: Name) -> KeptItem | None:
         found = self._find(name)
-        is_over = found is not None and found.item.expires_at and found.is_over(self._now())
+        is_over = found is not None and found.item.expires_at and found.is_over(self._get_time())
         return None if is_over else found
 
-    def _all(self) -> Iterator[KeptItem]:
+    def _iterate_live(self) -> Iterator[KeptItem]:
         return (it for items in self._namespaces.values() for it in items.values())
 
-    def _of(self, namespace: Namespace, *, recursive: bool) -> list[KeptItem]:
+    def _list_live(self, namespace: Namespace, *, recursive: bool) -> list[KeptItem]:
         """Return the live items of a namespace, and with ``recursive`` of those below it."""
-        at, depth = self._now(), len(namespace)
+        at, depth = self._get_time(), len(namespace)
         groups = (
             [items for name, items in self._namespaces.items() if name[:depth] == namespace]
             if recursive
@@ -213,12 +213,12 @@ class ItemStore(BaseStore):
         )
         return [it for items in groups for it in items.values() if not it.is_over(at)]
 
-    def _taken(self, wanted: Wanted) -> list[KeptItem]:
+    def _list_matching(self, wanted: Wanted) -> list[KeptItem]:
         """Return the live items that match, in no order."""
-        found = self._of(wanted.prefix, recursive=wanted.recursive)
+        found = self._list_live(wanted.prefix, recursive=wanted.recursive)
         return [it for it in found if wanted.takes(it.item.value, it.item.metadata)]
 
 
-def _given(item: StoreItem) -> StoreItem:
+def _copy_item(item: StoreItem) -> StoreItem:
     """Return the item with copies of its value and metadata that the caller may change."""
     return replace(item, value=copy.deepcopy(item.value), metadata=copy.deepcopy(item.metadata))

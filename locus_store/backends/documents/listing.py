@@ -73,11 +73,11 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         check_limit(limit)
-        return await self._threads.look(self._newest, wanted, limit)
+        return await self._threads.look(self._list_newest, wanted, limit)
 
-    def _newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+    def _list_newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         newest = Newest[tuple["Thread", "History"]](wanted, limit)
-        for active_at, thread in self._candidates(wanted.thread_id):
+        for active_at, thread in self._iterate_candidates(wanted.thread_id):
             # A clock that went back may have left versions that are newer than the activity.
             if not (wanted.may_continue or newest.may_take(active_at)):
                 break
@@ -87,16 +87,16 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
             for (_, _, sequence), (thread, history) in newest.get_newest()
         ]
 
-    def _candidates(self, thread_id: str | None) -> Iterable[tuple[datetime, Thread]]:
+    def _iterate_candidates(self, thread_id: str | None) -> Iterable[tuple[datetime, Thread]]:
         if thread_id is None:
             return self._threads.iterate_by_activity()
         thread = self._threads.read(thread_id)
         return [(FOREVER, thread)] if thread else []
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
-        return await self._threads.look(self._contents, versions)
+        return await self._threads.look(self._list_contents, versions)
 
-    def _contents(self, versions: Sequence[Version]) -> list[LineContents]:
+    def _list_contents(self, versions: Sequence[Version]) -> list[LineContents]:
         found = self._threads.read_all(it.thread_id for it in versions)
         threads = {it.thread_id: it for it in found}
         lines: dict[tuple[str, str, int], list[Version]] = {}
@@ -108,7 +108,7 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
             if name in threads
         )
         return [
-            _contents_of(history, some)
+            _collect_contents(history, some)
             for history, line, some in histories
             if history and history.line.line == line
         ]
@@ -206,7 +206,7 @@ def _add(
             break
         shown = (
             it
-            for it in _shown(history, read(), criteria.before)
+            for it in _iterate_visible(history, read(), criteria.before)
             if newest.takes(it.record.checkpoint_id, it.record.metadata)
         )
         for row in islice(shown, limit) if is_plain(criteria) else shown:
@@ -214,7 +214,9 @@ def _add(
             newest.add(place, (thread, history))
 
 
-def _shown(history: History, rows: Mapping[int, Row], before: str | None) -> Iterator[Row]:
+def _iterate_visible(
+    history: History, rows: Mapping[int, Row], before: str | None
+) -> Iterator[Row]:
     """Yield the visible versions below the one of an id, the newest first."""
     end = None if before is None else history.named(history.line, before)
     for sequence in sorted(rows, reverse=True):
@@ -230,7 +232,7 @@ def list_writes(history: History, checkpoint_id: str) -> list[PendingWrite]:
     return sorted(found, key=versions.make_write_sort_key)
 
 
-def _contents_of(history: History, some: Sequence[Version]) -> LineContents:
+def _collect_contents(history: History, some: Sequence[Version]) -> LineContents:
     """Return what the states of versions of a namespace are made of."""
     ends: dict[int, int] = {}
     for it in some:
@@ -256,14 +258,14 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
     """Reads and changes the documents of a backend."""
 
     _threads: DocumentThreads
-    _recent: Callable[[int], Iterator[Thread]]
+    _iterate_recent: Callable[[int], Iterator[Thread]]
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """See ``ListsStatuses``; each document is read once, and no segment."""
 
         def find() -> list[ThreadStatus]:
             threads = (
-                self._recent(criteria.limit + 1)
+                self._iterate_recent(criteria.limit + 1)
                 if criteria.thread_ids is None
                 else sorted(
                     (it for it in self._threads.read_all(criteria.thread_ids) if it.exists),
@@ -285,7 +287,7 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
         found = await self._threads.look(self._threads.read, thread_id)
-        return _facts(found) if found and found.exists else None
+        return _make_facts(found) if found and found.exists else None
 
     async def clear_versions(self, thread_id: str) -> None:
         check_text("thread_id", thread_id)
@@ -299,11 +301,11 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
         def find() -> list[ThreadFacts]:
             found = (
                 it
-                for it in self._recent(size)
+                for it in self._iterate_recent(size)
                 if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
             )
             some = islice(found, wanted.offset, size)
-            return [_facts(it) for it in some]
+            return [_make_facts(it) for it in some]
 
         return await self._threads.look(find)
 
@@ -393,7 +395,7 @@ def put_facts(transaction: ThreadTransaction, put: PutThread) -> None:
     thread.user_id, thread.name, thread.metadata = stored
 
 
-def _facts(thread: Thread) -> ThreadFacts:
+def _make_facts(thread: Thread) -> ThreadFacts:
     stored = deepcopy(thread.metadata)
     times = {"created_at": thread.created_at, "active_at": thread.active_at}
     return make_facts(thread.thread_id, thread.user_id, thread.name, stored, **times)

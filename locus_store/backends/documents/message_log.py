@@ -36,10 +36,14 @@ class DocumentMessageLog(BackendMessageLog):
         super().__init__(backend, owns=owns, ttl_seconds=ttl_seconds)
         self._threads = backend._threads  # noqa: SLF001  (of this engine)
 
-    async def change(self, change: LogChange) -> LogChanged:
-        return await self._threads.run_in_order(change.thread_id, lambda: self._changed(change))
+    def _enter(self, tenant: str) -> None:
+        self.backend, self._owns = self.backend.for_tenant(tenant), False
+        self._threads = self.backend._threads  # noqa: SLF001  (of this engine)
 
-    def _changed(self, change: LogChange) -> LogChanged:
+    async def change(self, change: LogChange) -> LogChanged:
+        return await self._threads.run_in_order(change.thread_id, lambda: self._change_logs(change))
+
+    def _change_logs(self, change: LogChange) -> LogChanged:
         name, edits = change.thread_id, change.split()
         own = {it.user_id for it in edits if it.thread_id == name}
         others = [it for it in edits if it.thread_id != name]
@@ -88,14 +92,14 @@ class DocumentMessageLog(BackendMessageLog):
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         def find() -> list[LogInfo]:
-            each = (logs.find_info(it, name) for it, name in self._matching(wanted))
+            each = (logs.find_info(it, name) for it, name in self._iterate_matching(wanted))
             return [it for it in each if it is not None]
 
         return await self._threads.look(find)
 
     async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
         def find() -> list[LogRead]:
-            most, found = self._threads.max_state_bytes, self._matching(wanted)
+            most, found = self._threads.max_state_bytes, self._iterate_matching(wanted)
             names = (
                 (thread, select_head(thread.thread_id, name, whole=wanted.whole))
                 for thread, name in found
@@ -105,17 +109,17 @@ class DocumentMessageLog(BackendMessageLog):
 
         return await self._threads.look(find)
 
-    def _matching(self, wanted: LogsWanted) -> Iterator[tuple[Thread, str]]:
+    def _iterate_matching(self, wanted: LogsWanted) -> Iterator[tuple[Thread, str]]:
         """Yield the threads and namespaces of the logs that match, in order."""
         found = (
             (it, name)
-            for it in self._threads_of(wanted)
+            for it in self._iterate_threads(wanted)
             for name in sorted(it.logs)
             if wanted.takes(it.thread_id, name, it.user_id)
         )
         return islice(found, wanted.limit)
 
-    def _threads_of(self, wanted: LogsWanted) -> Iterator[Thread]:
+    def _iterate_threads(self, wanted: LogsWanted) -> Iterator[Thread]:
         """Yield the live threads that may have such logs, by thread id."""
         if wanted.thread_id is not None:
             each = iter([self._threads.read(wanted.thread_id)])

@@ -161,14 +161,14 @@ def encode_name(thread_id: str, max_bytes: int) -> str:
 
     See ``_PLAIN`` and ``_ESCAPE``.
     """
-    text = "".join(map(_escaped, thread_id))
+    text = "".join(map(_escape, thread_id))
     if len(text.encode()) <= max_bytes:
         return text
     kept = text.encode()[: max_bytes - len(CUT) - _DIGEST_CHARACTERS].decode(errors="ignore")
     return kept.rstrip(_ESCAPE) + CUT + digest(thread_id)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character > _ESCAPE:
         return _PLAIN.get(character, character)
     return _ESCAPE + (_SPACE if character == _ESCAPE else chr(ord(character) + _FIRST))
@@ -222,12 +222,12 @@ class ObjectDocuments(Documents):
         found = self.objects.get(self.name_of(key), known=known)
         if found is None or found.content is None:
             return found
-        return Found(found.tag, found.content.removeprefix(self._before(key)))
+        return Found(found.tag, found.content.removeprefix(self._get_start(key)))
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         found = self.get(key) if body.kept_bytes else None
         content = body.whole(found.content or b"") if found else body.rest
-        return self.objects.put(self.name_of(key), self._before(key) + content, tag=tag)
+        return self.objects.put(self.name_of(key), self._get_start(key) + content, tag=tag)
 
     def delete(self, key: str, *, tag: Tag) -> None:
         self.objects.delete(self.name_of(key), tag=tag)
@@ -235,7 +235,7 @@ class ObjectDocuments(Documents):
     def keys(self, after: str = "") -> Iterator[str]:
         begin = self.name_of(after) if after else ""
         for it in self.objects.list(self.heads, begin):
-            if (key := self._key(it.name)) is not None:
+            if (key := self._find_key(it.name)) is not None:
                 yield key
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
@@ -249,7 +249,7 @@ class ObjectDocuments(Documents):
 
     def strays(self) -> list[str]:
         below = self.objects.list(self.heads)
-        return [self._misnamed(it.name) for it in below if self._key(it.name) is None]
+        return [self._describe_stray(it.name) for it in below if self._find_key(it.name) is None]
 
     def survey(self) -> tuple[list[Dated], list[str]]:
         return self.make_dated(self.objects.list(self.heads))
@@ -258,14 +258,14 @@ class ObjectDocuments(Documents):
         """Return the keys of heads, and a message for each that no thread has."""
         dated, strays = list[Dated](), list[str]()
         for it in heads:
-            key = self._key(it.name)
+            key = self._find_key(it.name)
             if key is None:
-                strays.append(self._misnamed(it.name))
+                strays.append(self._describe_stray(it.name))
             else:
                 dated.append(Dated(key, it.modified_at, it.tag))
         return dated, strays
 
-    def _misnamed(self, name: str) -> str:
+    def _describe_stray(self, name: str) -> str:
         return f"{self.objects.where(name)} is not named as the head of a thread; remove it"
 
     def name_of(self, key: str) -> str:
@@ -275,13 +275,13 @@ class ObjectDocuments(Documents):
         before = self.heads
         return before + encode_name(key, min(MAX_PART_BYTES, MAX_NAME_BYTES - len(before.encode())))
 
-    def _key(self, name: str) -> str | None:
+    def _find_key(self, name: str) -> str | None:
         """Return the thread whose head has this name; ``None`` if no thread has it."""
         text = name[len(self.heads) :]
         key = self._cut_key(name) if CUT in text else decode_name(text)
         return key if key and self.name_of(key) == name else None
 
-    def _before(self, key: str) -> bytes:
+    def _get_start(self, key: str) -> bytes:
         """Return what precedes the content: the id of a thread, if its name is cut."""
         return key.encode() + _END_OF_ID if CUT in self.name_of(key) else b""
 

@@ -40,15 +40,15 @@ class Threads(Protocol):
 def deliver(threads: Threads, source: str, outbox: Outbox) -> None:
     """Apply the outbox of the thread ``source``, and remove it."""
     for thread_id, edits in groupby(outbox.edits, key=lambda it: it.thread_id):
-        change = _applying(threads, thread_id, source, outbox.token, list(edits))
+        change = _make_change(threads, thread_id, source, outbox.token, list(edits))
         threads.write_as_is(thread_id, change, creates=True)
     threads.write_as_is(source, lambda it: _remove(it, outbox), creates=False)
 
 
-def _applying(
+def _make_change(
     threads: Threads, thread_id: str, source: str, token: str, edits: Iterable[LogEdit]
 ) -> ThreadChange[None]:
-    old = _removed(threads, thread_id)
+    old = _remove_tokens(threads, thread_id)
 
     def apply(transaction: ThreadTransaction) -> None:
         delivered = transaction.thread.delivered if transaction.thread else {}
@@ -70,7 +70,7 @@ def _is_there(threads: Threads, source: str, token: str) -> bool:
     return outbox is not None and outbox.token == token
 
 
-def _removed(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
+def _remove_tokens(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
     """Return the older half of a thread's many tokens, after their outboxes were removed."""
     found = threads.read_parsed(threads.documents, thread_id)
     delivered = found.thread.delivered if found else {}

@@ -56,7 +56,7 @@ class PackedForm(DocumentForm):
     ) -> tuple[Thread, PackEnd]:
         where = self.documents.where(thread_id)
         try:
-            thread, checksum = _applied(thread, end.checksum, content)
+            thread, checksum = _apply(thread, end.checksum, content)
             _require_id(thread, thread_id)
         except SchemaError as exc:
             raise SchemaError(f"{where} {exc}") from exc
@@ -70,12 +70,12 @@ class PackedForm(DocumentForm):
         assert thread is not None  # noqa: S101  (the caller deletes it else)
         settle(transaction)
         if old is not None and transaction.adds_only:
-            facts, bundle = _added(transaction, old.thread)
+            facts, bundle = _describe_addition(transaction, old.thread)
             end: PackEnd = old.end
             if not facts and not bundle:
                 return None
         else:
-            facts, bundle = _everything(thread)
+            facts, bundle = _describe_everything(thread)
             end = PackEnd()
         pack, checksum = _pack(facts, bundle, end.checksum)
         active_at = thread.active_at if thread.exists else None
@@ -96,7 +96,7 @@ def _require_id(thread: Thread, thread_id: str) -> None:
         raise IntegrityError(f"it is of the thread {thread.thread_id!r}, not {thread_id!r}")
 
 
-def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
+def _describe_everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
     """Return all of a thread as one pack."""
     facts = {
         "form": FORMAT,
@@ -105,7 +105,7 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
         "times": [thread.active_at, thread.expires_at],
         "lines": [bundles.describe_line(it) for it in thread.histories.values()],
         "logs": [bundles.describe_log(it) for it in thread.logs.values()],
-        **_deliveries(thread),
+        **_describe_deliveries(thread),
         **({"turns": thread.dump_turns()} if thread.tickets else {}),
     }
     histories = thread.histories.items()
@@ -114,7 +114,9 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
     return facts, Bundle({name: it.rows for name, it in histories}, writes, thread.messages)
 
 
-def _added(transaction: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle]:
+def _describe_addition(
+    transaction: ThreadTransaction, old: Thread
+) -> tuple[dict[str, Any], Bundle]:
     thread, bundle, facts = transaction.thread, Bundle(), dict[str, Any]()
     assert thread is not None  # noqa: S101  (it adds only)
     for history, it in transaction.added:
@@ -134,7 +136,7 @@ def _added(transaction: ThreadTransaction, old: Thread) -> tuple[dict[str, Any],
     if logs:
         facts["logs"] = [bundles.describe_log(it) for it in logs]
     if (thread.outbox, thread.delivered) != (old.outbox, old.delivered):
-        facts |= _deliveries(thread)
+        facts |= _describe_deliveries(thread)
     if thread.tickets != old.tickets:
         facts["turns"] = thread.dump_turns()
     implied = transaction.now if bundle.rows else old.active_at
@@ -143,7 +145,7 @@ def _added(transaction: ThreadTransaction, old: Thread) -> tuple[dict[str, Any],
     return facts, bundle
 
 
-def _deliveries(thread: Thread) -> dict[str, Any]:
+def _describe_deliveries(thread: Thread) -> dict[str, Any]:
     return {"outbox": thread.outbox and thread.outbox.to_json(), "delivered": thread.delivered}
 
 
@@ -159,7 +161,7 @@ def _pack(facts: dict[str, Any], bundle: Bundle, checksum: int) -> tuple[bytes, 
     return b"".join((START.pack(len(head), len(joined), checksum), head, joined)), checksum
 
 
-def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thread, int]:
+def _apply(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thread, int]:
     """Return the thread with packs applied to it, and the checksum of the last one.
 
     Raises:
@@ -179,14 +181,14 @@ def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thre
         heads.append(view[begin:middle])
         starts.append(middle)
     each: list[dict[str, Any]] = orjson.loads(b"[%b]" % b",".join(heads))
-    thread = thread or _new_thread(each[0])
+    thread = thread or _make_thread(each[0])
     for facts, start in zip(each, starts, strict=True):
         _add(thread, facts, bundles.split_payloads(facts, content, start))
     _set_last(thread, each)
     return thread, checksum
 
 
-def _new_thread(facts: dict[str, Any]) -> Thread:
+def _make_thread(facts: dict[str, Any]) -> Thread:
     if facts["form"] != FORMAT:
         raise SchemaError("was written by a newer locus-store; upgrade this one")
     created_at = datetime.fromisoformat(facts["created_at"])

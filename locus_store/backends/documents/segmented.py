@@ -135,7 +135,7 @@ class SegmentedForm(DocumentForm):
         prints, payloads = _split(parts.payloads, sum(it[3] for it in facts["segments"]))
         head = HeadFacts(
             size=len(content),
-            table=tuple(_table(facts["segments"], prints)),
+            table=tuple(_parse_table(facts["segments"], prints)),
             messages=tuple(MessageSegment(*it) for it in facts["message_segments"]),
             revision=parts.note["revision"],
             tokens=tuple(parts.note["tokens"]),
@@ -143,9 +143,9 @@ class SegmentedForm(DocumentForm):
             digest=_digest(parts),
             awaited=deriving.parse_places(parts.note.get("awaited", {})),
         )
-        return self._thread(facts, bundles.parse_bundle(facts, payloads), head), head
+        return self._make_thread(facts, bundles.parse_bundle(facts, payloads), head), head
 
-    def _thread(self, facts: dict[str, Any], tail: Bundle, head: HeadFacts) -> Thread:
+    def _make_thread(self, facts: dict[str, Any], tail: Bundle, head: HeadFacts) -> Thread:
         thread = Thread(**{name: facts[name] for name in (*bundles.THREAD, *_TIMES)})
         for name in _TIMES:
             setattr(thread, name, bundles.parse_time(facts[name]))
@@ -156,7 +156,7 @@ class SegmentedForm(DocumentForm):
         source = Source(self.reader, thread.thread_id, head.table)
         for namespace, line in map(bundles.parse_line, facts["lines"]):
             thread.histories[namespace] = SegmentedHistory(
-                line, _own(namespace, line, tail), source
+                line, _make_history(namespace, line, tail), source
             )
         older = self.reader.read(thread.thread_id, [it.name for it in head.messages])
         thread.messages = [message for it in (*older, tail) for message in it.messages]
@@ -166,20 +166,20 @@ class SegmentedForm(DocumentForm):
         thread, before = transaction.thread, old.end if old else HeadFacts(0)
         assert thread is not None  # noqa: S101  (the caller deletes it else)
         settle(transaction)
-        plan = [it for it in (self._left(thread, one) for one in before.table) if it]
-        tail = self._tail(thread)
-        beside = self._beside(transaction, old, thread, tail) if self.derives else None
+        plan = [it for it in (self._keep_segment(thread, one) for one in before.table) if it]
+        tail = self._collect_tail(thread)
+        beside = self._list_changes(transaction, old, thread, tail) if self.derives else None
         if tail.size > TAIL_BYTES:
-            plan.append(_sealed(thread, tail))
+            plan.append(_seal(thread, tail))
         self._merge(thread.thread_id, plan)
         made = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
-        table = _entries(plan, made, make_segment)
-        messages, tail.messages = self._messages(thread, old, made)
+        table = _list_entries(plan, made, make_segment)
+        messages, tail.messages = self._seal_messages(thread, old, made)
         is_activity = thread.active_at == transaction.now
         head = HeadFacts(0, table, messages, is_activity=is_activity)
-        return self._drafted(thread, tail, head, before, made, beside=beside)
+        return self._draft(thread, tail, head, before, made, beside=beside)
 
-    def _beside(
+    def _list_changes(
         self, transaction: ThreadTransaction, old: Parsed | None, thread: Thread, tail: Bundle
     ) -> deriving.Changes:
         before, head = (old.thread, old.end) if old else (None, HeadFacts(0))
@@ -192,7 +192,7 @@ class SegmentedForm(DocumentForm):
             adds_only=transaction.adds_only,
         )
 
-    def _drafted(
+    def _draft(
         self,
         thread: Thread,
         tail: Bundle,
@@ -212,7 +212,7 @@ class SegmentedForm(DocumentForm):
         if beside is not None:
             note["awaited"] = deriving.describe_places(beside.written)
         prints = b"".join(it.prints for it in head.table)
-        content = bundles.make_content(_facts(thread, head), tail, note, prints)
+        content = bundles.make_content(_describe_head(thread, head), tail, note, prints)
         if _digest(content) == before.digest:
             return None
         packed = bundles.pack(content)
@@ -235,22 +235,26 @@ class SegmentedForm(DocumentForm):
         kept = replace(thread, histories={})
         for namespace, history in thread.histories.items():
             line = history.line.copy()
-            kept.histories[namespace] = SegmentedHistory(line, _own(namespace, line, tail), source)
+            kept.histories[namespace] = SegmentedHistory(
+                line, _make_history(namespace, line, tail), source
+            )
         return kept
 
-    def _left(self, thread: Thread, segment: Segment) -> Piece | None:
+    def _keep_segment(self, thread: Thread, segment: Segment) -> Piece | None:
         """Return what an edited thread still has of a segment; ``None`` for nothing."""
         histories = [thread.histories.get(it) for it in segment.spans]
         if all(isinstance(it, SegmentedHistory) and it.opened is None for it in histories):
             return segment
         left, is_whole = Bundle(), True
         for namespace in segment.spans:
-            part, all_of_it = self._left_of(thread, segment, namespace)
+            part, all_of_it = self._keep_namespace(thread, segment, namespace)
             left.add(part)
             is_whole = is_whole and all_of_it
         return segment if is_whole else left or None
 
-    def _left_of(self, thread: Thread, segment: Segment, namespace: str) -> tuple[Bundle, bool]:
+    def _keep_namespace(
+        self, thread: Thread, segment: Segment, namespace: str
+    ) -> tuple[Bundle, bool]:
         """Return what is left of a namespace in a segment, and whether that is all."""
         history = thread.histories.get(namespace)
         if not isinstance(history, SegmentedHistory):
@@ -268,7 +272,7 @@ class SegmentedForm(DocumentForm):
         is_all = (len(left), len(still)) == (len(rows), len(writes))
         return Bundle({namespace: left} if left else {}, still), is_all
 
-    def _tail(self, thread: Thread) -> Bundle:
+    def _collect_tail(self, thread: Thread) -> Bundle:
         """Return what no segment holds."""
         tail = Bundle()
         for namespace, history in thread.histories.items():
@@ -286,7 +290,7 @@ class SegmentedForm(DocumentForm):
                 tail.writes += [(namespace, it) for it in there]
         return tail
 
-    def _messages(
+    def _seal_messages(
         self, thread: Thread, old: Parsed | None, made: dict[str, Bundle]
     ) -> tuple[tuple[MessageSegment, ...], list[ArchivedMessage]]:
         """Return the table of messages, and those that stay in the head; ``made`` gets segments.
@@ -312,11 +316,11 @@ class SegmentedForm(DocumentForm):
         self._merge(thread.thread_id, plan)
         new = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
         made |= new
-        return _entries(plan, new, make_message_segment), tail.messages
+        return _list_entries(plan, new, make_message_segment), tail.messages
 
     def _merge(self, thread_id: str, plan: list[Named | Bundle]) -> None:
         """Replace neighbours of a size by one, until there are fewer than ``FAN`` of each."""
-        while (at := _mergeable(plan)) is not None:
+        while (at := _find_mergeable(plan)) is not None:
             some = plan[at : at + FAN]
             stored = [it.name for it in some if not isinstance(it, Bundle)]
             read = dict(zip(stored, self.reader.read(thread_id, stored), strict=True))
@@ -352,12 +356,14 @@ class SegmentedForm(DocumentForm):
 
     def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
         """Delete the segments that no head names, once they are a day old by the server's clock."""
-        self.documents.discard_segments(self._unnamed(parsed, self.documents.now() - GARBAGE_AGE))
+        self.documents.discard_segments(
+            self._find_unnamed(parsed, self.documents.now() - GARBAGE_AGE)
+        )
 
     def find_leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
-        return set(self.documents.list_segment_names(self._unnamed(parsed, LAST)))
+        return set(self.documents.list_segment_names(self._find_unnamed(parsed, LAST)))
 
-    def _unnamed(
+    def _find_unnamed(
         self, parsed: Callable[[str], Parsed | None], limit: datetime
     ) -> dict[str, set[str]]:
         """Return older segments that no head names, by the digests of their threads."""
@@ -389,14 +395,14 @@ def _split(payloads: bytes, size: int) -> tuple[bytes, bytes]:
     return payloads[:size], payloads[size:]
 
 
-def _table(rows: list[list[Any]], prints: bytes) -> Iterator[Segment]:
+def _parse_table(rows: list[list[Any]], prints: bytes) -> Iterator[Segment]:
     for name, size, spans, length, oldest, newest in rows:
         ours, prints = _split(prints, length)
         times = datetime.fromisoformat(oldest), datetime.fromisoformat(newest)
         yield Segment(name, size, spans, ours, *times)
 
 
-def _own(namespace: str, line: Line, tail: Bundle) -> History:
+def _make_history(namespace: str, line: Line, tail: Bundle) -> History:
     """Return the part of a namespace that is in the head."""
     history = History(namespace, line, is_settled=True)
     rows = tail.rows.get(namespace, {})
@@ -408,7 +414,7 @@ def _own(namespace: str, line: Line, tail: Bundle) -> History:
     return history
 
 
-def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
+def _describe_head(thread: Thread, head: HeadFacts) -> dict[str, Any]:
     return {
         **{name: getattr(thread, name) for name in (*bundles.THREAD, *_TIMES)},
         "logs": [bundles.describe_log(it) for it in thread.logs.values()],
@@ -431,7 +437,7 @@ def _is_in(history: History, write: Any) -> bool:
     )
 
 
-def _sealed(thread: Thread, tail: Bundle) -> Bundle:
+def _seal(thread: Thread, tail: Bundle) -> Bundle:
     """Move what becomes a segment out of the tail: all but each head, its parent and its writes.
 
     The next save looks at those. They are moved as well if they fill half of the tail.
@@ -456,7 +462,7 @@ def _sealed(thread: Thread, tail: Bundle) -> Bundle:
     return moved
 
 
-def _level(size: int) -> int:
+def _compute_level(size: int) -> int:
     level = 0
     while size >= TAIL_BYTES * FAN:
         size //= FAN
@@ -464,9 +470,9 @@ def _level(size: int) -> int:
     return level
 
 
-def _mergeable(plan: Sequence[Named | Bundle]) -> int | None:
+def _find_mergeable(plan: Sequence[Named | Bundle]) -> int | None:
     """Return where ``FAN`` neighbours begin that are no larger than the last of them."""
-    levels = [_level(it.size) for it in plan]
+    levels = [_compute_level(it.size) for it in plan]
     for at in range(len(plan) - FAN + 1):
         some = levels[at : at + FAN]
         if max(some) <= some[-1]:
@@ -474,7 +480,7 @@ def _mergeable(plan: Sequence[Named | Bundle]) -> int | None:
     return None
 
 
-def _entries(
+def _list_entries(
     plan: Sequence[Named | Bundle], made: dict[str, Bundle], make: Callable[[str, Bundle], Named]
 ) -> tuple[Named, ...]:
     """Return the entries of the segments of a plan; ``made`` has the new ones by name."""

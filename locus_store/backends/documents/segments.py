@@ -156,11 +156,11 @@ class SegmentReader:
         wanted = {it: self._documents.name_segment(thread_id, it) for it in names}
         found = {name: self._kept.get(where) for name, where in wanted.items()}
         missing = [wanted[name] for name, bundle in found.items() if bundle is None]
-        fetched = self._documents.each(self._fetched, missing) if missing else ()
+        fetched = self._documents.each(self._fetch, missing) if missing else ()
         read = dict(zip(missing, fetched, strict=True))
         return [bundle or read[wanted[name]] for name, bundle in found.items()]
 
-    def _fetched(self, where: str) -> Bundle:
+    def _fetch(self, where: str) -> Bundle:
         found = self._documents.objects.get(where)
         place = self._documents.objects.where(where)
         if found is None:
@@ -180,10 +180,10 @@ class SegmentReader:
     def write(self, thread_id: str, written: dict[str, tuple[bytes, Bundle]]) -> None:
         """Put segments, several at once."""
         named = [(self._documents.name_segment(thread_id, it), *written[it]) for it in written]
-        for where, content, bundle in self._documents.each(self._stored, named):
+        for where, content, bundle in self._documents.each(self._store, named):
             self._kept.put(where, bundle, len(content))
 
-    def _stored(self, it: tuple[str, bytes, Bundle]) -> tuple[str, bytes, Bundle]:
+    def _store(self, it: tuple[str, bytes, Bundle]) -> tuple[str, bytes, Bundle]:
         self._documents.objects.store(it[0], it[1])
         return it
 
@@ -244,15 +244,15 @@ class SegmentedHistory(History):
         shares = (it.measure(self.namespace) for it in self._source.select(self.namespace))
         return self._own.measure() + (sum(shares) if self.opened is None else 0)
 
-    def _whole(self) -> History:
+    def _read_whole(self) -> History:
         if self.opened is None:
             segments = self._source.select(self.namespace)
             bundles = self._source.read(segments)
-            self._own = self._joined(bundles)
+            self._own = self._join(bundles)
             self.opened = {it.name: one for it, one in zip(segments, bundles, strict=True)}
         return self._own
 
-    def _joined(self, bundles: Sequence[Bundle]) -> History:
+    def _join(self, bundles: Sequence[Bundle]) -> History:
         whole = History(self.namespace, self.line)
         rows: dict[int, Row] = {}
         for it in bundles:
@@ -260,32 +260,32 @@ class SegmentedHistory(History):
         rows |= self._own.rows
         for sequence in sorted(rows):
             whole.put(rows[sequence])
-        for write in self._sealed_writes(bundles):
+        for write in self._iterate_sealed_writes(bundles):
             whole.put_write(write)
         for of_checkpoint in self._own.writes.values():
             for write in of_checkpoint.values():
                 whole.put_write(write)
         return whole
 
-    def _sealed_writes(self, bundles: Iterable[Bundle]) -> Iterator[ArchivedWrite]:
+    def _iterate_sealed_writes(self, bundles: Iterable[Bundle]) -> Iterator[ArchivedWrite]:
         for bundle in bundles:
             yield from (it for name, it in bundle.writes if name == self.namespace)
 
     @property
     def rows(self) -> dict[int, Row]:  # type: ignore[override]  # others have a field
-        return self._whole().rows
+        return self._read_whole().rows
 
     @property
     def by_id(self) -> dict[str, int]:  # type: ignore[override]  # others have a field
-        return self._whole().by_id
+        return self._read_whole().by_id
 
     @property
     def by_chain(self) -> dict[int, list[int]]:  # type: ignore[override]  # others have a field
-        return self._whole().by_chain
+        return self._read_whole().by_chain
 
     @property
     def writes(self) -> dict[str, dict[tuple[str, int], ArchivedWrite]]:  # type: ignore[override]  # others have a field
-        return self._whole().writes
+        return self._read_whole().writes
 
     def put(self, row: Row) -> None:
         self._own.put(row)
@@ -293,36 +293,36 @@ class SegmentedHistory(History):
     def put_write(self, write: ArchivedWrite) -> None:
         self._own.put_write(write)
 
-    def _sealed(self) -> list[Segment]:
+    def _list_sealed(self) -> list[Segment]:
         """Return the segments that were not read into ``own``."""
         return self._source.select(self.namespace) if self.opened is None else []
 
     def get_row(self, sequence: int) -> Row | None:
         own = self._own.get_row(sequence)
-        holding = [it for it in self._sealed() if it.has(self.namespace, sequence)]
+        holding = [it for it in self._list_sealed() if it.has(self.namespace, sequence)]
         if own is not None or not holding:
             return own
         return self._source.read(holding[-1:])[0].rows[self.namespace][sequence]
 
     def list_sequences(self) -> list[int]:
-        sealed = {n for it in self._sealed() for n in it.iterate_sequences(self.namespace)}
+        sealed = {n for it in self._list_sealed() for n in it.iterate_sequences(self.namespace)}
         return sorted(sealed.union(self._own.rows))
 
     def get_writes(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
         there = {}
-        for it in self._sealed_writes(self._source.read(self._naming(checkpoint_id))):
+        for it in self._iterate_sealed_writes(self._source.read(self._find_naming(checkpoint_id))):
             if it.checkpoint_id == checkpoint_id:
                 there[it.write.task_id, it.write.idx] = it
         return there | self._own.get_writes(checkpoint_id)
 
-    def _naming(self, checkpoint_id: str) -> list[Segment]:
-        return [it for it in self._sealed() if it.may_name(self.namespace, checkpoint_id)]
+    def _find_naming(self, checkpoint_id: str) -> list[Segment]:
+        return [it for it in self._list_sealed() if it.may_name(self.namespace, checkpoint_id)]
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
         own = self._own.named(line, checkpoint_id)
         if own is not None:
             return own
-        for bundle in self._source.read(self._naming(checkpoint_id)):
+        for bundle in self._source.read(self._find_naming(checkpoint_id)):
             for row in bundle.rows.get(self.namespace, {}).values():
                 if row.record.checkpoint_id == checkpoint_id:
                     return row.record
@@ -332,7 +332,7 @@ class SegmentedHistory(History):
         self, chain: int, upto: int | None = None, after: int = 0
     ) -> list[tuple[int, bytes]]:
         first, last = max(chain, after + 1), upto or self.line.last_sequence
-        met = [it for it in self._sealed() if it.has_versions(self.namespace, first, last)]
+        met = [it for it in self._list_sealed() if it.has_versions(self.namespace, first, last)]
         rows = [it.rows[self.namespace] for it in self._source.read(met)]
         found = [
             (sequence, row.to_payload())
@@ -343,22 +343,22 @@ class SegmentedHistory(History):
         return sorted(found + self._own.payloads(chain, upto, after))
 
     def remove(self, sequence: int) -> None:
-        self._whole().remove(sequence)
+        self._read_whole().remove(sequence)
 
     def iterate_parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
         yield FOREVER, lambda: self._own.rows
-        for it in self._sealed():
-            yield it.newest, partial(self._rows_of, it)
+        for it in self._list_sealed():
+            yield it.newest, partial(self._get_rows, it)
 
-    def _rows_of(self, segment: Segment) -> Mapping[int, Row]:
+    def _get_rows(self, segment: Segment) -> Mapping[int, Row]:
         return self._source.read([segment])[0].rows.get(self.namespace, {})
 
     def find_newest_at(self) -> datetime | None:
-        times = [it.newest for it in self._sealed()]
+        times = [it.newest for it in self._list_sealed()]
         own = self._own.find_newest_at()
         return max([*times, own] if own else times, default=None)
 
     def find_older_than(self, limit: datetime) -> list[int]:
-        if any(it.oldest < limit for it in self._sealed()):
-            return self._whole().find_older_than(limit)
+        if any(it.oldest < limit for it in self._list_sealed()):
+            return self._read_whole().find_older_than(limit)
         return self._own.find_older_than(limit)

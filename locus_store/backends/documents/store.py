@@ -82,20 +82,20 @@ class DocumentStore(ItemStore):
         await self._run(lambda: None)
 
     async def close(self) -> None:
-        await self._in_order(self._journal.forget)
+        await self._run_in_order(self._journal.forget)
         if self._owned is not None:
             await self._owned.close()
 
-    def _now(self) -> datetime:
+    def _get_time(self) -> datetime:
         return self._documents.now()
 
     async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
         job = _Job(work, changes=changes)
         self._waiting.append(job)
-        await self._in_order(self._carry_out_waiting)
+        await self._run_in_order(self._carry_out_waiting)
         return job.result()
 
-    async def _in_order(self, work: Callable[[], T]) -> T:
+    async def _run_in_order(self, work: Callable[[], T]) -> T:
         if self._documents.blocks:
             return await self._queues.run(HEAD, work, self._documents.pool)
         with self._lock:
@@ -122,7 +122,7 @@ class DocumentStore(ItemStore):
             if attempt:
                 pauses.sleep()
             try:
-                with self._access(changes=changes) as access:
+                with self._open_access(changes=changes) as access:
                     return self._attempt(access, group, trusts=trusts)
             except ChangedError:
                 trusts = False
@@ -131,7 +131,7 @@ class DocumentStore(ItemStore):
             "was written"
         )
 
-    def _access(self, *, changes: bool) -> AbstractContextManager[Access]:
+    def _open_access(self, *, changes: bool) -> AbstractContextManager[Access]:
         if changes:
             return self._documents.held(HEAD, creates=True)
         return nullcontext(self._documents)
@@ -153,7 +153,7 @@ class DocumentStore(ItemStore):
                 return
         is_written = False
         try:
-            failed, changed = group.run(), self._changed()
+            failed, changed = group.run(), self._collect_changes()
             if trusts and (failed or not changed):
                 raise ChangedError  # the work may end otherwise on the newest items
             if changed:
@@ -169,7 +169,7 @@ class DocumentStore(ItemStore):
         self._before.setdefault(name, self._find(name))
         super()._set(name, kept)
 
-    def _changed(self) -> ItemChanges:
+    def _collect_changes(self) -> ItemChanges:
         """Return what was changed since the last line."""
         found = ItemChanges()
         for name, before in self._before.items():
@@ -196,7 +196,7 @@ class DocumentStore(ItemStore):
         """Apply the changes of a line."""
         self._require_dimension(row.get("dimension"))
         for it in row.get("put", ()):
-            kept = make_item(it, self._next_order())
+            kept = make_item(it, self._take_order())
             super()._set((kept.item.namespace, kept.item.key), kept)
         for it in row.get("renewed", ()):
             name = (tuple(it[0]), it[1])
@@ -207,7 +207,7 @@ class DocumentStore(ItemStore):
 
     def encode_all(self) -> dict[str, Any]:
         """Return one line's changes that put all items."""
-        return ItemChanges(put=[*self._all()]).to_line(self.dimension)
+        return ItemChanges(put=[*self._iterate_live()]).to_line(self.dimension)
 
     def _require_dimension(self, stored: int | None) -> None:
         """Refuse embeddings of another length.

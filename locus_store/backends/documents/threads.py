@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeAlias, TypeVar
 from uuid import uuid4
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
@@ -45,6 +45,9 @@ ATTEMPTS = 20
 
 LONGEST_PAUSE_SECONDS = 0.1
 
+ThreadCache: TypeAlias = Recent[tuple[str | None, str], Parsed]
+"""Threads by tenant and id."""
+
 
 class DocumentThreads:
     """The threads of a storage; usable by several threads, and by both processes after a fork."""
@@ -55,29 +58,41 @@ class DocumentThreads:
         *,
         form: DocumentForm | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
+        tenant: str | None = None,
+        cache: ThreadCache | None = None,
     ) -> None:
         self.documents = documents
         self.form = form or DocumentForm(documents)
         self.max_state_bytes = max_state_bytes
-        self._max_bytes = KEPT_BYTES
+        self.tenant = tenant
+        self.cache: ThreadCache = cache or Recent(KEPT_BYTES, keeps_last=True)
+        """Threads as they were read or written last, also of other tenants; they may have changed
+        since.
+        """
+
         start_in_each_process(self._start)
 
     def _start(self) -> None:
         """Initialize the empty state of a new object, or of a child process."""
         self._writing = threading.Lock()
         self._queues = WriteQueues()
-        self.clear()
+        self.form.clear()
 
     def clear(self) -> None:
         """Empty the cache."""
-        self.cache: Recent[str, Parsed] = Recent(self._max_bytes, keeps_last=True)
-        """Threads as they were read or written last; they may have changed since."""
-
+        self.cache.clear()
         self.form.clear()
+
+    def get_cached(self, thread_id: str) -> Parsed | None:
+        """Return a thread as it was read or written last."""
+        return self.cache.get((self.tenant, thread_id))
+
+    def drop_cached(self, thread_id: str) -> None:
+        """Forget a thread."""
+        self.cache.drop((self.tenant, thread_id))
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes of documents; the one used last is always kept."""
-        self._max_bytes = max_bytes
         self.cache.limit(max_bytes)
         self.form.limit(max_bytes)
 
@@ -168,10 +183,10 @@ class DocumentThreads:
     def _read_dated(
         self, access: DocumentReads, dated: Dated
     ) -> tuple[datetime | None, Parsed | None]:
-        kept = self.cache.get(dated.key)
+        kept = self.get_cached(dated.key)
         is_known = kept is not None and dated.tag is not None and kept.tag == dated.tag
         if kept is None or not is_known or kept.thread.outbox:
-            return dated.at, self._settled(access, dated.key)
+            return dated.at, self._read_settled(access, dated.key)
         return dated.at, kept
 
     def read_all(self, thread_ids: Iterable[str]) -> list[Thread]:
@@ -181,15 +196,15 @@ class DocumentThreads:
         return [it for it in self.documents.each(partial(self.read, documents=access), ids) if it]
 
     def _read_together(self, thread_ids: list[str]) -> DocumentReads:
-        kept = {it: self.cache.get(it) for it in thread_ids}
+        kept = {it: self.get_cached(it) for it in thread_ids}
         return self.documents.get_all({it: one.tag if one else None for it, one in kept.items()})
 
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
         """Return a live thread; do not change it."""
-        found = self._settled(documents or self.documents, thread_id)
+        found = self._read_settled(documents or self.documents, thread_id)
         return self.form.share(found.thread) if found and found.thread.is_live else None
 
-    def _settled(self, access: DocumentReads, thread_id: str) -> Parsed | None:
+    def _read_settled(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, after its outbox was applied."""
         found = self.read_parsed(access, thread_id)
         while found is not None and found.thread.outbox is not None:
@@ -203,9 +218,9 @@ class DocumentThreads:
             self.documents.identity()
         except IntegrityError as exc:
             return [str(exc)]
-        return [*self.documents.strays(), *self._leftovers()]
+        return [*self.documents.strays(), *self._find_leftovers()]
 
-    def _leftovers(self) -> list[str]:
+    def _find_leftovers(self) -> list[str]:
         """Return a message if there is data that no document names."""
         read = partial(self.read_parsed, self.documents)
         left = self.form.find_leftovers(read)
@@ -222,10 +237,10 @@ class DocumentThreads:
 
     def read_parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, also its outbox; from the cache if it is unchanged."""
-        kept = self.cache.get(thread_id)
+        kept = self.get_cached(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)
         if found is None:
-            self.cache.drop(thread_id)
+            self.drop_cached(thread_id)
             return None
         if kept is not None and found.content is None:
             return kept
@@ -239,7 +254,7 @@ class DocumentThreads:
         except IntegrityError:
             if not found.continues:
                 raise
-            self.cache.drop(thread_id)  # a failover took back what is kept
+            self.drop_cached(thread_id)  # a failover took back what is kept
             return self.read_parsed(self.documents, thread_id)
         made = Parsed(found.tag, thread, end)
         self.keep(made)
@@ -255,7 +270,8 @@ class DocumentThreads:
 
     def keep(self, parsed: Parsed) -> None:
         """Cache a thread that was just read or written."""
-        self.cache.put(parsed.thread.thread_id, parsed, parsed.end.size)
+        key = self.tenant, parsed.thread.thread_id
+        self.cache.put(key, parsed, parsed.end.size)
 
     def write(
         self,
@@ -377,7 +393,7 @@ class _Write(Generic[T]):
             self._finish(self._sent[0])
             return self._sent[1]
         self._sent = None
-        cached = self._threads.cache.get(self._thread_id) if self._trusts_cache else None
+        cached = self._threads.get_cached(self._thread_id) if self._trusts_cache else None
         self._trusts_cache = False
         if cached is not None:
             return self._attempt_cached(access, cached)
@@ -432,7 +448,7 @@ class _Write(Generic[T]):
             self._threads.keep(Parsed(tag, draft.thread, draft.end))
         elif old is not None:
             access.delete(self._thread_id, tag=old.tag)
-            self._threads.cache.drop(self._thread_id)
+            self._threads.drop_cached(self._thread_id)
         self._is_putting = False
         self._finish(draft)
 

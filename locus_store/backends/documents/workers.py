@@ -82,11 +82,11 @@ class Workers(Executor):
         rest = iter(items)
         first = list(islice(rest, 2))
         if len(first) > 1:
-            yield from self._at_once(work, first, rest)
+            yield from self._run_at_once(work, first, rest)
         else:
             yield from map(work, first)
 
-    def _at_once(
+    def _run_at_once(
         self, work: Callable[[T], R], first: Iterable[T], rest: Iterator[T]
     ) -> Iterator[R]:
         """Yield the results in order; twice as many as there are threads are under way."""
@@ -180,7 +180,7 @@ class WriteQueues:
         job = _Job(work)
         if may_block():
             return await run_now(self._run_here, name, job)
-        if queue := self._added(name, job):
+        if queue := self._add(name, job):
             try:
                 if pool is not None:  # its end need not wake the event loop
                     pool.submit(self._drain, name, queue)
@@ -193,13 +193,13 @@ class WriteQueues:
 
     def _run_here(self, name: str, job: _Job) -> Any:
         """Run a job in this thread, and leave those that came meanwhile to another."""
-        if queue := self._added(name, job):
+        if queue := self._add(name, job):
             job.run()
             if self._has_more(name, queue):
                 threading.Thread(target=self._drain, args=(name, queue), daemon=True).start()
         return job.future.result()
 
-    def _added(self, name: str, job: _Job) -> deque[_Job] | None:
+    def _add(self, name: str, job: _Job) -> deque[_Job] | None:
         """Add a job; return its queue if it is the first one there."""
         with self._lock:
             queue = self._queues.setdefault(name, deque())

@@ -30,7 +30,7 @@ from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.runtime.extras import make_factory
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import Embed
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.vectors import Metric
@@ -46,7 +46,7 @@ class HeldFile:
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         del key
-        return _found(self._held.file, known) if self._held.file else None
+        return _read_document(self._held.file, known) if self._held.file else None
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         del key
@@ -64,7 +64,7 @@ class HeldFile:
             raise ChangedError
 
 
-def _found(file: Opened, known: Tag | None) -> Found:
+def _read_document(file: Opened, known: Tag | None) -> Found:
     """Return the content of an open file, unless its signature is ``known``.
 
     Raises:
@@ -90,7 +90,7 @@ class FileDocuments(Directory, Documents):
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         with self.open_for_reading(encode_name(key)) as opened:
-            return _found(opened, known) if opened else None
+            return _read_document(opened, known) if opened else None
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         with self.held(key, creates=tag is None) as held:
@@ -125,9 +125,9 @@ class FileDocuments(Directory, Documents):
         """
         names = {name: decode_name(name) for name in self.iterate_names()}
         ids = sorted(it for it in names.values() if it is not None)
-        return ids, [self._misnamed(name) for name in sorted(names) if names[name] is None]
+        return ids, [self._describe_stray(name) for name in sorted(names) if names[name] is None]
 
-    def _misnamed(self, name: str) -> str:
+    def _describe_stray(self, name: str) -> str:
         return (
             f"{escape_path(self.get_path(name))} is not named as the file of a thread; move it "
             "out of the directory, or give it its name back"
@@ -165,7 +165,7 @@ class FileBackend(DocumentBackend):
         **options: Unpack[FileOptions],
     ) -> None:
         given = fill_defaults(FileOptions, options, "FileBackend")
-        self._where = _checked_directory(directory)
+        self._where = _check_directory(directory)
         self._directory = FileDocuments(self._where, given["busy_timeout_seconds"])
         super().__init__(self._directory, max_state_bytes=given["max_state_bytes"])
 
@@ -201,11 +201,8 @@ class FileMessageLog(DocumentMessageLog):
         backend: FileBackend | None = None,
         **options: Unpack[FileOptions],
     ) -> None:
-        if backend is not None:
-            check_backend(backend, FileBackend, is_alone=directory is None and not options)
-        made = backend or FileBackend(
-            DEFAULT_DIRECTORY if directory is None else directory, **options
-        )
+        place = DEFAULT_DIRECTORY if directory is None else directory
+        made = choose_backend(backend, FileBackend, place, defaults=[DEFAULT_DIRECTORY], **options)
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
@@ -239,7 +236,7 @@ file_checkpointer = make_factory(
 )
 
 
-def _checked_directory(directory: object) -> str:
+def _check_directory(directory: object) -> str:
     if not isinstance(directory, str | os.PathLike) or "\0" in str(directory) or not str(directory):
         raise InvalidArgumentError(f"directory must name a directory, not {directory!r}")
     try:
@@ -261,17 +258,17 @@ def collect_facts(directory: FileDocuments) -> list[Fact]:
     try:
         ids, wrong = directory.list_threads()
     except IntegrityError as exc:  # of the identity
-        return [_fault(str(exc))]
-    sizes, others = _sizes(directory, ids)
-    return [*_describe_space(root, sizes), *map(_fault, wrong + others)]
+        return [_make_fault(str(exc))]
+    sizes, others = _measure_files(directory, ids)
+    return [*_describe_space(root, sizes), *map(_make_fault, wrong + others)]
 
 
-def _fault(what: str) -> Fact:
+def _make_fault(what: str) -> Fact:
     text, _, remedy = what.rpartition("; ")
     return Fact("file", text, "fail", remedy)
 
 
-def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
+def _measure_files(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
     """Return the sizes of the files, and a fact for each one that is not a regular file."""
     sizes: list[int] = []
     wrong: list[str] = []
@@ -310,10 +307,8 @@ class FileStore(DocumentStore):
         backend: FileBackend | None = None,
         **options: Any,
     ) -> None:
-        if backend is not None:
-            check_backend(backend, FileBackend, is_alone=directory is None and not options)
         place = DEFAULT_DIRECTORY if directory is None else directory
-        made = backend or FileBackend(place, **options)
+        made = choose_backend(backend, FileBackend, place, defaults=[DEFAULT_DIRECTORY], **options)
         super().__init__(
             made.item_documents(),
             dimension=dimension,

@@ -87,7 +87,7 @@ class Directory:
         return Place(None, self.root, self.root)
 
     @contextmanager
-    def _at(self, name: str) -> Iterator[Place | None]:
+    def _find_place(self, name: str) -> Iterator[Place | None]:
         """Yield a file's place in its open directory; ``None`` if the directory does not exist."""
         *folders, last = name.split("/")
         with ExitStack() as stack:
@@ -104,7 +104,7 @@ class Directory:
     @contextmanager
     def _open_file(self, name: str) -> Iterator[tuple[Place, int] | tuple[None, None]]:
         """Open a file; yield its place and descriptor, or two ``None`` if it does not exist."""
-        with self._at(name) as place:
+        with self._find_place(name) as place:
             if place is None:
                 yield None, None
                 return
@@ -130,7 +130,7 @@ class Directory:
     def measure(self, name: str) -> int:
         """Return a file's size in bytes; 0 if it no longer exists."""
         path = self.get_path(name)
-        with translate_errors(path), self._at(name) as place, suppress(FileNotFoundError):
+        with translate_errors(path), self._find_place(name) as place, suppress(FileNotFoundError):
             if place is not None:
                 found = place.read_status()
                 place.require(found)
@@ -141,17 +141,17 @@ class Directory:
         """Yield the names of all files that are, or should be, threads; in no order."""
         with translate_errors(self.root):
             self.require_identity()
-            yield from self._below(self._root, "", SUFFIX)
+            yield from self._iterate_below(self._root, "", SUFFIX)
 
-    def _below(self, place: Place, folder: str, suffix: str) -> Iterator[str]:
+    def _iterate_below(self, place: Place, folder: str, suffix: str) -> Iterator[str]:
         """Yield names with a suffix, and symbolic links in place of directories."""
         with open_file(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-            for entry in _entries(descriptor):
+            for entry in _list_entries(descriptor):
                 name = f"{folder}{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name.endswith(FOLDER):
                         below = Place(descriptor, entry.name, self.get_path(name))
-                        yield from self._below(below, f"{name}/", suffix)
+                        yield from self._iterate_below(below, f"{name}/", suffix)
                 elif entry.name.endswith(suffix) or (
                     entry.name.endswith(FOLDER) and entry.is_symlink()
                 ):
@@ -205,7 +205,7 @@ class Directory:
             translate_errors(self.root),
             open_file(self._root, os.O_RDONLY | os.O_DIRECTORY) as root,
         ):
-            for entry in _entries(root):
+            for entry in _list_entries(root):
                 if entry.is_dir(follow_symlinks=False):
                     with suppress(PermissionError, IntegrityError):  # such as lost+found
                         folder = Place(root, entry.name, self.get_path(entry.name))
@@ -239,17 +239,17 @@ class Directory:
                     self.require_identity()
                     yield Held(name, None)
                     return
-                with self._locked_root(deadline) as is_there:
+                with self._lock_root(deadline) as is_there:
                     if is_there and not self._exists(name):
                         yield Held(name, None)
                         return
 
     def _exists(self, name: str) -> bool:
-        with self._at(name) as place:
+        with self._find_place(name) as place:
             return place is not None and place.exists()
 
     @contextmanager
-    def _locked_root(self, deadline: float) -> Iterator[bool]:
+    def _lock_root(self, deadline: float) -> Iterator[bool]:
         self.require_identity()
         _make(self.root)
         with open_file(self._root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
@@ -282,23 +282,23 @@ class Directory:
         """Create the directories of a long name; they survive a crash."""
         parts = name.split("/")
         for count in range(1, len(parts)):
-            with self._there("/".join(parts[:count])) as place:
+            with self._require_place("/".join(parts[:count])) as place:
                 with suppress(FileExistsError):
                     os.mkdir(place.name, dir_fd=place.directory)
-                _sync(place)
+                _flush_directory(place)
 
     @contextmanager
-    def _there(self, name: str) -> Iterator[Place]:
+    def _require_place(self, name: str) -> Iterator[Place]:
         """Yield the place of a file whose directory must exist."""
-        with self._at(name) as place:
+        with self._find_place(name) as place:
             if place is None:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", self.get_path(name))
             yield place
 
     def _replace(self, name: str, old: Opened | None, kept_bytes: int, rest: bytes) -> Signature:
-        with self._there(name) as place:
+        with self._require_place(name) as place:
             temporary = replace(place, name=place.name + TEMPORARY, path=place.path + TEMPORARY)
-            with self._temporary(temporary) as descriptor:
+            with self._open_temporary(temporary) as descriptor:
                 if old is not None:
                     os.fchmod(descriptor, os.fstat(old.descriptor).st_mode & 0o777)
                     _copy(old.descriptor, descriptor, kept_bytes)
@@ -311,11 +311,11 @@ class Directory:
                     src_dir_fd=place.directory,
                     dst_dir_fd=place.directory,
                 )
-                _sync(place)
+                _flush_directory(place)
                 return read_signature(descriptor)
 
     @contextmanager
-    def _temporary(self, place: Place) -> Iterator[int]:
+    def _open_temporary(self, place: Place) -> Iterator[int]:
         """Yield an empty, locked file; one that a killed writer left behind is reused."""
         deadline = time.monotonic() + self._timeout
         while True:
@@ -340,10 +340,10 @@ class Directory:
         Raises:
             ChangedError: Another process changed the file meanwhile.
         """
-        with self._there(held.name) as place:
+        with self._require_place(held.name) as place:
             _require_unchanged(place, held.file)
             os.unlink(place.name, dir_fd=place.directory)
-            _sync(place)
+            _flush_directory(place)
 
     def tidy(self, name: str) -> None:
         """Remove the empty directories of a long name."""
@@ -351,9 +351,9 @@ class Directory:
         if not folder:
             return
         deadline = time.monotonic() + self._timeout
-        with suppress(OSError, LocusStoreError), self._locked_root(deadline):
+        with suppress(OSError, LocusStoreError), self._lock_root(deadline):
             while folder:
-                with self._there(folder) as place:
+                with self._require_place(folder) as place:
                     os.rmdir(place.name, dir_fd=place.directory)
                 folder = os.path.dirname(folder)
 
@@ -366,7 +366,7 @@ class Directory:
     def sweep(self) -> None:
         """Remove the temporary files of killed writers."""
         with translate_errors(self.root):
-            left = [*self._below(self._root, "", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
+            left = [*self._iterate_below(self._root, "", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
         for name in left:
             with suppress(IntegrityError), translate_errors(self.get_path(name)):
                 self._sweep(name)
@@ -379,7 +379,7 @@ class Directory:
                 os.unlink(place.name, dir_fd=place.directory)
 
 
-def _entries(descriptor: int | None) -> list[os.DirEntry[str]]:
+def _list_entries(descriptor: int | None) -> list[os.DirEntry[str]]:
     """Return the entries of an open directory, except names that begin with a dot."""
     if descriptor is None:
         return []
@@ -389,7 +389,7 @@ def _entries(descriptor: int | None) -> list[os.DirEntry[str]]:
 
 def _refuse_sdk_thread(folder: Place) -> None:
     with open_file(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-        for entry in _entries(descriptor):
+        for entry in _list_entries(descriptor):
             if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
                 place = Place(descriptor, entry.name, os.path.join(folder.path, entry.name))
                 with open_file(place) as file:
@@ -421,7 +421,7 @@ def _make(path: str) -> None:
         os.close(descriptor)
 
 
-def _sync(place: Place) -> None:
+def _flush_directory(place: Place) -> None:
     """Flush a place's directory to disk."""
     assert place.directory is not None  # noqa: S101  (of a file below the user's directory)
     os.fsync(place.directory)

@@ -102,7 +102,7 @@ class MemoryBackend(DocumentBackend):
 
     def thread_ids(self) -> list[str]:
         """Return the ids of all threads that have a version."""
-        return [thread.thread_id for thread, _ in self._roots()]
+        return [thread.thread_id for thread, _ in self._iterate_roots()]
 
     def version_count(self, thread_id: str) -> int:
         """Return how many versions a thread has."""

@@ -60,7 +60,7 @@ def make_factory(access: OCIOptions) -> Callable[[], Any]:
     import oci  # noqa: PLC0415  (of an extra, and slow to import)
 
     try:
-        config, signer = _credentials(access)
+        config, signer = _read_credentials(access)
     except oci.exceptions.ServiceError as exc:
         raise ConnectionFailedError(
             f"the credentials for OCI were refused (auth_type={access['auth_type']!r}): HTTP "
@@ -84,19 +84,22 @@ def make_factory(access: OCIOptions) -> Callable[[], Any]:
     return lambda: oci.object_storage.ObjectStorageClient(config, **options)
 
 
-def _credentials(access: OCIOptions) -> tuple[dict[str, Any], Any]:
+def _read_credentials(access: OCIOptions) -> tuple[dict[str, Any], Any]:
     """Return the SDK's configuration, and its signer."""
     import oci  # noqa: PLC0415  (of an extra, and slow to import)
 
     signers, region = oci.auth.signers, access["region"]
     if access["auth_type"] == "instance_principal":
-        return _in(region), signers.InstancePrincipalsSecurityTokenSigner()
+        return _get_region(region), signers.InstancePrincipalsSecurityTokenSigner()
     if access["auth_type"] == "resource_principal":
-        return _in(region), signers.get_resource_principals_signer()
+        return _get_region(region), signers.get_resource_principals_signer()
     file = str(Path(access["config_file"]).expanduser())
-    config: dict[str, Any] = {**oci.config.from_file(file, access["profile_name"]), **_in(region)}
+    config: dict[str, Any] = {
+        **oci.config.from_file(file, access["profile_name"]),
+        **_get_region(region),
+    }
     if access["auth_type"] == "security_token":
-        return config, _token_signer(config)
+        return config, _make_token_signer(config)
     oci.config.validate_config(config)
     signer = oci.signer.Signer(
         config["tenancy"],
@@ -109,11 +112,11 @@ def _credentials(access: OCIOptions) -> tuple[dict[str, Any], Any]:
     return config, signer
 
 
-def _in(region: str | None) -> dict[str, Any]:
+def _get_region(region: str | None) -> dict[str, Any]:
     return {"region": region} if region else {}
 
 
-def _token_signer(config: dict[str, Any]) -> Any:
+def _make_token_signer(config: dict[str, Any]) -> Any:
     """Return the signer of a session token, as ``oci session authenticate`` writes it.
 
     Raises:

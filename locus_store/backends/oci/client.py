@@ -57,7 +57,7 @@ class BucketObjects(BlockingClient, Objects):
             self._is_open = False
         self._workers.close()
         for client in clients:
-            _released(client)
+            _release(client)
 
     @property
     def pool(self) -> Executor:
@@ -66,7 +66,7 @@ class BucketObjects(BlockingClient, Objects):
         return super().pool
 
     @contextmanager
-    def _client(self) -> Iterator[Any]:
+    def _lease_client(self) -> Iterator[Any]:
         """Lease a client to one call."""
         if self.access["client"] is not None:
             yield self.access["client"]
@@ -84,7 +84,7 @@ class BucketObjects(BlockingClient, Objects):
                 if is_kept:
                     self._idle.append(client)
             if not is_kept:
-                _released(client)
+                _release(client)
 
     def call(self, what: str, work: Callable[[Any], T], *, seen: Collection[int] = ()) -> T | int:
         """Return what a call returns, or the status that it failed with if that is in ``seen``.
@@ -98,13 +98,13 @@ class BucketObjects(BlockingClient, Objects):
         pauses, is_refreshed = Pauses(0.05, 2.0, self.access["retry_seconds"]), False
         while True:
             try:
-                with self._client() as client:
+                with self._lease_client() as client:
                     return work(client)
             except LocusStoreError:
                 raise
             except Exception as exc:
                 status = failures.get_status(exc)
-                self._notice(getattr(exc, "headers", None))
+                self._follow_answer(getattr(exc, "headers", None))
                 if status is not None and status in seen:
                     return status
                 if status is None and not isinstance(exc, errors):
@@ -124,7 +124,7 @@ class BucketObjects(BlockingClient, Objects):
             self._idle, self._make = [], None
         return self.access["client"] is None
 
-    def _notice(self, headers: Any) -> None:
+    def _follow_answer(self, headers: Any) -> None:
         self._follow_clock((headers or {}).get("date"))
 
     def _name_bucket(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class BucketObjects(BlockingClient, Objects):
 
         def get(client: Any) -> Found:
             answer = client.get_object(**self._name_bucket(), object_name=name, **condition)
-            self._notice(answer.headers)
+            self._follow_answer(answer.headers)
             return Found(answer.headers["etag"], answer.data.content)
 
         seen = (failures.MISSING, failures.UNCHANGED)
@@ -163,7 +163,7 @@ class BucketObjects(BlockingClient, Objects):
             answer = client.put_object(
                 **self._name_bucket(), object_name=name, put_object_body=content, **condition
             )
-            self._notice(answer.headers)
+            self._follow_answer(answer.headers)
             return str(answer.headers["etag"])
 
         return self.call(f"put {name!r}", put, seen=seen)
@@ -184,7 +184,7 @@ class BucketObjects(BlockingClient, Objects):
     def discard(self, names: Collection[str]) -> None:
         rest, left, count = iter(names), list[LocusStoreError](), 0
         while some := list(islice(rest, PAGE)):
-            left += [it for it in self.each(self._left, self._discard(some)) if it]
+            left += [it for it in self.each(self._delete_alone, self._discard(some)) if it]
             count += len(some)
         if left:
             raise BackendError(
@@ -209,7 +209,7 @@ class BucketObjects(BlockingClient, Objects):
         found = self.call(f"delete {len(names)} objects", delete, seen=failures.NO_BATCH)
         return names if isinstance(found, int) else found
 
-    def _left(self, name: str) -> LocusStoreError | None:
+    def _delete_alone(self, name: str) -> LocusStoreError | None:
         """Delete an object by a request of its own; return the error if it stays."""
 
         def delete(client: Any) -> None:
@@ -250,7 +250,7 @@ class BucketObjects(BlockingClient, Objects):
                 fields="name,timeModified,etag",
                 **begin,
             )
-            self._notice(answer.headers)
+            self._follow_answer(answer.headers)
             return answer.data
 
         found = self.call(f"list {prefix!r}", page, seen=(failures.MISSING,))
@@ -285,6 +285,6 @@ class BucketObjects(BlockingClient, Objects):
         return f"object {name!r} of {self.place}"
 
 
-def _released(client: Any) -> None:
+def _release(client: Any) -> None:
     """Close the connections of a client of the SDK."""
     client.base_client.session.close()

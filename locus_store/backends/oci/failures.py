@@ -50,19 +50,19 @@ def translate_error(exc: BaseException, place: BucketPlace, what: str) -> LocusS
     """Return the error for a call that failed for good."""
     status = get_status(exc)
     if status is None:
-        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_reason(exc)}")
+        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_describe_error(exc)}")
     if status == UNAUTHENTICATED:
-        return _unauthenticated(exc, place)
+        return _translate_unauthenticated(exc, place)
     if status in {FORBIDDEN, MISSING}:
         return ConnectionFailedError(
             f"{what}: {place} does not exist, or its policies refuse the call (HTTP {status}); "
             "create the bucket, pass compartment_id= to have it created, or see the policies on "
             "the page about OCI"
         )
-    return BackendError(f"{what}: {place} answered HTTP {status}: {_reason(exc)}")
+    return BackendError(f"{what}: {place} answered HTTP {status}: {_describe_error(exc)}")
 
 
-def _unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
+def _translate_unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
     at = parse_date((getattr(exc, "headers", None) or {}).get("date"))
     skew = abs(at - datetime.now(UTC)) if at else timedelta(0)
     if skew > SKEW:
@@ -76,6 +76,6 @@ def _unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
     )
 
 
-def _reason(exc: BaseException) -> str:
+def _describe_error(exc: BaseException) -> str:
     text = str(getattr(exc, "message", None) or exc)
     return f"{type(exc).__name__}: {text:.300}"

@@ -57,7 +57,7 @@ def read(objects: BucketObjects) -> Policy:
     """Return the policy of the bucket."""
 
     def get(client: Any) -> Policy:
-        found = _asked(client, objects, "GET", response_type="stream")
+        found = _ask(client, objects, "GET", response_type="stream")
         return Policy(json.loads(found.data.content)["items"] or [], found.headers["etag"])
 
     found = objects.call("read the lifecycle policy", get, seen=(failures.MISSING,))
@@ -77,7 +77,7 @@ def write(objects: BucketObjects, rule: dict[str, Any]) -> int:
     condition = {"if-none-match": "*"} if policy.tag is None else {"if-match": policy.tag}
 
     def put(client: Any) -> None:
-        _asked(client, objects, "PUT", condition, body={"items": [*others, rule]})
+        _ask(client, objects, "PUT", condition, body={"items": [*others, rule]})
 
     if isinstance(objects.call("write the policy", put, seen=failures.CONFLICTS), int):
         raise ConflictError(
@@ -87,7 +87,7 @@ def write(objects: BucketObjects, rule: dict[str, Any]) -> int:
     return len(others)
 
 
-def _asked(
+def _ask(
     client: Any, objects: BucketObjects, method: str, headers: Any = None, **options: Any
 ) -> Any:
     """Return the answer to a request about the policy, without the SDK's models."""
@@ -112,11 +112,11 @@ def find_reaching_rules(policy: Policy, prefix: str) -> list[str]:
         it["name"]
         for it in policy.rules
         if it["isEnabled"] and it["action"] != READABLE and it.get("target") in {None, "objects"}
-        if any(_reaches(it.get("objectNameFilter"), name) for name in kept)
+        if any(_may_match(it.get("objectNameFilter"), name) for name in kept)
     ]
 
 
-def _reaches(names: dict[str, Any] | None, ours: str) -> bool:
+def _may_match(names: dict[str, Any] | None, ours: str) -> bool:
     """Return whether a filter may match names that begin with ``ours``."""
     if names is None:
         return True
@@ -135,13 +135,13 @@ def collect_facts(objects: BucketObjects, prefix: str) -> list[Fact]:
     heads, segments = (sum(1 for _ in objects.list(prefix + it)) for it in (HEADS, SEGMENTS))
     count = Fact("threads", f"{heads:,} (a head each; {segments:,} segments)")
     clock = describe_clock(objects, "set it; the service refuses requests beyond 300 s")
-    return [count, clock, *_rules(objects, prefix)]
+    return [count, clock, *_describe_rules(objects, prefix)]
 
 
 _NO_RULE: Final = "no rule, or the policies do not allow it to be read"
 
 
-def _rules(objects: BucketObjects, prefix: str) -> list[Fact]:
+def _describe_rules(objects: BucketObjects, prefix: str) -> list[Fact]:
     try:
         policy = read(objects)
     except ConnectionFailedError as exc:

@@ -53,10 +53,10 @@ def make_place(
     if client is None and not named:
         raise InvalidArgumentError("hosts= is empty")
     scheme = "https" if use_ssl else "http"
-    return IndexPlace(hosts=tuple(_url(it, scheme) for it in named), name=index_name)
+    return IndexPlace(hosts=tuple(_make_url(it, scheme) for it in named), name=index_name)
 
 
-def _url(host: object, scheme: str) -> str:
+def _make_url(host: object, scheme: str) -> str:
     """Return the URL of a host; a host without a port is on 9200.
 
     Raises:

@@ -71,7 +71,7 @@ class OpenSearchBackend(DocumentBackend):
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), *await self._threads.look(collect_facts, self.index)]
 
-    def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
+    def _find_with_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
         return map(self._threads.read_all, search.find_with_words(self.index, wanted, limit))
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
@@ -80,16 +80,18 @@ class OpenSearchBackend(DocumentBackend):
         if self.index.access["language"] is None or len(hits) >= limit:
             return hits
         seen = {it.thread_id for it in hits}
-        return hits + await self._threads.look(self._stemmed, query, limit - len(hits), seen)
+        return hits + await self._threads.look(self._find_stemmed, query, limit - len(hits), seen)
 
-    def _stemmed(self, query: str, limit: int, seen: set[str]) -> list[Hit]:
+    def _find_stemmed(self, query: str, limit: int, seen: set[str]) -> list[Hit]:
         found: dict[str, Hit] = {}
         for page in search.find_with_stems(self.index, query, limit):
             some = {it.place: it for it in page if it.place.thread not in seen}
-            for place, thread, history, _ in self._versions(some):
+            for place, thread, history, _ in self._iterate_versions(some):
                 if versions.is_visible(history.line, place.sequence):
                     hit = some[place]
-                    made = _hit(thread.get_version(history, place.sequence), hit.score, hit.snippet)
+                    made = _make_version_hit(
+                        thread.get_version(history, place.sequence), hit.score, hit.snippet
+                    )
                     found.setdefault(place.thread, made)
             if len(found) >= limit:
                 break
@@ -98,7 +100,7 @@ class OpenSearchBackend(DocumentBackend):
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found: list[Head] = []
         for page in search.find_with_value(self.index, key, value, limit, is_tag=False):
-            for _, thread, history, row in self._versions(page):
+            for _, thread, history, row in self._iterate_versions(page):
                 shown = versions.is_visible(history.line, row.record.sequence)
                 if shown and is_found(row.record.metadata, row.record.labels, key, value):
                     found.append(thread.get_version(history, row.record.sequence).as_head())
@@ -113,13 +115,13 @@ class OpenSearchBackend(DocumentBackend):
             return [
                 (thread.thread_id, history.namespace, row.record.checkpoint_id)
                 for page in search.find_with_value(self.index, key, value, search.PAGE, is_tag=True)
-                for _, thread, history, row in self._versions(page)
+                for _, thread, history, row in self._iterate_versions(page)
                 if has_value(row.record.metadata, key, value)
             ]
 
         return await self._threads.look(find)
 
-    def _versions(
+    def _iterate_versions(
         self, page: Collection[VersionPlace]
     ) -> Iterator[tuple[VersionPlace, Thread, History, Row]]:
         """Yield the versions of a page that are there."""
@@ -138,7 +140,7 @@ class OpenSearchBackend(DocumentBackend):
         self.index.close()
 
 
-def _hit(version: Version, score: float, snippet: str) -> Hit:
+def _make_version_hit(version: Version, score: float, snippet: str) -> Hit:
     return Hit(
         thread_id=version.thread_id,
         checkpoint_id=version.checkpoint_id,
@@ -212,10 +214,10 @@ def collect_facts(objects: IndexObjects) -> list[Fact]:
     server = Fact("server", f"{kind} {version['number']}")
     heads, segments = (sum(1 for _ in objects.list(it)) for it in (HEADS, SEGMENTS))
     count = Fact("threads", f"{heads:,} (a head each; {segments:,} segments)")
-    return [server, count, _health(objects)]
+    return [server, count, _describe_health(objects)]
 
 
-def _health(objects: IndexObjects) -> Fact:
+def _describe_health(objects: IndexObjects) -> Fact:
     name = objects.place.name
     if "error" in objects.call("GET", f"/{name}", seen=(failures.MISSING,)):
         return Fact("index", "there is none yet; the first save creates it")

@@ -73,7 +73,7 @@ class ItemBatches:
             states = self.read_states(batches)
             again = self._index.read(ids, _source="false")
             if [it and it.tag for it in again] == [it and it.tag for it in found]:
-                return [_shown(it, states) if it else None for it in found]
+                return [_decide_document(it, states) if it else None for it in found]
 
     def read_states(self, batches: Iterable[str | None]) -> States:
         """Return the decisions about batches; an undecided one is absent."""
@@ -99,13 +99,13 @@ class ItemBatches:
         now = time.monotonic()
         undecided = {it.batch: first_seen.setdefault(it.batch, now) for it in held if it.batch}
         over = [it for it, at in undecided.items() if at + LEASE_SECONDS < now]
-        self._index.write([_decision(it, ABORTED, ()) for it in over if it not in states])
+        self._index.write([_make_decision(it, ABORTED, ()) for it in over if it not in states])
         if undecided.keys() - states.keys():
             time.sleep(PAUSE_SECONDS)
 
     def replace(self, held: Sequence[Document], states: States) -> None:
         """Replace documents by their intents, or restore them, as their batches were decided."""
-        writes = [Write(it.id, it.tag, _shown(it, states)) for it in held]
+        writes = [Write(it.id, it.tag, _decide_document(it, states)) for it in held]
         self._index.write(writes, refresh=self._index.refresh)
 
     def finish(self, batches: Iterable[str]) -> bool:
@@ -127,7 +127,7 @@ class ItemBatches:
         tags = self._index.write([it.make_intent(batch) for it in ordered])
         if None in tags:  # another writer was faster, or the reply to our own write was lost
             tags = [it.tag for it in self._read_held(ids, batch)]
-        if len(tags) < len(ids) or not self._commits(batch, ids):
+        if len(tags) < len(ids) or not self._commit(batch, ids):
             self.replace(self._read_held(ids, batch), {batch: {"state": ABORTED}})
             return False
         final = [Write(it.id, tag, it.source) for it, tag in zip(ordered, tags, strict=True)]
@@ -135,9 +135,9 @@ class ItemBatches:
         self.forget([batch])
         return True
 
-    def _commits(self, batch: str, ids: Sequence[str]) -> bool:
+    def _commit(self, batch: str, ids: Sequence[str]) -> bool:
         """Create the decision; return whether it is ours."""
-        [tag] = self._index.write([_decision(batch, COMMITTED, ids)])
+        [tag] = self._index.write([_make_decision(batch, COMMITTED, ids)])
         return tag is not None or self.read_states([batch])[batch]["state"] == COMMITTED
 
     def _read_held(self, ids: Sequence[str], batch: str) -> list[Document]:
@@ -149,7 +149,7 @@ class ItemBatches:
         self._index.write([Write(it.id, it.tag, None) for it in found if it])
 
 
-def _shown(document: Document, states: States) -> Mapping[str, Any] | None:
+def _decide_document(document: Document, states: States) -> Mapping[str, Any] | None:
     """Return the document as its batch was decided."""
     if not document.batch:
         return document.source
@@ -162,6 +162,6 @@ def _select_name(source: Mapping[str, Any]) -> dict[str, Any]:
     return {name: source[name] for name in ("namespace", "key")}
 
 
-def _decision(batch: str, state: str, ids: Sequence[str]) -> Write:
+def _make_decision(batch: str, state: str, ids: Sequence[str]) -> Write:
     fields = {"state": state, "decided": items.get_microseconds(), "kept": {"ids": list(ids)}}
     return Write(batch, None, fields)

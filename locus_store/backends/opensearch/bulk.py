@@ -90,10 +90,10 @@ def split_batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
 
 def read_outcomes(answer: Mapping[str, Any], own: str = "") -> list[Outcome]:
     """Return the outcomes of all writes; their tags have the index's second alias ``own``."""
-    return [_outcome(it, own) for it in answer["items"]]
+    return [_make_outcome(it, own) for it in answer["items"]]
 
 
-def _outcome(part: Mapping[str, Any], own: str) -> Outcome:
+def _make_outcome(part: Mapping[str, Any], own: str) -> Outcome:
     (it,) = part.values()
     return Outcome(it["status"], _tag(it, own), it.get("error"))
 
@@ -135,7 +135,7 @@ def require_decided(answer: Mapping[str, Any], most: int | None = 1) -> None:
     Raises:
         opensearchpy.TransportError: A write failed.
     """
-    for its in (_outcome(it, "") for it in answer["items"][:most]):
+    for its in (_make_outcome(it, "") for it in answer["items"][:most]):
         if its.error is not None and its.status not in {failures.MISSING, failures.CONFLICT}:
             raise failures.make_part_error(its.status, its.error)
 

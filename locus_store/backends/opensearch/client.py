@@ -246,7 +246,7 @@ class IndexObjects(IndexClient, Objects):
         found = self._get(name, _TIME) if known is not None else None
         if found is None or (found.get("found") and _tag(found) != known):
             found = self._get(name, _CONTENT)
-        return _found(found) if found.get("found") else None
+        return _make_found(found) if found.get("found") else None
 
     def _get(self, name: str, fields: Sequence[str]) -> Any:
         path, own = make_path(name), self.get_own_alias()
@@ -275,7 +275,7 @@ class IndexObjects(IndexClient, Objects):
             ChangedError: The condition was refused, or there is no index and ``creates`` is off.
         """
         at, repeats = int(self.now().timestamp() * 1000), list[bool]()
-        first = self._head(name, content, tag, at)
+        first = self._write_head(name, content, tag, at)
         note = partial(repeats.append, True)
         done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
         if done.tag is None:
@@ -286,7 +286,7 @@ class IndexObjects(IndexClient, Objects):
             raise ChangedError
         return (*done.tag, at), others
 
-    def _head(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
+    def _write_head(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
         encoded = {"content": b64encode(content).decode(), "modified_at": at}
         if tag is None:
             return self.write_document(name, "create", encoded)
@@ -382,7 +382,7 @@ class IndexObjects(IndexClient, Objects):
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         while True:
-            page = self._page(prefix, after, {"name": "asc"})
+            page = self._read_page(prefix, after, {"name": "asc"})
             yield from page
             if len(page) < PAGE:
                 return
@@ -390,9 +390,11 @@ class IndexObjects(IndexClient, Objects):
 
     def newest(self, prefix: str) -> Sequence[ListedObject]:
         """Return the ``PAGE`` most recently changed objects below a prefix, the newest first."""
-        return self._page(prefix, "", {"modified_at": "desc"})
+        return self._read_page(prefix, "", {"modified_at": "desc"})
 
-    def _page(self, prefix: str, after: str, order: Mapping[str, str]) -> Sequence[ListedObject]:
+    def _read_page(
+        self, prefix: str, after: str, order: Mapping[str, str]
+    ) -> Sequence[ListedObject]:
         """Return one page of a list, of all shards or not at all."""
         conditions = ({"prefix": {"name": prefix}}, {"range": {"name": {"gt": after}}})
         body = {
@@ -404,19 +406,19 @@ class IndexObjects(IndexClient, Objects):
             "track_total_hits": False,
         }
         found = self.search(body)
-        return [_listed(it["fields"]) for it in found["hits"]["hits"]] if found else ()
+        return [_make_listed(it["fields"]) for it in found["hits"]["hits"]] if found else ()
 
     def get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         """Return the objects of these names that exist, without the content of a known tag."""
         found: dict[str, Found] = {}
         names = list(known)
         for some in (names[at : at + MOST_HEADS] for at in range(0, len(names), MOST_HEADS)):
-            found |= self._found_of({it: known[it] for it in some})
+            found |= self._read_found({it: known[it] for it in some})
         changed = {it: None for it in names if it in found and found[it].content is None}
         changed = {it: None for it in changed if found[it].tag != known[it]}
         return found | (self.get_all(changed) if changed else {})
 
-    def _found_of(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
+    def _read_found(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         wanted = [
             {**make_address(name), "_source": _CONTENT if tag is None else _TIME}
             for name, tag in known.items()
@@ -424,7 +426,7 @@ class IndexObjects(IndexClient, Objects):
         own = self.get_own_alias()
         answer = self.request_documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
         named = zip(known, answer.get("docs", ()), strict=False)
-        return {name: _found({**it, "own": own}) for name, it in named if it.get("found")}
+        return {name: _make_found({**it, "own": own}) for name, it in named if it.get("found")}
 
     def search(self, body: Mapping[str, Any]) -> Any:
         """Return the answer to a search, of all shards or not at all; ``None``: no index."""
@@ -451,11 +453,11 @@ def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:
     return found["own"], found["_seq_no"], found["_primary_term"], at
 
 
-def _listed(fields: Mapping[str, Any]) -> ListedObject:
+def _make_listed(fields: Mapping[str, Any]) -> ListedObject:
     at = datetime.fromtimestamp(int(fields["modified_at"][0]) / 1000, UTC)
     return ListedObject(fields["name"][0], at)
 
 
-def _found(found: Mapping[str, Any]) -> Found:
+def _make_found(found: Mapping[str, Any]) -> Found:
     content = found["_source"].get("content")
     return Found(_tag(found), None if content is None else b64decode(content))

@@ -66,13 +66,13 @@ class IndexDocuments(ObjectDocuments):
         changes: Changes | None = body.beside
         if not changes:
             return super().put(key, body, tag=tag)
-        some = next(split_batches(self._beside(changes)), [])
-        content = self._before(key) + body.rest
+        some = next(split_batches(self._iterate_harmless(changes)), [])
+        content = self._get_start(key) + body.rest
         tag, found = self.objects.put_with(self.name_of(key), content, some, tag=tag)
         self._note(changes, some, found)
         return tag
 
-    def _beside(self, changes: Changes) -> Iterator[BulkWrite]:
+    def _iterate_harmless(self, changes: Changes) -> Iterator[BulkWrite]:
         """Yield the writes that harm nothing if the head is refused."""
         for it in changes.written.values():
             if it.is_new:
@@ -144,7 +144,7 @@ class IndexDocuments(ObjectDocuments):
             dated, strays = self.make_dated(heads)
             for stray in strays:
                 raise IntegrityError(stray)
-            dated = sorted((it for it in dated if it.key not in seen), key=_time, reverse=True)
+            dated = sorted((it for it in dated if it.key not in seen), key=_get_time, reverse=True)
             yield from (dated[at : at + TOGETHER] for at in range(0, len(dated), TOGETHER))
             seen.update(it.key for it in dated)
             if len(seen) < PAGE:
@@ -152,7 +152,7 @@ class IndexDocuments(ObjectDocuments):
 
     def get_all(self, known: Mapping[str, Tag | None]) -> FoundDocuments:
         """See ``Documents``; the documents of cut names are read one by one."""
-        names = {self.name_of(key): tag for key, tag in known.items() if not self._before(key)}
+        names = {self.name_of(key): tag for key, tag in known.items() if not self._get_start(key)}
         return FoundDocuments(self, self.objects.get_all(names), names)
 
 
@@ -193,7 +193,7 @@ class IndexForm(SegmentedForm):
         """Also delete the documents that no head names, and write those that are missing."""
         super().sweep(parsed)
         seen = set[str]()
-        for thread_id, some in groupby(iterate_versions(self.documents.objects), _thread_of):
+        for thread_id, some in groupby(iterate_versions(self.documents.objects), _get_thread):
             seen.add(thread_id)
             self._reconcile(parsed, thread_id, some)
         for thread_id in self.documents.keys(""):
@@ -203,7 +203,7 @@ class IndexForm(SegmentedForm):
     def find_leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
         """Also return the documents of versions that no head names."""
         left = super().find_leftovers(parsed)
-        for thread_id, some in groupby(iterate_versions(self.documents.objects), _thread_of):
+        for thread_id, some in groupby(iterate_versions(self.documents.objects), _get_thread):
             there = {it.id: it for it in some}
             with suppress(LocusStoreError):
                 found = parsed(thread_id) if thread_id else None
@@ -223,14 +223,14 @@ class IndexForm(SegmentedForm):
         there = {it.id: it for it in stored}
         try:
             found = parsed(thread_id) if thread_id else None
-            wanted = list(self._wanted(thread_id, found, there)) if found else []
+            wanted = list(self._iterate_missing(thread_id, found, there)) if found else []
         except LocusStoreError:
             return
         left = (objects.write_removal(it) for it in there.values())
         for some in split_batches([*wanted, *left]):
             objects.bulk(some)
 
-    def _wanted(
+    def _iterate_missing(
         self, thread_id: str, found: Parsed, there: dict[str, StoredVersion]
     ) -> Iterator[BulkWrite]:
         """Yield the writes of documents that are missing or differ; take the others out."""
@@ -244,11 +244,11 @@ class IndexForm(SegmentedForm):
                     yield self.documents.write_of(thread_id, it, at)
 
 
-def _time(dated: Dated) -> datetime:
+def _get_time(dated: Dated) -> datetime:
     return dated.at or LAST
 
 
-def _thread_of(stored: StoredVersion) -> str:
+def _get_thread(stored: StoredVersion) -> str:
     return stored.place.thread if stored.place else ""
 
 

@@ -55,10 +55,10 @@ def translate_error(exc: BaseException, place: IndexPlace, what: str) -> LocusSt
     """Return the error for a call that failed for good."""
     status = get_status(exc)
     if status is None:
-        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_reason(exc)}")
+        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_describe(exc)}")
     if is_blocked(exc):
         return BackendError(
-            f"{what}: a block refuses writes to {place}: {_reason(exc)}; free disk space, or "
+            f"{what}: a block refuses writes to {place}: {_describe(exc)}; free disk space, or "
             "remove the block from the settings of the index"
         )
     if status in REFUSED:
@@ -66,8 +66,8 @@ def translate_error(exc: BaseException, place: IndexPlace, what: str) -> LocusSt
             f"{what}: {place} refused the credentials, or their roles do not allow the call (HTTP "
             f"{status})"
         )
-    return BackendError(f"{what}: {place} answered HTTP {status}: {_reason(exc)}")
+    return BackendError(f"{what}: {place} answered HTTP {status}: {_describe(exc)}")
 
 
-def _reason(exc: BaseException) -> str:
+def _describe(exc: BaseException) -> str:
     return f"{str(exc) or type(exc).__name__:.300}"

@@ -170,15 +170,15 @@ def require_plain(found: Mapping[str, Any], place: IndexPlace, layout: Layout) -
     """
     source = found["mappings"].get("_source", {})
     if not source.get("enabled", True) or source.get("includes") or source.get("excludes"):
-        raise _changed(place, "its mapping has a `_source` that does not keep all fields")
+        raise _make_change_error(place, "its mapping has a `_source` that does not keep all fields")
     analyzers = found["settings"]["index"].get("analysis", {}).get("analyzer", {})
     if changed := sorted(analyzers.keys() & {"whitespace", layout.language}):
-        raise _changed(place, f"its settings replace the analyzer {changed[0]!r}")
+        raise _make_change_error(place, f"its settings replace the analyzer {changed[0]!r}")
     if changed := sorted(found["aliases"].get(place.name, {}).keys() - {"is_write_index"}):
-        raise _changed(place, f"its alias has {changed[0]!r}, which hides documents")
+        raise _make_change_error(place, f"its alias has {changed[0]!r}, which hides documents")
 
 
-def _changed(place: IndexPlace, what: str) -> SchemaError:
+def _make_change_error(place: IndexPlace, what: str) -> SchemaError:
     return SchemaError(
         f"{place} cannot be used: {what}; change the templates of the cluster or the alias"
     )

@@ -120,7 +120,7 @@ class ItemIndex(IndexClient):
 
     def iterate_pages(self, body: Mapping[str, Any]) -> Iterator[list[Any]]:
         """Yield the hits of one view of the index in pages of the body's size."""
-        with self._view() as view:
+        with self._open_view() as view:
             after: Any = None
             while view is not None:
                 hits = get_hits(self.search({**body, **(after or {})}, view=view))
@@ -130,7 +130,7 @@ class ItemIndex(IndexClient):
                 after = {"search_after": hits[-1]["sort"]}
 
     @contextmanager
-    def _view(self) -> Iterator[str | None]:
+    def _open_view(self) -> Iterator[str | None]:
         """Yield a view of the index, which later writes do not change; ``None``: no index."""
         path, seen = "_search/point_in_time", (failures.MISSING,)
         options = {"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"}

@@ -156,7 +156,7 @@ def make_item(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreIte
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
     """
-    with _damage(source, place):
+    with _translate_damage(source, place):
         kept, expires = source["kept"], source.get("expires")
         [body] = encoding.unpack_frames(b64decode(kept["content"]), max_bytes)
         value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
@@ -180,7 +180,7 @@ def get_vectors(source: Mapping[str, Any]) -> list[bytes]:
 
 
 @contextmanager
-def _damage(source: Mapping[str, Any], place: str) -> Iterator[None]:
+def _translate_damage(source: Mapping[str, Any], place: str) -> Iterator[None]:
     key = source.get("key")
     try:
         yield

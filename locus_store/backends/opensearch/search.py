@@ -65,13 +65,13 @@ def find_with_value(
     if wanted is None:
         return
     fields = ("metadata",) if is_tag else ("metadata", "labels")
-    found = [_all({"term": {name: it}} for it in wanted[:MOST_TOKENS]) for name in fields]
+    found = [_match_all({"term": {name: it}} for it in wanted[:MOST_TOKENS]) for name in fields]
     root = [] if is_tag else [{"term": {"namespace": ""}}]
-    query = {"bool": {"filter": [_any([*found, _CUT]), *root]}}
-    yield from _pages(objects, query, _NEWEST, _first_page(limit))
+    query = {"bool": {"filter": [_match_any([*found, _CUT]), *root]}}
+    yield from _iterate_pages(objects, query, _NEWEST, _compute_first_page(limit))
 
 
-def _first_page(limit: int) -> int:
+def _compute_first_page(limit: int) -> int:
     return min(max(limit * SPARE, SMALLEST_PAGE), PAGE)
 
 
@@ -83,14 +83,14 @@ def find_with_words(
     The threads that have them in one version come first, the best version first.
     """
     words, seen = [make_word(it) for it in wanted[:INDEXED_WORDS]], set[str]()
-    query = _any([_all(map(_has, words)), _CUT])
-    for page in _pages(objects, query, _BEST, _first_page(limit)):
-        yield _unseen((it.thread for it in page), seen)
-    for some in _spread(objects, words) if words[1:] else ():
-        yield _unseen(some, seen)
+    query = _match_any([_match_all(map(_has, words)), _CUT])
+    for page in _iterate_pages(objects, query, _BEST, _compute_first_page(limit)):
+        yield _list_unseen((it.thread for it in page), seen)
+    for some in _find_across_versions(objects, words) if words[1:] else ():
+        yield _list_unseen(some, seen)
 
 
-def _unseen(threads: Any, seen: set[str]) -> list[str]:
+def _list_unseen(threads: Any, seen: set[str]) -> list[str]:
     some = [it for it in dict.fromkeys(threads) if it not in seen]
     seen.update(some)
     return some
@@ -113,15 +113,15 @@ def find_with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[l
     match = {"match": {"text": {"query": query, "operator": "and"}}}
     highlight = {"fields": {"text": _FRAGMENT}}
     options = {"highlight": highlight, "track_scores": True}
-    for hits in _answers(objects, match, _BEST, _first_page(limit), **options):
+    for hits in _iterate_answers(objects, match, _BEST, _compute_first_page(limit), **options):
         yield [
-            Stemmed(place, it["_score"] / (1 + it["_score"]), _snippet(it))
+            Stemmed(place, it["_score"] / (1 + it["_score"]), _get_snippet(it))
             for it in hits
             if (place := _read_place(it))
         ]
 
 
-def _snippet(hit: Mapping[str, Any]) -> str:
+def _get_snippet(hit: Mapping[str, Any]) -> str:
     (fragment,) = hit["highlight"]["text"]
     return " ".join(fragment.split())[:SNIPPET_CHARACTERS]
 
@@ -130,20 +130,20 @@ def iterate_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
     """Yield all documents of versions, those of a thread together."""
     query = {"exists": {"field": "sequence"}}
     own, options = objects.get_own_alias(), {"seq_no_primary_term": True, "_source": ["content"]}
-    for hits in _answers(objects, query, _BY_NAME, PAGE, **options):
+    for hits in _iterate_answers(objects, query, _BY_NAME, PAGE, **options):
         for it in hits:
             tag, digest = (own, it["_seq_no"], it["_primary_term"]), it["_source"].get("content")
             yield StoredVersion(_read_place(it), it["_id"], it.get("_routing"), tag, digest)
 
 
-def _spread(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
+def _find_across_versions(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
     """Yield the threads that have all words, in any of their versions."""
-    rare, *others = _by_rarity(objects, words)
-    for some in _threads(objects, _has(rare)):
-        yield _having(objects, others, some)
+    rare, *others = _sort_by_rarity(objects, words)
+    for some in _iterate_threads(objects, _has(rare)):
+        yield _keep_having(objects, others, some)
 
 
-def _by_rarity(objects: IndexObjects, words: Sequence[str]) -> list[str]:
+def _sort_by_rarity(objects: IndexObjects, words: Sequence[str]) -> list[str]:
     """Return the words that are in the fewest versions first."""
     counts = {str(at): {"filter": _has(it)} for at, it in enumerate(words)}
     found = objects.search({"size": 0, "aggs": counts})
@@ -152,13 +152,13 @@ def _by_rarity(objects: IndexObjects, words: Sequence[str]) -> list[str]:
     return sorted(words, key=lambda it: numbers[it])
 
 
-def _threads(objects: IndexObjects, query: Any) -> Iterator[list[str]]:
+def _iterate_threads(objects: IndexObjects, query: Any) -> Iterator[list[str]]:
     """Yield pages of the threads with a version that a query finds."""
     composite: dict[str, Any] = {
         "size": PAGE,
         "sources": [{"thread": {"terms": {"field": "thread"}}}],
     }
-    body = {"size": 0, "query": _filter(query), "aggs": {"threads": {"composite": composite}}}
+    body = {"size": 0, "query": _make_filter(query), "aggs": {"threads": {"composite": composite}}}
     while found := objects.search(body):
         aggregations = found["aggregations"]["threads"]
         yield [it["key"]["thread"] for it in aggregations["buckets"]]
@@ -167,13 +167,13 @@ def _threads(objects: IndexObjects, query: Any) -> Iterator[list[str]]:
         composite["after"] = aggregations["after_key"]
 
 
-def _having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> list[str]:
+def _keep_having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> list[str]:
     """Return those of the threads that have every word in some version."""
     terms = {"terms": {"field": "thread", "size": len(threads)}}
     aggs = {
         str(at): {"filter": _has(it), "aggs": {"threads": terms}} for at, it in enumerate(words)
     }
-    query = _filter({"terms": {"thread": threads}})
+    query = _make_filter({"terms": {"thread": threads}})
     found = objects.search({"size": 0, "query": query, "aggs": aggs}) if threads else None
     if not found:
         return []
@@ -189,30 +189,30 @@ _CUT: Final = {"constant_score": {"filter": {"term": {"is_cut": True}}, "boost":
 """The versions whose documents do not have all words and tokens."""
 
 
-def _all(queries: Any) -> dict[str, Any]:
+def _match_all(queries: Any) -> dict[str, Any]:
     return {"bool": {"must": list(queries)}}
 
 
-def _any(queries: Any) -> dict[str, Any]:
+def _match_any(queries: Any) -> dict[str, Any]:
     return {"bool": {"should": list(queries), "minimum_should_match": 1}}
 
 
-def _filter(query: Any) -> dict[str, Any]:
+def _make_filter(query: Any) -> dict[str, Any]:
     return {"bool": {"filter": [query]}}
 
 
-def _pages(
+def _iterate_pages(
     objects: IndexObjects, query: Any, order: Any, size: int
 ) -> Iterator[list[VersionPlace]]:
     """Yield all versions that a query finds, page by page; the first page has ``size``."""
     seen = set[VersionPlace | None]([None])
-    for hits in _answers(objects, query, order, size):
+    for hits in _iterate_answers(objects, query, order, size):
         some = [it for hit in hits if (it := _read_place(hit)) and it not in seen]
         yield list(dict.fromkeys(some))
         seen.update(some)
 
 
-def _answers(
+def _iterate_answers(
     objects: IndexObjects, query: Any, order: Any, size: int, **options: Any
 ) -> Iterator[Sequence[Any]]:
     body: dict[str, Any] = {

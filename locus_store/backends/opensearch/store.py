@@ -90,9 +90,9 @@ class _Writing:
 
     def _clear(self, namespace: Namespace, *, recursive: bool) -> int:
         self.index.refresh_now()
-        scope = _scope(namespace, recursive=recursive)
+        scope = _make_scope(namespace, recursive=recursive)
         self._finish_batches(scope)
-        body = {**_body([*scope, IS_ITEM]), "_source": ["namespace", "key", "updated"]}
+        body = {**_make_body([*scope, IS_ITEM]), "_source": ["namespace", "key", "updated"]}
         return self._take_all(body, PAGES_OF_NAMES)
 
     def _take_all(self, body: Mapping[str, Any], size: int) -> int:
@@ -100,30 +100,31 @@ class _Writing:
         removed = 0
         for hits in self.index.iterate_pages({**body, "size": size, "sort": BY_NAME}):
             seen = {items.name_of(it["_source"]): it["_source"]["updated"] for it in hits}
-            removed += sum(self._each(list(seen), make_clearing(seen), BEFORE_A_REMOVAL))
+            removed += sum(self._change_each(list(seen), make_clearing(seen), BEFORE_A_REMOVAL))
         return removed
 
     def _sweep(self, limit: int) -> int:
         self.index.refresh_now()
         self._end_batches()
         over = [IS_ITEM, {"range": {"expires": {"lte": items.get_microseconds()}}}]
-        hits = get_hits(self.index.search({**_body(over), "size": limit}))
+        hits = get_hits(self.index.search({**_make_body(over), "size": limit}))
         names = [items.name_of(it["_source"]) for it in hits]
-        self._each(names, items.expire, BEFORE_A_REMOVAL)
+        self._change_each(names, items.expire, BEFORE_A_REMOVAL)
         return len(names)
 
     def _end_batches(self) -> None:
         """End batches whose writers have died, and forget decisions of a day ago."""
         held = get_hits(
-            self.index.search({**_body([{"exists": {"field": "batch"}}]), "size": 1000})
+            self.index.search({**_make_body([{"exists": {"field": "batch"}}]), "size": 1000})
         )
         self._batches.settle([it["_id"] for it in held])
         old = [{"range": {"decided": {"lt": items.get_microseconds() - KEPT_MICROSECONDS}}}]
-        batches = [it["_id"] for it in get_hits(self.index.search({**_body(old), "size": 1000}))]
+        hits = get_hits(self.index.search({**_make_body(old), "size": 1000}))
+        batches = [it["_id"] for it in hits]
         self._batches.finish(batches)
         self._batches.forget(batches)
 
-    def _each(
+    def _change_each(
         self, names: Sequence[Name], decide: Decide, reading: Mapping[str, str] = NO_PARAMS
     ) -> list[int]:
         """Change items, each alone and on the condition of what was read; return the answers."""
@@ -153,18 +154,18 @@ class _Writing:
         tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
         return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
 
-    def _first(self, body: Mapping[str, Any]) -> list[Any]:
+    def _read_first(self, body: Mapping[str, Any]) -> list[Any]:
         """Return the first hits of a search, once its committed batches are put in place."""
         batches = {"batches": {"terms": {"field": "batch", "size": BATCHES}}}
         answer = self.index.search({**body, "aggs": batches})
-        named = [it["key"] for it in _buckets(answer, "batches")]
+        named = [it["key"] for it in _get_buckets(answer, "batches")]
         if self._batches.finish(named):
             self.index.refresh_now()
             return get_hits(self.index.search(body))
         return get_hits(answer)
 
     def _finish_batches(self, scope: list[Any]) -> None:
-        self._first({**_body(scope), "size": 0})
+        self._read_first({**_make_body(scope), "size": 0})
 
 
 class OpenSearchStore(_Writing, BaseStore):
@@ -249,7 +250,7 @@ class OpenSearchStore(_Writing, BaseStore):
         return await self._run(self._apply_all, changes)
 
     def _apply_one(self, change: Change) -> int:
-        [answer] = self._each([change.name], ItemChange(change), BEFORE_A_PUT)
+        [answer] = self._change_each([change.name], ItemChange(change), BEFORE_A_PUT)
         return answer
 
     def _apply_all(self, changes: Sequence[Change]) -> list[int]:
@@ -261,7 +262,7 @@ class OpenSearchStore(_Writing, BaseStore):
                 found = self._batches.settle(ids)
                 made = [change(it, False) for change, it in zip(decide, found, strict=True)]
                 plans = zip(ids, found, made, strict=True)
-                if self._batches.write(_written(plans)):
+                if self._batches.write(_make_replacements(plans)):
                     return [answer for _, answer in made]
                 pauses.sleep()
 
@@ -269,7 +270,7 @@ class OpenSearchStore(_Writing, BaseStore):
         return await self._run(self._clear, namespace, recursive=recursive)
 
     async def renew(self, names: Sequence[Name]) -> None:
-        await self._run(self._each, list(dict.fromkeys(names)), items.renew)
+        await self._run(self._change_each, list(dict.fromkeys(names)), items.renew)
 
     async def sweep(self, limit: int) -> int:
         return await self._run(self._sweep, limit)
@@ -279,32 +280,32 @@ class OpenSearchStore(_Writing, BaseStore):
 
     def _read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found = self._batches.read([items.make_document_id(it) for it in names], **WITHOUT_VECTORS)
-        return [self._item(it) if it and items.is_live(it) else None for it in found]
+        return [self._make_item(it) if it and items.is_live(it) else None for it in found]
 
-    def _item(self, source: Mapping[str, Any]) -> StoreItem:
+    def _make_item(self, source: Mapping[str, Any]) -> StoreItem:
         return items.make_item(source, self.max_state_bytes, str(self.index.place))
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        return await self._run(self._vectors_of, (namespace, key))
+        return await self._run(self._read_vectors, (namespace, key))
 
-    def _vectors_of(self, name: Name) -> list[bytes]:
+    def _read_vectors(self, name: Name) -> list[bytes]:
         [found] = self._batches.read([items.make_document_id(name)])
         return items.get_vectors(found) if found and items.is_live(found) else []
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
-        scope = _scope(namespace, recursive=False)
+        scope = _make_scope(namespace, recursive=False)
         scope += [{"range": {"key": {"gt": after}}}] if after is not None else []
-        return await self._run(self._found, scope, BY_NAME, limit, lambda _item: True)
+        return await self._run(self._find_first, scope, BY_NAME, limit, lambda _item: True)
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
-        scope = _scope(wanted.prefix, recursive=wanted.recursive)
+        scope = _make_scope(wanted.prefix, recursive=wanted.recursive)
         end = wanted.offset + wanted.limit
         found = await self._run(
-            self._found, scope, LAST_FIRST, end, lambda it: wanted.takes(it.value, it.metadata)
+            self._find_first, scope, LAST_FIRST, end, lambda it: wanted.takes(it.value, it.metadata)
         )
         return found[wanted.offset : end]
 
-    def _found(
+    def _find_first(
         self,
         scope: list[Any],
         sort: Sequence[Any],
@@ -312,61 +313,71 @@ class OpenSearchStore(_Writing, BaseStore):
         takes: Callable[[StoreItem], bool],
     ) -> list[StoreItem]:
         """Return the first items of a scope that a call wants."""
-        body = {**_body(scope, live=True), "sort": sort}
+        body = {**_make_body(scope, live=True), "sort": sort}
         size = min(max(FIRST, limit), PAGE)
-        hits = self._first({**body, "size": size})
-        found = self._taken(hits, takes)
+        hits = self._read_first({**body, "size": size})
+        found = self._take_wanted(hits, takes)
         if len(found) >= limit or len(hits) < size:
             return found[:limit]
         found = []
         for some in self.index.iterate_pages({**body, "size": PAGE}):
-            found += self._taken(some, takes)
+            found += self._take_wanted(some, takes)
             if len(found) >= limit:
                 break
         return found[:limit]
 
-    def _taken(self, hits: Sequence[Any], takes: Callable[[StoreItem], bool]) -> list[StoreItem]:
-        made = (self._item(it["_source"]) for it in hits if items.is_live(it["_source"]))
+    def _take_wanted(
+        self, hits: Sequence[Any], takes: Callable[[StoreItem], bool]
+    ) -> list[StoreItem]:
+        made = (self._make_item(it["_source"]) for it in hits if items.is_live(it["_source"]))
         return [it for it in made if takes(it)]
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
-        return await self._run(self._nearest, wanted, vector, threshold)
+        return await self._run(self._find_nearest, wanted, vector, threshold)
 
-    def _nearest(self, wanted: Wanted, vector: bytes, threshold: float | None) -> list[StoreItem]:
-        scope = _scope(wanted.prefix, recursive=wanted.recursive)
+    def _find_nearest(
+        self, wanted: Wanted, vector: bytes, threshold: float | None
+    ) -> list[StoreItem]:
+        scope = _make_scope(wanted.prefix, recursive=wanted.recursive)
         self._finish_batches(scope)
         least = -inf if threshold is None else threshold
         end = wanted.offset + wanted.limit
         found = heapq.nsmallest(
             end,
-            (it for it in self._scored(wanted, scope, vector) if (it.score or 0.0) >= least),
+            (
+                item
+                for item in self._iterate_scored(wanted, scope, vector)
+                if (item.score or 0.0) >= least
+            ),
             key=lambda it: (-(it.score or 0.0), it.namespace, it.key),
         )
         return found[wanted.offset :]
 
-    def _scored(self, wanted: Wanted, scope: list[Any], vector: bytes) -> Iterator[StoreItem]:
+    def _iterate_scored(
+        self, wanted: Wanted, scope: list[Any], vector: bytes
+    ) -> Iterator[StoreItem]:
         """Yield the items that match and have embeddings, with the scores of the best ones."""
-        body = _body([*scope, {"term": {"vectors": True}}], live=True)
+        body = _make_body([*scope, {"term": {"vectors": True}}], live=True)
         body |= {"_source": {"excludes": ["intent"]}, "sort": BY_NAME, "size": PAGE}
         for hits in self.index.iterate_pages(body):
             sources = [it["_source"] for it in hits if items.is_live(it["_source"])]
             each = [items.get_vectors(it) for it in sources]
             scores = iter(vectors.compute_scores(vector, [*chain.from_iterable(each)], self.metric))
             for source, own in zip(sources, each, strict=True):
-                score, item = max(next(scores) for _ in own), self._item(source)
+                score, item = max(next(scores) for _ in own), self._make_item(source)
                 if wanted.takes(item.value, item.metadata):
                     yield replace(item, score=score)
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
-        return await self._run(self._namespaces, match, limit + offset, offset)
+        return await self._run(self._list_namespaces, match, limit + offset, offset)
 
-    def _namespaces(self, match: NamespaceMatch, end: int, offset: int) -> list[Namespace]:
-        scope = _scope(match.fixed, recursive=True)
+    def _list_namespaces(self, match: NamespaceMatch, end: int, offset: int) -> list[Namespace]:
+        scope = _make_scope(match.fixed, recursive=True)
         self._finish_batches(scope)
         found: dict[Namespace, None] = {}
-        for it in self._encoded_namespaces(scope):
+        for it in self._iterate_namespaces(scope):
             cut = match.cut(decode_namespace(it))
             if cut is not None:
                 found[cut] = None
@@ -374,24 +385,30 @@ class OpenSearchStore(_Writing, BaseStore):
                 break
         return list(found)[offset:]
 
-    def _encoded_namespaces(self, scope: list[Any]) -> Iterator[str]:
+    def _iterate_namespaces(self, scope: list[Any]) -> Iterator[str]:
         sources = [{"namespace": {"terms": {"field": "namespace"}}}]
         after: dict[str, Any] = {}
         while True:
             composite = {"size": NAMESPACES, "sources": sources, **after}
-            body = {**_body([*scope, *_live()]), "size": 0, "aggs": {"n": {"composite": composite}}}
-            found = _buckets(self.index.search(body), "n")
+            body = {
+                **_make_body([*scope, *_match_live()]),
+                "size": 0,
+                "aggs": {"n": {"composite": composite}},
+            }
+            found = _get_buckets(self.index.search(body), "n")
             yield from (it["key"]["namespace"] for it in found)
             if len(found) < NAMESPACES:
                 return
             after = {"after": found[-1]["key"]}
 
 
-def _written(plans: Iterable[tuple[str, Document | None, tuple[Any, int]]]) -> list[Replacement]:
+def _make_replacements(
+    plans: Iterable[tuple[str, Document | None, tuple[Any, int]]],
+) -> list[Replacement]:
     return [Replacement(key, it, plan) for key, it, (plan, _) in plans if plan is not KEEP]
 
 
-def _scope(namespace: Namespace, *, recursive: bool) -> list[Any]:
+def _make_scope(namespace: Namespace, *, recursive: bool) -> list[Any]:
     """Return the conditions of a namespace, or also of all below it."""
     text = encode_namespace(namespace)
     if not recursive:
@@ -399,21 +416,21 @@ def _scope(namespace: Namespace, *, recursive: bool) -> list[Any]:
     return [{"prefix": {"namespace": text}} if text else {"exists": {"field": "namespace"}}]
 
 
-def _live() -> list[Any]:
+def _match_live() -> list[Any]:
     """Return the conditions of items that have not expired."""
     over = {"range": {"expires": {"lte": items.get_microseconds()}}}
     return [IS_ITEM, {"bool": {"must_not": [over]}}]
 
 
-def _body(conditions: Sequence[Any], *, live: bool = False) -> dict[str, Any]:
+def _make_body(conditions: Sequence[Any], *, live: bool = False) -> dict[str, Any]:
     """Return a search; ``live``: of items that have not expired, in the hits alone."""
     body: dict[str, Any] = {
         "query": {"bool": {"filter": list(conditions)}},
         "_source": {"excludes": ["intent", "kept.vectors"]},
         "track_total_hits": False,
     }
-    return {**body, "post_filter": {"bool": {"filter": _live()}}} if live else body
+    return {**body, "post_filter": {"bool": {"filter": _match_live()}}} if live else body
 
 
-def _buckets(answer: Any, name: str) -> list[Any]:
+def _get_buckets(answer: Any, name: str) -> list[Any]:
     return list(answer["aggregations"][name]["buckets"]) if "aggregations" in answer else []

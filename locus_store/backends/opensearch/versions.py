@@ -78,9 +78,9 @@ def make_fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, An
     }
     try:
         text = "" if it.namespace else frames.extract_text(it.row.to_payload(), UNLIMITED)
-        made |= {"words": " ".join(_limited(_words(text))), **_said(text, with_text)}
-        made |= {"metadata": _limited(make_tokens(record.metadata))}
-        made |= {"labels": _limited(make_tokens(labels))}
+        made |= {"words": " ".join(_limit(_split_words(text))), **_make_text(text, with_text)}
+        made |= {"metadata": _limit(make_tokens(record.metadata))}
+        made |= {"labels": _limit(make_tokens(labels))}
     except (IntegrityError, OverflowError):
         made["is_cut"] = True
     made = {name: one for name, one in made.items() if one or name == "namespace"}
@@ -92,7 +92,7 @@ def _digest(made: Mapping[str, Any]) -> str:
     return b64encode(hashlib.sha256(content).digest()[:DIGEST_BYTES]).decode()
 
 
-def _said(text: str, is_wanted: bool) -> dict[str, str]:
+def _make_text(text: str, is_wanted: bool) -> dict[str, str]:
     return {"text": text} if is_wanted and len(text) <= MOST_BYTES else {}
 
 
@@ -101,7 +101,7 @@ def to_microseconds(at: datetime) -> int:
     return round(at.timestamp() * 1_000_000)
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     found = split_words(text)
     are_short = max(map(len, found), default=0) <= LONGEST_TOKEN // 4
     return found if are_short else [make_word(it) for it in found]
@@ -109,15 +109,15 @@ def _words(text: str) -> list[str]:
 
 def make_word(text: str) -> str:
     """Return a word as the index has it."""
-    return text if len(text) <= LONGEST_TOKEN // 4 else _short(text)
+    return text if len(text) <= LONGEST_TOKEN // 4 else _shorten(text)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     content = text.encode()
     return text if len(content) <= LONGEST_TOKEN else hashlib.sha256(content).hexdigest()
 
 
-def _limited(some: list[str]) -> list[str]:
+def _limit(some: list[str]) -> list[str]:
     """Return strings; each once, if they have too many bytes together.
 
     Raises:
@@ -157,28 +157,28 @@ class _Tokens:
         if isinstance(value, list):
             text = self._list(path, value)
         elif isinstance(value, dict):
-            text = self._object(path, value)
+            text = self._encode_object(path, value)
         else:
-            text = _canonical(value)
-        self.tokens[at] = self._token(f"{path}={text}")
+            text = _canonicalize(value)
+        self.tokens[at] = self._make_token(f"{path}={text}")
         return text
 
     def _list(self, path: str, value: list[Any]) -> str:
-        self.tokens.append(self._token(path + LIST))
-        items = [_canonical(it) for it in value]
-        self.tokens += [self._token(f"{path}={it}") for it in items]
+        self.tokens.append(self._make_token(path + LIST))
+        items = [_canonicalize(it) for it in value]
+        self.tokens += [self._make_token(f"{path}={it}") for it in items]
         return f"[{','.join(items)}]"
 
-    def _object(self, path: str, value: dict[str, Any]) -> str:
+    def _encode_object(self, path: str, value: dict[str, Any]) -> str:
         members = {
-            key: _canonical(it) if "." in key else self.add(f"{path}.{key}", it)
+            key: _canonicalize(it) if "." in key else self.add(f"{path}.{key}", it)
             for key, it in value.items()  # a dot in a query descends
         }
-        return f"{{{','.join(f'{_canonical(key)}:{members[key]}' for key in sorted(members))}}}"
+        return f"{{{','.join(f'{_canonicalize(key)}:{members[key]}' for key in sorted(members))}}}"
 
-    def _token(self, text: str) -> str:
+    def _make_token(self, text: str) -> str:
         self._spend(text)
-        return _short(text)
+        return _shorten(text)
 
     def _spend(self, text: str) -> None:
         self._left -= len(text)
@@ -186,38 +186,38 @@ class _Tokens:
             raise OverflowError
 
 
-def _token(path: str, value: Any) -> str:
-    return _short(f"{path}={_canonical(value)}")
+def _make_token(path: str, value: Any) -> str:
+    return _shorten(f"{path}={_canonicalize(value)}")
 
 
 def make_query_tokens(key: str, value: Any) -> list[str] | None:
     """Return the tokens that each version with the value has; ``None``: no version has it."""
     try:
         if not isinstance(value, list | tuple):
-            return [_token(key, value)]
-        items = [_token(key, it) for it in value]
+            return [_make_token(key, value)]
+        items = [_make_token(key, it) for it in value]
     except (TypeError, ValueError, RecursionError):
         return None
-    return [_short(key + LIST), *dict.fromkeys(items)]
+    return [_shorten(key + LIST), *dict.fromkeys(items)]
 
 
-def _canonical(value: Any) -> str:
+def _canonicalize(value: Any) -> str:
     """Return the same text for values that are equal by ``values.filters``.
 
     Raises:
         TypeError, ValueError: No JSON value equals it.
     """
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(_simplify(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _simplify(value: Any) -> Any:
     """Return a value with its keys sorted, and its integral numbers as integers."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return value
     if isinstance(value, int | float):
         return int(value) if value == value // 1 else float(value)
     if isinstance(value, list | tuple):
-        return [_plain(it) for it in value]
+        return [_simplify(it) for it in value]
     if isinstance(value, Mapping) and all(isinstance(it, str) for it in value):
-        return {key: _plain(value[key]) for key in sorted(value)}
+        return {key: _simplify(value[key]) for key in sorted(value)}
     raise TypeError

@@ -71,7 +71,7 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
     }
     pool["health_check_interval"] = IDLE_SECONDS
     if scheme != "unix":
-        pool["socket_keepalive"], pool["socket_keepalive_options"] = True, _alive()
+        pool["socket_keepalive"], pool["socket_keepalive_options"] = True, _get_keepalive()
     if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them
         pool["reinitialize_steps"] = 0
     pool |= {"db": db} if db else {}
@@ -82,31 +82,31 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
     else:
         kind: Any = driver.RedisCluster if is_cluster else driver.Redis
         plain = f"{scheme}://{url[found.start('user') :]}"
-        make = partial(_tried, partial(kind.from_url, plain, **pool))
+        make = partial(_test_connections, partial(kind.from_url, plain, **pool))
     _try_out(make, where, is_cluster=is_cluster)
     return Connections(settings, where, make, is_owner=True)
 
 
-def _tried(client: Callable[[], Any]) -> Any:
+def _test_connections(client: Callable[[], Any]) -> Any:
     """Return a client whose connections are tried within a limit of their own."""
     made = client()
     if isinstance(made, driver.RedisCluster):
         nodes = made.nodes_manager
-        kind = _tried_class(nodes.connection_kwargs["connection_class"])
+        kind = _make_tested_class(nodes.connection_kwargs["connection_class"])
         nodes.connection_kwargs["connection_class"] = kind  # of the nodes that it will find
         for node in nodes.startup_nodes.values():
             node.connection_class = kind
     else:
         pool = made.connection_pool
-        pool.connection_class = _tried_class(pool.connection_class)
+        pool.connection_class = _make_tested_class(pool.connection_class)
     return made
 
 
-def _tried_class(kind: type[Any]) -> type[Any]:
+def _make_tested_class(kind: type[Any]) -> type[Any]:
     return type(kind.__name__, (Tried, kind), {})
 
 
-def _alive() -> dict[int, int]:
+def _get_keepalive() -> dict[int, int]:
     """Return options by which the system ends connections a minute after a host has vanished."""
     options = {getattr(socket, name, 0): value for name, value in ALIVE.items()}
     return {option: value for option, value in options.items() if option}
@@ -225,14 +225,16 @@ async def collect_facts(client: LoopClient) -> list[Fact]:
     return [
         Fact("server", f"{one.get('server_name', 'redis')} {_release(one)}"),
         Fact("mode", str(one.get("redis_mode") or one.get("server_mode"))),
-        _eviction(str(one.get("maxmemory_policy", "")), limit=int(one.get("maxmemory", 0))),
+        _describe_eviction(
+            str(one.get("maxmemory_policy", "")), limit=int(one.get("maxmemory", 0))
+        ),
         _append_only(is_on=bool(one.get("aof_enabled"))),
         Fact("replicas", str(one.get("connected_slaves", ""))),
         *(await pool.sentinel_manager.collect_facts(pool.service_name) if is_named else ()),
     ]
 
 
-def _eviction(policy: str, *, limit: int) -> Fact:
+def _describe_eviction(policy: str, *, limit: int) -> Fact:
     if not limit or policy == "noeviction":
         return Fact("maxmemory policy", policy)
     remedy = "set maxmemory-policy noeviction: a thread that lost one of its keys is damaged"

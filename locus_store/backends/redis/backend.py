@@ -6,9 +6,11 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from locus_store.backend import SharedByTenants
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.packed import PackedForm
+from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.backends.redis import addresses
 from locus_store.backends.redis.documents import RedisDocuments
 from locus_store.backends.redis.options import (
@@ -19,16 +21,17 @@ from locus_store.backends.redis.options import (
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
-from locus_store.types import ArchivedThread
-from locus_store.types.arguments import check_backend
+from locus_store.types import ArchivedThread, Tenant
+from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 DEFAULT_URL = "redis://localhost:6379"
 DEFAULT_PREFIX = "locus:state:"
+DEFAULT_ITEMS_PREFIX = "locus:store:"
 
 
-class RedisBackend(DocumentBackend):
+class RedisBackend(DocumentBackend, SharedByTenants):
     """Keeps versions in Redis or Valkey, in plain data types.
 
     A save is one script, all or nothing, on a cluster too; a load is one round trip. A server that
@@ -58,6 +61,7 @@ class RedisBackend(DocumentBackend):
     ) -> None:
         given = fill_defaults(RedisOptions, options, "RedisBackend")
         self.prefix = prefix
+        self._owns_connections = True
         if given["client"] is None:
             self.connections = addresses.connect(url, **given)
         else:
@@ -69,9 +73,10 @@ class RedisBackend(DocumentBackend):
                     "a client has its own url, db, cluster and timeouts; leave them out"
                 )
             self.connections = addresses.connect_client(**given)
-        documents = RedisDocuments(self.connections, prefix)
+        documents = RedisDocuments(self.connections, prefix, given["tenant"])
         form = PackedForm(documents)
         super().__init__(documents, form=form, max_state_bytes=given["max_state_bytes"])
+        self._threads.tenant = given["tenant"]
 
     def __repr__(self) -> str:
         return f"RedisBackend({self.connections.where!r}, prefix={self._documents.names.prefix!r})"
@@ -80,8 +85,32 @@ class RedisBackend(DocumentBackend):
         await self.list_threads(1)
 
     async def close(self) -> None:
-        await super().close()
-        await self.connections.close()
+        if self._owns_connections:
+            await super().close()
+            await self.connections.close()
+
+    @property
+    def tenant(self) -> str:
+        return self._documents.names.tenant
+
+    def _enter(self, tenant: str) -> None:
+        self._documents = self._documents.for_tenant(tenant)
+        self._threads = DocumentThreads(
+            self._documents,
+            form=PackedForm(self._documents),
+            max_state_bytes=self.max_state_bytes,
+            tenant=tenant,
+            cache=self._threads.cache,
+        )
+        self._owns_connections = False
+
+    async def tenants(self) -> list[Tenant]:
+        return await self._documents.lists.count_tenants(self.items_prefix)
+
+    @property
+    def items_prefix(self) -> str:
+        """The prefix of a store over this backend."""
+        return DEFAULT_ITEMS_PREFIX if self.prefix == DEFAULT_PREFIX else self.prefix
 
     async def write_thread(self, thread: ArchivedThread) -> bool:
         await self._documents.accept_import(thread)
@@ -113,10 +142,8 @@ class RedisMessageLog(DocumentMessageLog):
         backend: RedisBackend | None = None,
         **options: Unpack[RedisOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = (url, prefix, options) == (DEFAULT_URL, DEFAULT_PREFIX, {})
-            check_backend(backend, RedisBackend, is_alone=is_alone)
-        made = backend or RedisBackend(url, prefix, **options)
+        defaults = DEFAULT_URL, DEFAULT_PREFIX
+        made = choose_backend(backend, RedisBackend, url, prefix, defaults=defaults, **options)
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 

@@ -63,6 +63,8 @@ class Tried:
                 await super()._send_ping()  # type: ignore[misc]  # the other class's
         except driver.AuthenticationError:  # an answer, and of redis-py's connection errors
             raise
+        except driver.NoPermissionError:  # an answer, too; other calls may be permitted
+            return
         except (driver.ConnectionError, driver.TimeoutError, OSError) as exc:
             raise failures.StaleError("no answer on an idle connection") from exc
 
@@ -184,12 +186,12 @@ class LoopClient(loops.LoopResources):
             return await self._write_to_replicas(calls)
         if len(calls) == 1:
             return [await self._call(calls[0])]
-        answers = await self._in_place(self._pipelined, [it.by_name() for it in calls])
+        answers = await self._run_in_slot(self._run_pipeline, [it.by_name() for it in calls])
         unknown = [n for n, it in enumerate(answers) if isinstance(it, driver.NoScriptError)]
         if unknown:
             texts = [calls[n].by_text() for n in unknown]
             try:
-                found = await self._in_place(self._pipelined, texts)
+                found = await self._run_in_slot(self._run_pipeline, texts)
             except DRIVER_ERRORS as exc:  # the others have their answers
                 found = [exc] * len(unknown)
             for n, answer in zip(unknown, found, strict=True):
@@ -199,16 +201,16 @@ class LoopClient(loops.LoopResources):
     async def _write_to_replicas(self, calls: Sequence[ScriptCall]) -> list[Any]:
         # By their text: were a name not known, WAIT would wait for nothing.
         commands = [*(it.by_text() for it in calls), ("WAIT", self.replicas, self._wait)]
-        sent, waiting = self._on_one_connection, self._wait / 1000
-        *answers, reached = await self._in_place(sent, commands, more_seconds=waiting)
-        return [self._confirmed(it, reached) for it in answers]
+        sent, waiting = self._run_on_one_connection, self._wait / 1000
+        *answers, reached = await self._run_in_slot(sent, commands, more_seconds=waiting)
+        return [self._confirm(it, reached) for it in answers]
 
-    def _confirmed(self, answer: Any, reached: Any) -> Any:
+    def _confirm(self, answer: Any, reached: Any) -> Any:
         """Return the answer of a write, or why it is not known to be on enough replicas."""
         for reply in (answer, reached):
             if isinstance(reply, Exception):
                 return Failed(reply)
-        if reached >= self.replicas or _wrote_nothing(answer):
+        if reached >= self.replicas or _has_no_write(answer):
             return answer
         error = BackendError(
             f"written to Redis {self.where}, but only {reached} of {self.replicas} replicas had it "
@@ -232,7 +234,7 @@ class LoopClient(loops.LoopResources):
             answers: list[Any] = []
             for at in range(0, len(commands), PIPELINE):
                 part = commands[at : at + PIPELINE]
-                answers += await self._in_place(self._pipelined, part)
+                answers += await self._run_in_slot(self._run_pipeline, part)
             for answer in answers:
                 if isinstance(answer, Exception):
                     raise answer
@@ -252,9 +254,9 @@ class LoopClient(loops.LoopResources):
         return await self.retry(lambda: self._run(command))
 
     async def _run(self, command: Sequence[Any]) -> Any:
-        return await self._in_place(self.client.execute_command, *command)
+        return await self._run_in_slot(self.client.execute_command, *command)
 
-    async def _in_place(
+    async def _run_in_slot(
         self, call: Callable[..., Awaitable[Any]], *args: Any, more_seconds: float = 0
     ) -> Any:
         """Await a call while holding one of the slots for concurrent calls.
@@ -281,7 +283,7 @@ class LoopClient(loops.LoopResources):
         except driver.NoScriptError:  # a new server, or its cache was emptied
             return await self._run(call.by_text())
 
-    async def _pipelined(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def _run_pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run commands in one round trip; return their answers and errors."""
         pipe = self.client.pipeline(transaction=False)
         for command in commands:
@@ -289,10 +291,10 @@ class LoopClient(loops.LoopResources):
         found: list[Any] = await pipe.execute(raise_on_error=False)
         return found
 
-    async def _on_one_connection(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def _run_on_one_connection(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run scripts and then a ``WAIT``, which covers its own connection's writes."""
         if not self.is_cluster:
-            return await self._pipelined(commands)
+            return await self._run_pipeline(commands)
         await self.client.initialize()
         node = self.client.get_node_from_key(commands[0][3])
         sent = [PipelineCommand(n, *it) for n, it in enumerate(commands)]
@@ -455,7 +457,7 @@ class RetryTime:
         await asyncio.sleep(self._pauses.get_next() or 0.0)
 
 
-def _wrote_nothing(answer: Any) -> bool:
+def _has_no_write(answer: Any) -> bool:
     """Return whether a script answered with nothing, or a reason for writing nothing."""
     has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
     return answer is None or bool(has_word and answer[0] != b"done")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 from asyncio import sleep
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby, islice
 from secrets import token_bytes
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 from locus_store.backends.documents.protocol import (
     Body,
@@ -28,6 +31,7 @@ from locus_store.backends.redis import scripts
 from locus_store.backends.redis.connections import Connections, LoopClient
 from locus_store.backends.redis.keys import (
     BUCKETS,
+    DEFAULT_TENANT,
     ENTRY_DIGITS,
     RedisKeys,
     compute_bucket,
@@ -38,7 +42,7 @@ from locus_store.backends.redis.scripts import Script
 from locus_store.errors import NotFoundError, SchemaError
 from locus_store.runtime import loops
 from locus_store.runtime.greenlets import run, wait
-from locus_store.types import Active, ArchivedThread
+from locus_store.types import Active, ArchivedThread, Tenant
 
 PAGE: Final = 50
 """Threads that are read in one round trip."""
@@ -58,11 +62,11 @@ class ThreadLists:
 
     async def list_entries(self, limit: int, after: bytes = b"") -> list[bytes]:
         """Return entries of listed threads after ``after``, the most recently active first."""
-        return await self._page("active", limit, after)
+        return await self._read_page("active", limit, after)
 
     async def scan(self, limit: int, after: str | None) -> list[str]:
         """Return all live threads by id."""
-        found = await self._page("ids", limit, (after or "").encode())
+        found = await self._read_page("ids", limit, (after or "").encode())
         return [it.decode() for it in found]
 
     async def read_entry(self, thread_id: str) -> bytes | None:
@@ -78,7 +82,7 @@ class ThreadLists:
             return None
         return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
 
-    async def _page(self, kind: str, limit: int, after: bytes) -> list[bytes]:
+    async def _read_page(self, kind: str, limit: int, after: bytes) -> list[bytes]:
         """Return the first entries of all buckets in order.
 
         Each is asked for a few; those whose few all come before the last one that is wanted are
@@ -91,7 +95,7 @@ class ThreadLists:
         places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
         size = limit // (BUCKETS // 4) + 2  # of evenly spread ones, few buckets have more
         while places:
-            for bucket, (end, *page) in (await self._pages(kind, size, places)).items():
+            for bucket, (end, *page) in (await self._read_pages(kind, size, places)).items():
                 found += page
                 places[bucket] = end
             places = {bucket: end for bucket, end in places.items() if end}
@@ -99,12 +103,12 @@ class ThreadLists:
             del found[limit:]
             if len(found) == limit:
                 last = found[-1]
-                ahead = {b: it for b, it in places.items() if _before(it, last, is_newest_first)}
+                ahead = {b: it for b, it in places.items() if _is_before(it, last, is_newest_first)}
                 places = ahead
             size = min(2 * size, limit)
         return found
 
-    async def _pages(
+    async def _read_pages(
         self, kind: str, size: int, places: dict[int, bytes]
     ) -> dict[int, list[bytes]]:
         """Return the result of ``page`` for each bucket after its position.
@@ -122,7 +126,9 @@ class ThreadLists:
             for group in groups
         ]
         answers = await client.run_script_and_commands(scripts.DOCUMENTS["page"], calls)
-        return dict(zip(buckets, (it for pages in answers for it in _parted(pages)), strict=True))
+        return dict(
+            zip(buckets, (it for pages in answers for it in _split_pages(pages)), strict=True)
+        )
 
     async def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
@@ -149,8 +155,44 @@ class ThreadLists:
             )
         )
 
+    async def count_tenants(self, items_prefix: str) -> list[Tenant]:
+        """Return the tenants that have threads, or items in the store with a prefix."""
+        client = await self._get_client()
+        seconds, fraction = map(int, await client.run_command("TIME"))
+        now = 1_000_000 * seconds + fraction
+        threads = await self._count([*range(BUCKETS)], self.keys.prefix, "ids", now // 1000)
+        items = await self._count(["store"], items_prefix, "names", now)
+        names = sorted(threads.keys() | items.keys())
+        return [Tenant(it, threads.get(it, 0), items.get(it, 0)) for it in names]
 
-def _parted(pages: bytes) -> Iterator[list[bytes]]:
+    async def _count(
+        self, hash_tags: Sequence[object], prefix: str, kind: str, now: int
+    ) -> dict[str, int]:
+        """Return how many live names the tenants have in the sorted sets of a kind.
+
+        A tenant whose names have all expired is among them until they are removed.
+        """
+        client = await self._get_client()
+        asked = [("SMEMBERS", f"{prefix}{{{it}}}:tenants") for it in hash_tags]
+        found = await client.run_script_and_commands(_GET, [], *asked)
+        pairs = [
+            (unquote(quoted.decode()), tag)
+            for tag, some in zip(hash_tags, found, strict=True)
+            for quoted in some
+        ]
+        pairs += [(DEFAULT_TENANT, it) for it in hash_tags]
+        starts = [RedisKeys(prefix, name).get_start(tag) for name, tag in pairs]
+        cards = [("ZCARD", f"{it}:{kind}") for it in starts]
+        over = [("ZCOUNT", f"{it}:expiry", "-inf", now) for it in starts]
+        counts = await client.run_script_and_commands(_GET, [], *cards, *over)
+        live: dict[str, int] = {}
+        for (name, _), all_of, gone in zip(pairs, counts, counts[len(pairs) :], strict=False):
+            if all_of:
+                live[name] = live.get(name, 0) + all_of - gone
+        return live
+
+
+def _split_pages(pages: bytes) -> Iterator[list[bytes]]:
     """Yield the parts of each bucket in the answer of ``page``."""
     parts, at = pages.split(b"\0"), 0
     while at < len(parts):
@@ -158,7 +200,7 @@ def _parted(pages: bytes) -> Iterator[list[bytes]]:
         yield parts[begin:at]
 
 
-def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
+def _is_before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
     return entry > last if is_newest_first else entry < last
 
 
@@ -198,17 +240,18 @@ class RedisDocuments(Documents):
     Args:
         connections: To the server or cluster.
         prefix: Prefix of all keys.
+        tenant: Whose threads they are.
     """
 
     trusts_cache = keys_are_live = True
     rivals = "other clients"
     remedy = "Restore the server, or delete the thread"
 
-    def __init__(self, connections: Connections, prefix: str) -> None:
-        self.names = RedisKeys(prefix)
+    def __init__(self, connections: Connections, prefix: str, tenant: str) -> None:
         self._connections = connections
-        self._lists = ThreadLists(self.names, self._get_client)
         self._is_ours = False
+        self.names = RedisKeys(prefix, tenant)
+        self.lists = ThreadLists(self.names, self._get_client)
         self.imported: set[str] = set()
         """Threads whose keys of the Locus SDK may stay."""
 
@@ -216,6 +259,13 @@ class RedisDocuments(Documents):
         """The time by which the server's clock is ahead."""
 
         self._asked_at = -CLOCK_SECONDS
+
+    def for_tenant(self, tenant: str) -> RedisDocuments:
+        """Return the documents of a tenant."""
+        other = copy(self)
+        other.names, other.imported = replace(self.names, tenant=tenant), set()
+        other.lists = ThreadLists(other.names, other._get_client)  # noqa: SLF001  (of this class)
+        return other
 
     async def run_call(self, call: Callable[[], T]) -> T:
         return await run(call)
@@ -240,7 +290,7 @@ class RedisDocuments(Documents):
         client = await self._get_client()
         keys, theirs = [self.names.get_document(key)], self.names.list_foreign(key)
         if known is not None:
-            found = _found(await client.read(_GET, keys, known))
+            found = _parse_answer(await client.read(_GET, keys, known))
             kinds = (
                 []
                 if found
@@ -251,7 +301,7 @@ class RedisDocuments(Documents):
         else:
             others = (("TYPE", it) for it in theirs)
             answer, *kinds = await client.run_script_and_commands(_GET, [(keys, (b"",))], *others)
-            found = _found(answer)
+            found = _parse_answer(answer)
         if found is None and key not in self.imported:
             self._refuse_foreign(client, dict(zip(theirs, kinds, strict=True)))
         return found
@@ -283,7 +333,7 @@ class RedisDocuments(Documents):
             groups, await client.run_script_and_commands(_GET, calls), strict=True
         ):
             answers = answer if len(group) > 1 else [answer]
-            found.update(zip(group, map(_found, answers), strict=True))
+            found.update(zip(group, map(_parse_answer, answers), strict=True))
         return found
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
@@ -305,33 +355,33 @@ class RedisDocuments(Documents):
         return answer
 
     def keys(self, after: str = "") -> Iterator[str]:
-        while page := wait(self._lists.scan(PAGE, after)):
+        while page := wait(self.lists.scan(PAGE, after)):
             yield from page
             after = page[-1]
 
     def active(self, size: int, after: str | None) -> Iterator[Active]:
-        place = b"" if after is None else wait(self._lists.read_entry(after))
+        place = b"" if after is None else wait(self.lists.read_entry(after))
         if place is None:
             raise NotFoundError(f"there is no thread {after!r} to list after")
-        while page := wait(self._lists.list_entries(size, place)):
-            yield from map(_active, page)
+        while page := wait(self.lists.list_entries(size, place)):
+            yield from map(_parse_active, page)
             place = page[-1]
             size = max(size, PAGE)
 
     def newest(self, size: int = 0) -> Iterator[list[Dated]]:
         place, size = b"", min(size or PAGE, MOST_TOGETHER)
-        while page := wait(self._lists.list_entries(size, place)):
-            yield [Dated(*it) for it in map(_active, page)]
+        while page := wait(self.lists.list_entries(size, place)):
+            yield [Dated(*it) for it in map(_parse_active, page)]
             place, size = page[-1], PAGE
 
     def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
-        return wait(self._lists.expire())
+        return wait(self.lists.expire())
 
     def sweep(self) -> None:
         names = self.keys()
         while page := list(islice(names, PAGE)):
-            wait(self._lists.heal(page))
+            wait(self.lists.heal(page))
 
     async def _get_client(self) -> LoopClient:
         """Return the connections, once the layout was found to be ours."""
@@ -428,7 +478,7 @@ class _Read:
         return self._found[key]
 
 
-def _found(answer: Any) -> Found | None:
+def _parse_answer(answer: Any) -> Found | None:
     """Return the document of a script's answer."""
     if not answer:
         return None
@@ -437,5 +487,5 @@ def _found(answer: Any) -> Found | None:
     return Found(tag, None if kind == b"k" else answer[end:], continues=kind == b"c")
 
 
-def _active(entry: bytes) -> Active:
+def _parse_active(entry: bytes) -> Active:
     return Active(name_in(entry), parse_time(entry))

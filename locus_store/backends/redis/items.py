@@ -13,11 +13,13 @@ nothing: on a cluster a store lives on one node.
 ``<prefix>{store}:vectors``  hash: by name embeddings, float32, one behind the other
 ``<prefix>{store}:settings`` hash: ``layout``, and ``dimension`` once there are embeddings
 ``<prefix>{store}:absent``   never there: see ``keys``
+``<prefix>{store}:tenants``  set: tenants with items, but for ``default``
 ============================ ======================================================================
 
-A name is the encoded namespace, NUL and the key. A namespace's own items begin with it and NUL
-(segments are not empty), and what is below it begins with it: each is a range of ``names``, in the
-order of namespace and key.
+The keys of other tenants than ``default`` begin with ``<prefix>{store}@acme:``, but for those of
+the last three rows. A name is the encoded namespace, NUL and the key. A namespace's own items begin
+with it and NUL (segments are not empty), and what is below it begins with it: each is a range of
+``names``, in the order of namespace and key.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from datetime import datetime, timedelta
 from struct import Struct
 from typing import Any, Final
 
-from locus_store.backends.redis.keys import EPOCH, RedisKeys, make_absent_key
+from locus_store.backends.redis.keys import EPOCH, RedisKeys
 from locus_store.errors import IntegrityError
 from locus_store.types.items import (
     SEGMENT_END,
@@ -44,21 +46,22 @@ from locus_store.values import encoding
 LAYOUT: Final = "1"
 """The version of the layout of keys and values."""
 
-KINDS: Final = ("items", "names", "recent", "expiry", "vectors", "settings")
+KINDS: Final = ("items", "names", "recent", "expiry", "vectors")
 
 FOR_GOOD: Final = b"-"
 
 _LENGTHS: Final = Struct(">III")
 
 
-def make_keys(prefix: str) -> list[str]:
-    """Return a store's keys in the order of its scripts; only writing scripts take the last.
+def make_keys(prefix: str, tenant: str) -> tuple[list[str], list[str]]:
+    """Return a store's keys in the order of its scripts, and those that writing ones take also.
 
     Raises:
         InvalidArgumentError: ``prefix`` is not valid.
     """
-    start = f"{RedisKeys(prefix).prefix}{{store}}:"
-    return [*(f"{start}{kind}" for kind in KINDS), make_absent_key(start)]
+    keys = RedisKeys(prefix, tenant)
+    own = [f"{keys.get_start('store')}:{kind}" for kind in KINDS]
+    return [*own, f"{prefix}{{store}}:settings"], keys.list_others("store")
 
 
 def name_of(namespace: Namespace, key: str) -> bytes:
@@ -119,7 +122,7 @@ def make_item(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> Sto
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
     """
-    with _damage(name):
+    with _translate_damage(name):
         namespace, key = split_name(name)
         version, created, updated, ttl, frame = packed.split(b" ", 4)
         [body] = encoding.unpack_frames(frame, max_bytes)
@@ -129,15 +132,15 @@ def make_item(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> Sto
             key=key,
             value=value,
             metadata=metadata,  # type: ignore[arg-type]  # an object
-            created_at=_time(created),
-            updated_at=_time(updated),
+            created_at=_parse_time(created),
+            updated_at=_parse_time(updated),
             version=int(version),
-            expires_at=_time(expires) if expires else None,
+            expires_at=_parse_time(expires) if expires else None,
             ttl_seconds=None if ttl == FOR_GOOD else float(ttl),
         )
 
 
-def _time(microseconds: bytes) -> datetime:
+def _parse_time(microseconds: bytes) -> datetime:
     return EPOCH + timedelta(microseconds=int(float(microseconds)))
 
 
@@ -152,7 +155,7 @@ def split_embeddings(data: bytes, size: int) -> list[bytes]:
 
 
 @contextmanager
-def _damage(name: bytes) -> Iterator[None]:
+def _translate_damage(name: bytes) -> Iterator[None]:
     try:
         yield
     except encoding.TooLargeError as exc:

@@ -26,6 +26,7 @@ Number = Annotated[int, annotate_bounds(ge=0, le=MAX_COUNT)]
 class RedisConnections(StateOptions, total=False):
     """Of ``RedisBackend``, beside ``url``, ``prefix``, ``db`` and ``client``."""
 
+    tenant: Annotated[str, annotate_option("default", "the tenant whose threads this object sees")]
     cluster: Annotated[bool, annotate_option(False, "`url` is a node of a cluster")]
     wait_replicas: Annotated[
         Number,

@@ -21,17 +21,17 @@ class Script:
     sha: str
 
 
-def _scripts(file: str) -> dict[str, Script]:
+def _load_scripts(file: str) -> dict[str, Script]:
     """Return the scripts of a file by name."""
     before, *parts = _FOLDER.joinpath(f"{file}.lua").read_text("utf-8").split(_MARK)
     named = (it.partition("\n") for it in parts)
-    return {name: _script(f"{file} {name}", f"{before}\n{rest}") for name, _, rest in named}
+    return {name: _make_script(f"{file} {name}", f"{before}\n{rest}") for name, _, rest in named}
 
 
-def _script(name: str, source: str) -> Script:
+def _make_script(name: str, source: str) -> Script:
     return Script(name, source, sha1(source.encode()).hexdigest())  # noqa: S324  (Redis' own name)
 
 
-DOCUMENTS: Final = _scripts("documents")
-ITEMS: Final = _scripts("items")
-CACHE: Final = _scripts("cache")
+DOCUMENTS: Final = _load_scripts("documents")
+ITEMS: Final = _load_scripts("items")
+CACHE: Final = _load_scripts("cache")

@@ -144,10 +144,10 @@ class Sentinels(Sentinel):
         prompt = [task for task, it in asked.items() if it not in self._silent]
         # Just after a failover, one sentinel knows of it, and the others do not yet.
         await asyncio.wait(prompt or asked, timeout=PROMPT_SECONDS)
-        views = _view([task.result() for task in asked if task.done()], service)
+        views = _find_views([task.result() for task in asked if task.done()], service)
         if not self._is_majority(views):
             await asyncio.wait(asked)
-            views = _view([task.result() for task in asked], service)
+            views = _find_views([task.result() for task in asked], service)
         self._silent |= {it for task, it in asked.items() if not task.done()}
         if not views:
             raise SentinelError(_explain([task.result() for task in asked], service))
@@ -201,7 +201,7 @@ class Sentinels(Sentinel):
         await asyncio.gather(*(it.aclose() for it in self.sentinels))  # redis-py 6 closes none
 
 
-def _view(answers: Sequence[Any], service: str) -> list[View]:
+def _find_views(answers: Sequence[Any], service: str) -> list[View]:
     """Return the views of the sentinels that know a service."""
     views = []
     for states, address in answers:

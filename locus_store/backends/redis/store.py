@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from locus_store.backends.redis import items, scripts
 from locus_store.backends.redis.backend import (
-    DEFAULT_PREFIX as STATE_PREFIX,
+    DEFAULT_ITEMS_PREFIX as DEFAULT_PREFIX,
     DEFAULT_URL,
     RedisBackend,
 )
@@ -23,13 +23,14 @@ from locus_store.backends.redis.scripts import Script
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
 from locus_store.store import BaseStore, Embed
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.items import (
     Change,
     Name,
     Namespace,
     NamespaceMatch,
     Put,
+    StoreCapabilities,
     StoreItem,
     Wanted,
     decode_namespace,
@@ -38,8 +39,6 @@ from locus_store.types.items import (
 )
 from locus_store.values import vectors
 from locus_store.values.vectors import Metric
-
-DEFAULT_PREFIX = "locus:store:"
 
 FIRST: Final = 64
 """Items that are asked for at first where each is looked at."""
@@ -117,25 +116,36 @@ class RedisStore(BaseStore):
         backend: RedisBackend | None = None,
         **options: Unpack[RedisOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = (url, prefix, options) == (DEFAULT_URL, DEFAULT_PREFIX, {})
-            check_backend(backend, RedisBackend, is_alone=is_alone)
+        defaults = DEFAULT_URL, DEFAULT_PREFIX
         self._owns = backend is None
-        self.backend = backend or RedisBackend(url, prefix, **options)
+        self.backend: RedisBackend = choose_backend(
+            backend, RedisBackend, url, prefix, defaults=defaults, **options
+        )
         super().__init__(
             dimension=dimension,
             metric=metric,
             embed=embed,
             max_state_bytes=self.backend.max_state_bytes,
         )
-        if backend is not None and backend.prefix != STATE_PREFIX:
-            prefix = backend.prefix
-        *self._keys, self._absent = items.make_keys(prefix)
+        self._prefix = prefix if backend is None else backend.items_prefix
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin without calls that wait."""
+        self._keys, self._others = items.make_keys(self._prefix, self.backend.tenant)
         self._is_known = False
         """True once it was seen to be of our layout and dimension."""
-        self._calls = PerLoop(self._made_calls)
+        self._calls = PerLoop(self._make_calls)
 
-    def _made_calls(self) -> _Calls:
+    def _enter(self, tenant: str) -> None:
+        self.backend, self._owns = self.backend.for_tenant(tenant), False
+        self._begin()
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return replace(super().capabilities, tenants=True)
+
+    def _make_calls(self) -> _Calls:
         return _Calls(
             Gathering(self._run_changes, CHANGES, get_names), Gathering(self._run_reads, READS)
         )
@@ -190,7 +200,7 @@ class RedisStore(BaseStore):
         """Run a script once, after all earlier writes of the same items."""
         client = await self._get_client()
         first, *others = queues
-        keys = [*self._keys, self._absent]
+        keys = [*self._keys, *self._others]
         return await client.run_in_order(
             first, lambda: client.run_once(lambda: client.write(script, keys, *args)), *others
         )
@@ -254,10 +264,10 @@ class RedisStore(BaseStore):
         """Execute the reads of several calls."""
         del is_alone
         names = [items.name_of(*it) for it in chain.from_iterable(calls)]
-        found = iter(await self._items_and_embeddings(names, ""))
+        found = iter(await self._read_with_embeddings(names, ""))
         return [[it and it[0] for it in islice(found, len(call))] for call in calls]
 
-    async def _items_and_embeddings(
+    async def _read_with_embeddings(
         self, names: Sequence[bytes], with_vectors: str = "1"
     ) -> list[tuple[StoreItem, bytes] | None]:
         found = await self._read(scripts.ITEMS["read"], with_vectors, *names)
@@ -274,7 +284,7 @@ class RedisStore(BaseStore):
             count = min(limit - len(found), PAGE)
             bounds = items.make_bounds(start, at)
             rows, at = await self._read(scripts.ITEMS["page"], *bounds, count, PAGE_BYTES)
-            found += self._items_in(rows)
+            found += self._make_items(rows)
             if not at or len(found) == limit:
                 return found
 
@@ -299,7 +309,7 @@ class RedisStore(BaseStore):
         taken: list[StoreItem] = []
         before, newest = b"", None
         while True:
-            rows, before, last = await self._recent(wanted, min(size, PAGE), before=before)
+            rows, before, last = await self._read_recent(wanted, min(size, PAGE), before=before)
             newest = last if newest is None else newest
             taken += [it for it in rows if wanted.takes(it.value, it.metadata)]
             size = PAGE
@@ -323,17 +333,17 @@ class RedisStore(BaseStore):
         Returns:
             Items in its order; the new ``newest``; and when the last of all was put.
         """
-        newer, before, seen = await self._recent(wanted, PAGE, after=newest)
+        newer, before, seen = await self._read_recent(wanted, PAGE, after=newest)
         last = seen
         while before:
-            rows, before, last = await self._recent(wanted, PAGE, before=before, after=newest)
+            rows, before, last = await self._read_recent(wanted, PAGE, before=before, after=newest)
             newer += rows
         names = {(it.namespace, it.key) for it in newer}
         rest = [it for it in taken if (it.namespace, it.key) not in names]
         taken = [it for it in newer if wanted.takes(it.value, it.metadata)] + rest
         return taken, seen, last
 
-    async def _recent(
+    async def _read_recent(
         self, wanted: Wanted, count: int, *, before: bytes = b"", after: bytes = b""
     ) -> tuple[list[StoreItem], bytes, bytes]:
         """Return live items below the prefix, the next position, and the last item's put time."""
@@ -341,16 +351,18 @@ class RedisStore(BaseStore):
         rows, at, last = await self._read(
             scripts.ITEMS["recent"], start, before, after, count, PAGE_BYTES
         )
-        return self._items_in(rows), at, last
+        return self._make_items(rows), at, last
 
-    def _items_in(self, rows: bytes) -> list[StoreItem]:
+    def _make_items(self, rows: bytes) -> list[StoreItem]:
         return [items.make_item(*it, self.max_state_bytes) for it in items.split_rows(rows)]
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
         least = -inf if threshold is None else threshold
-        ranked = sorted([it async for it in self._scored(wanted, vector) if -it.negative >= least])
+        ranked = sorted(
+            [it async for it in self._iterate_scored(wanted, vector) if -it.negative >= least]
+        )
         count = wanted.offset + wanted.limit
         size = max(FIRST, count) if _must_inspect(wanted) else count
         taken: list[StoreItem] = []
@@ -358,39 +370,39 @@ class RedisStore(BaseStore):
         while at < len(ranked) and len(taken) < count:
             some = ranked[at : at + min(size, PAGE)]
             at, size = at + len(some), PAGE
-            found = await self._items_and_embeddings([it.name for it in some])
+            found = await self._read_with_embeddings([it.name for it in some])
             for scored, it in zip(some, found, strict=True):
                 if it is None or not wanted.takes(it[0].value, it[0].metadata):
                     continue
                 item, data = it
                 is_same = items.put_at(item) == scored.put_at
-                score = -scored.negative if is_same else self._best([data], vector)[0]
+                score = -scored.negative if is_same else self._compute_best([data], vector)[0]
                 if score >= least:
                     taken.append(replace(item, score=score))
         taken.sort(key=lambda it: (-(it.score or 0.0), it.namespace, it.key))
         return taken[wanted.offset : count]
 
-    async def _scored(self, wanted: Wanted, vector: bytes) -> AsyncIterator[_Scored]:
+    async def _iterate_scored(self, wanted: Wanted, vector: bytes) -> AsyncIterator[_Scored]:
         """Yield all items below the prefix that have embeddings."""
         start, at = items.start_of(wanted.prefix, recursive=wanted.recursive), b""
         while True:
             bounds = items.make_bounds(start, at)
             page, at = await self._read(scripts.ITEMS["vectors"], *bounds, EMBEDDINGS, PAGE_BYTES)
             rows = [*items.split_rows(page)]
-            best = self._best([data for _, _, data in rows], vector)
+            best = self._compute_best([data for _, _, data in rows], vector)
             for score, (name, put_at, _) in zip(best, rows, strict=True):
                 yield _Scored(-score, name, int(float(put_at)))
             if not at:
                 return
 
-    def _best(self, embeddings: Sequence[bytes], vector: bytes) -> list[float]:
+    def _compute_best(self, embeddings: Sequence[bytes], vector: bytes) -> list[float]:
         """Return the best score of each item's embeddings; minus infinity if it has none."""
         each = [items.split_embeddings(it, len(vector)) for it in embeddings]
         scores = iter(vectors.compute_scores(vector, [*chain.from_iterable(each)], self.metric))
         return [max((next(scores) for _ in it), default=-inf) for it in each]
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        [found] = await self._items_and_embeddings([items.name_of(namespace, key)])
+        [found] = await self._read_with_embeddings([items.name_of(namespace, key)])
         size = (self.dimension or 1) * vectors.FLOAT_BYTES
         return items.split_embeddings(found[1], size) if found else []
 

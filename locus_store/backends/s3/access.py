@@ -74,7 +74,7 @@ class S3Access:
             response_checksum_validation="when_required",
         )
         own = botocore.session.get_session()
-        own.register_component("data_loader", _loader())
+        own.register_component("data_loader", _make_loader())
         session = boto3.session.Session(
             botocore_session=own, profile_name=given["profile"], region_name=given["region"]
         )
@@ -82,7 +82,7 @@ class S3Access:
 
 
 @cache
-def _loader() -> Any:
+def _make_loader() -> Any:
     """Return the descriptions of the services; to read them takes most of the time of a client."""
     from botocore.loaders import create_loader  # noqa: PLC0415  (of an extra)
 

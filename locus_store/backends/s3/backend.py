@@ -131,10 +131,10 @@ def collect_facts(objects: S3Objects) -> list[Fact]:
     counts = [sum(1 for _ in objects.list(objects.prefix + it)) for it in (HEADS, SEGMENTS, ITEMS)]
     text = "{:,} heads of threads, {:,} segments; {:,} of the store".format(*counts)
     clock = describe_clock(objects, "set it; services refuse requests beyond 15 minutes")
-    return [Fact("objects", text), _conditions(objects), clock]
+    return [Fact("objects", text), _describe_conditions(objects), clock]
 
 
-def _conditions(objects: S3Objects) -> Fact:
+def _describe_conditions(objects: S3Objects) -> Fact:
     if objects.require_conditions():
         return Fact("conditions", "of puts and deletions are kept", "ok")
     remedy = (

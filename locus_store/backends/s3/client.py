@@ -63,20 +63,20 @@ class S3Objects(BlockingClient, Objects):
             made.close()
 
     @contextmanager
-    def _client(self, what: str) -> Iterator[Any]:
+    def _translate_client(self, what: str) -> Iterator[Any]:
         """Yield the client for a call, whose errors are translated."""
         try:
-            yield self.access.options["client"] or self._own_client()
+            yield self.access.options["client"] or self._get_client()
         except get_client_errors() as exc:
             raise translate_error(exc, self.access, what) from exc
 
-    def _own_client(self) -> Any:
+    def _get_client(self) -> Any:
         with self._lock:
             if self._made is None:
                 self._made = self.access.make_client()
             return self._made
 
-    def _noticed(self, answer: Any) -> Any:
+    def _follow_answer(self, answer: Any) -> Any:
         """Follow the service's clock; return the answer."""
         self._follow_clock(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
         return answer
@@ -92,9 +92,9 @@ class S3Objects(BlockingClient, Objects):
 
     def _get(self, name: str, known: Tag | None = None) -> Found:
         condition = {} if known is None else {"IfNoneMatch": known}
-        with self._client(f"get {name!r}") as client:
+        with self._translate_client(f"get {name!r}") as client:
             answer = client.get_object(Bucket=self.access.bucket, Key=name, **condition)
-            content = self._noticed(answer)["Body"].read()
+            content = self._follow_answer(answer)["Body"].read()
         return Found(answer["ETag"], content[_TOKEN_BYTES:])
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
@@ -110,11 +110,11 @@ class S3Objects(BlockingClient, Objects):
             return self._put(name, content, IfMatch=found.tag)
 
     def _put(self, name: str, content: bytes, **condition: Any) -> str:
-        with self._client(f"put {name!r}") as client:
+        with self._translate_client(f"put {name!r}") as client:
             answer = client.put_object(
                 Bucket=self.access.bucket, Key=name, Body=uuid4().bytes + content, **condition
             )
-        return str(self._noticed(answer)["ETag"])
+        return str(self._follow_answer(answer)["ETag"])
 
     def store(self, name: str, content: bytes) -> None:
         self._put(name, content)
@@ -126,14 +126,14 @@ class S3Objects(BlockingClient, Objects):
                 self._delete(name, IfMatch=deleted)
 
     def _delete(self, name: str, **condition: Any) -> None:
-        with self._client(f"delete {name!r}") as client:
+        with self._translate_client(f"delete {name!r}") as client:
             client.delete_object(Bucket=self.access.bucket, Key=name, **condition)
 
     def discard(self, names: Collection[str]) -> None:
         rest, left = iter(names), list[Any]()
         while some := list(islice(rest, PAGE)):
             wanted = {"Objects": [{"Key": it} for it in some], "Quiet": True}
-            with self._client(f"delete {len(some)} objects") as client:
+            with self._translate_client(f"delete {len(some)} objects") as client:
                 answer = client.delete_objects(Bucket=self.access.bucket, Delete=wanted)
             left += answer.get("Errors", ())
         if left:
@@ -145,8 +145,8 @@ class S3Objects(BlockingClient, Objects):
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         begin = {"StartAfter": after} if after else {}
         while begin is not None:
-            with self._client(f"list {prefix!r}") as client:
-                page = self._noticed(
+            with self._translate_client(f"list {prefix!r}") as client:
+                page = self._follow_answer(
                     client.list_objects_v2(Bucket=self.access.bucket, Prefix=prefix, **begin)
                 )
             for it in page.get("Contents", ()):
@@ -167,8 +167,8 @@ class S3Objects(BlockingClient, Objects):
         if place not in _conditional_deletions:
             name = f"{self.prefix}v1/conditions-{uuid4().hex}"
             self._put(name, b"x", IfNoneMatch="*")
-            is_refused = [self._refuses(name, it) for it in ({"IfNoneMatch": "*"}, _WRONG)]
-            deletes = self._refuses_deletion(name)
+            is_refused = [self._is_refusing(name, it) for it in ({"IfNoneMatch": "*"}, _WRONG)]
+            deletes = self._is_refusing_deletion(name)
             self.discard([name])
             if not all(is_refused):
                 raise UnsupportedError(
@@ -178,14 +178,14 @@ class S3Objects(BlockingClient, Objects):
             _conditional_deletions[place] = deletes
         return _conditional_deletions[place]
 
-    def _refuses(self, name: str, condition: dict[str, str]) -> bool:
+    def _is_refusing(self, name: str, condition: dict[str, str]) -> bool:
         try:
             self._put(name, b"x", **condition)
         except ChangedError:
             return True
         return False
 
-    def _refuses_deletion(self, name: str) -> bool:
+    def _is_refusing_deletion(self, name: str) -> bool:
         try:
             self._delete(name, **_WRONG)
         except ChangedError:

@@ -24,7 +24,7 @@ from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import SqlStore
 from locus_store.sql.threads.pending import split_batches
 from locus_store.store import Embed
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.items import Name, StoreItem, Wanted, encode_namespace
 from locus_store.values import vectors
 from locus_store.values.filters import Clause
@@ -152,11 +152,9 @@ class SQLiteStore(SqlStore):
         backend: SQLiteBackend | None = None,
         **options: Unpack[SQLiteOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = path == DEFAULT_PATH and table_name is None and not options
-            check_backend(backend, SQLiteBackend, is_alone=is_alone)
+        place = path, table_name
         super().__init__(
-            backend or SQLiteBackend(path, table_name, **options),
+            choose_backend(backend, SQLiteBackend, *place, defaults=[DEFAULT_PATH], **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
@@ -182,11 +180,9 @@ class SQLiteMessageLog(SqlMessageLog):
         backend: SQLiteBackend | None = None,
         **options: Unpack[SQLiteOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = path == DEFAULT_PATH and table_name is None and not options
-            check_backend(backend, SQLiteBackend, is_alone=is_alone)
+        place = path, table_name
         super().__init__(
-            backend or SQLiteBackend(path, table_name, **options),
+            choose_backend(backend, SQLiteBackend, *place, defaults=[DEFAULT_PATH], **options),
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )

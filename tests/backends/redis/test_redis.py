@@ -38,7 +38,7 @@ if TESTS_RUN:
 
     from locus_store import RedisBackend, RedisCheckpointSaver, redis_checkpointer
     from locus_store.backends.documents import packed
-    from locus_store.backends.redis import scripts
+    from locus_store.backends.redis import addresses, scripts
     from locus_store.backends.redis.keys import RedisKeys, compute_bucket
 
 if TYPE_CHECKING:
@@ -245,13 +245,13 @@ async def test_what_takes_long_is_worked_on_beside_the_event_loop(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     seen: list[int] = []
-    parse = packed._applied
+    parse = packed._apply
 
     def noted(*args: Any) -> Any:
         seen.append(threading.get_ident())
         return parse(*args)
 
-    monkeypatch.setattr(packed, "_applied", noted)
+    monkeypatch.setattr(packed, "_apply", noted)
     async with RedisBackend(redis_url) as backend:
         for n in range(3):
             noise = random.Random(n).randbytes(size).hex()
@@ -463,6 +463,15 @@ async def test_a_user_with_the_least_rights_can_do_everything(
     with guarded.client() as client:
         used = set(client.info("commandstats"))
     assert used >= {f"cmdstat_{it}" for it in re.findall(r"\+(\S+)", RIGHTS)}
+
+
+async def test_an_idle_connection_whose_user_may_not_ping_is_used(
+    guarded: redis_servers.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "IDLE_SECONDS", 0.000_001)
+    async with RedisBackend(guarded.url("app")) as backend:
+        for _ in range(3):
+            assert await backend.load("idle") is None
 
 
 @pytest.mark.full

@@ -292,7 +292,7 @@ async def test_saves_that_lose_their_connection_are_decided_each(
 ) -> None:
     async with RedisBackend(redis_url) as backend:
         await all_saved(backend, 0)
-        pipelined = LoopClient._pipelined
+        pipelined = LoopClient._run_pipeline
         lost: list[int] = []
 
         async def and_lost(self: LoopClient, commands: Any) -> Any:
@@ -302,7 +302,7 @@ async def test_saves_that_lose_their_connection_are_decided_each(
                 raise redis.ConnectionError("the answers were lost")
             return answers
 
-        monkeypatch.setattr(LoopClient, "_pipelined", and_lost)
+        monkeypatch.setattr(LoopClient, "_run_pipeline", and_lost)
         await all_saved(backend, 1)
         assert lost[0] > 1
         assert [len(await backend.history(it)) for it in TOGETHER] == [2] * len(TOGETHER)

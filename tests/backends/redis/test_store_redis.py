@@ -88,7 +88,28 @@ async def test_another_prefix_is_another_store(redis_url) -> None:
 
 
 def test_all_keys_of_a_store_share_a_slot() -> None:
-    assert len({key_slot(it.encode()) for it in items.make_keys("any: ")}) == 1
+    made = [items.make_keys("any: ", tenant) for tenant in ("default", "{x}")]
+    keys = [it for own, others in made for it in own + others]
+    assert len({key_slot(it.encode()) for it in keys}) == 1
+
+
+async def test_tenants_are_listed_with_their_items(redis_url) -> None:
+    for prefix in ("locus:store:", "other:"):
+        given = {} if prefix == "locus:store:" else {"prefix": prefix}
+        async with redis_checkpointer(redis_url, **given) as checkpointer:
+            store = RedisStore(backend=checkpointer.backend)
+            acme, globex = map(store.for_tenant, ("acme", "{globex}:items"))
+            for it in (store, acme, globex, globex):
+                await it.put(NS, "k", 1)
+            await globex.put(NS, "over", 1, ttl_seconds=0.001)
+            await asyncio.sleep(0.002)
+            await globex.delete(NS, "k")
+            await acme.delete(NS, "k")
+            await checkpointer.for_tenant("a").save({"n": 1}, "t")
+            found = [(it.name, it.threads, it.items) for it in await checkpointer.tenants()]
+            assert found == [("a", 1, 0), ("default", 0, 1), ("{globex}:items", 0, 0)]
+            assert await globex.expire() == 1
+            assert [it.name for it in await checkpointer.tenants()] == ["a", "default"]
 
 
 async def test_what_is_no_prefix_is_refused() -> None:
@@ -296,14 +317,14 @@ async def test_a_search_misses_nothing_that_others_move(redis_url, monkeypatch) 
 async def test_an_embedding_that_others_replace_has_the_score_of_its_item(redis_url) -> None:
     async with RedisStore(redis_url, dimension=3, metric="ip") as store:
         await store.put_with_embedding(NS, "k", 1, [1, 0, 0])
-        read, puts = store._items_and_embeddings, iter([[5, 0, 0]])
+        read, puts = store._read_with_embeddings, iter([[5, 0, 0]])
 
         async def late(*args: Any) -> Any:
             for vector in puts:
                 await store.put_with_embedding(NS, "k", 2, vector)
             return await read(*args)
 
-        store._items_and_embeddings = late
+        store._read_with_embeddings = late
         [hit] = await store.search_by_embedding(NS, [1, 0, 0])
         assert (hit.item.value, hit.score) == (2, 5.0)
 

@@ -1,7 +1,8 @@
 -- Documents of threads. Each is a list: its tag, then parts of its content. The tag is a generation and
 -- the token of the last put, 8 bytes each, the number of parts and the bytes in them. A put that
 -- continues a document adds a part and keeps its generation. KEYS of a document, where all are named:
--- its list, the indexes of its bucket ('active', 'ids', 'expiry'), and a key that is never there.
+-- its list, the indexes of its bucket ('active', 'ids', 'expiry'), a key that is never there, and for
+-- another tenant than 'default' the set of those that have threads in the bucket.
 local call = redis.call
 local clock = call('TIME')
 local now_ms = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
@@ -9,9 +10,12 @@ local LINGER_MS = 60000  -- so long an expired document stays in the indexes
 
 local function content_of(key, from) return table.concat(call('LRANGE', key, from, -1)) end
 
+local function tenant() return string.match(KEYS[3], '}@(.*):ids$') end
+
 local function forget(name)
   call('ZREM', KEYS[2], name)
   call('ZREM', KEYS[3], name)
+  if KEYS[6] and call('EXISTS', KEYS[3]) == 0 then call('SREM', KEYS[6], tenant()) end
   return call('ZREM', KEYS[4], name)
 end
 
@@ -61,6 +65,7 @@ if (call('LINDEX', KEYS[1], 0) or '') ~= tag then return false end
 -- The indexes first: a key of these names that is not ours fails before the content is written. And
 -- first of all what takes memory: where there is none left, it fails, and nothing was done.
 call('ZADD', ids, 0, name)
+if KEYS[6] then call('SADD', KEYS[6], tenant()) end
 local expires = tonumber(ARGV[7])
 if expires then
   call('ZADD', expiry, expires, name)

@@ -1,7 +1,9 @@
--- What all scripts of a store begin with. KEYS are those of items.keys_of.
+-- What all scripts of a store begin with. KEYS are those of items.make_keys; those that write may have
+-- one more behind the one that is never there: the set of tenants.
 local items, names, recent = KEYS[1], KEYS[2], KEYS[3]
 local expiry, vectors, settings = KEYS[4], KEYS[5], KEYS[6]
 local call = redis.call
+local tenant = KEYS[8] and string.match(items, '}@(.*):items$')
 
 local function whole(number) return string.format('%.0f', number) end
 
@@ -32,6 +34,7 @@ local function forget(gone)
     call('ZREM', expiry, unpack(gone, first, last))
     call('HDEL', vectors, unpack(gone, first, last))
   end
+  if KEYS[8] and call('EXISTS', names) == 0 then call('SREM', KEYS[8], tenant) end
 end
 
 -- Take away what was over at a time; how many.
@@ -84,6 +87,7 @@ local last = call('ZREVRANGE', recent, 0, 0, 'WITHSCORES')[2]
 call('ZCARD', names)
 call('ZCARD', expiry)
 call('HLEN', vectors)
+if KEYS[8] then call('SCARD', KEYS[8]) end
 
 local versions, births, refused, conflicts = {}, {}, {}, {}
 for at = 3, #ARGV, 7 do
@@ -131,6 +135,7 @@ for at = 3, #ARGV, 7 do
   end
 end
 if has_put and not known[1] then call('HSET', settings, 'layout', ARGV[1]) end
+if has_put and KEYS[8] then call('SADD', KEYS[8], tenant) end
 if has_vectors and not known[2] then call('HSET', settings, 'dimension', ARGV[2]) end
 local gone = {}
 for at = 3, #ARGV, 7 do

@@ -55,7 +55,7 @@ def test_what_the_documentation_leaves_open(objects: BucketObjects) -> None:
     name, where = PREFIX + "open", (NAMESPACE, BUCKET)
     tag = objects.put(name, b"1", tag=None)
     assert [it.name for it in objects.list(PREFIX)] == [name], "a list is not current after a put"
-    with objects._client() as client:
+    with objects._lease_client() as client:
         first = client.list_objects(*where, prefix=name, fields="name,timeCreated,timeModified")
         time.sleep(2)
         tag = objects.put(name, b"2", tag=tag)

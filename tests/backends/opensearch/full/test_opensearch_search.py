@@ -294,8 +294,8 @@ def nested(depth: int, leaf: Any, beside: int = 0) -> dict[str, Any]:
 
 def test_each_value_of_nested_metadata_becomes_json_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    real = versions._canonical
-    monkeypatch.setattr(versions, "_canonical", lambda it: asked.append(it) or real(it))
+    real = versions._canonicalize
+    monkeypatch.setattr(versions, "_canonicalize", lambda it: asked.append(it) or real(it))
     found = versions.make_tokens(nested(100, "x", beside=20))
     assert len(found) == 100 * 21 + 1
     assert len(asked) <= 2 * len(found)  # keys and values

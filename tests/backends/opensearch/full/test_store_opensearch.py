@@ -69,7 +69,7 @@ async def test_a_batch_that_was_not_committed_is_as_if_it_never_was(
     store: OpenSearchStore, index: TestIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.put(NS, "a", "old")
-    await die_in_a_batch(store, monkeypatch, "_commits", "new")
+    await die_in_a_batch(store, monkeypatch, "_commit", "new")
     names = [(NS, it) for it in KEYS]
     assert await store.get_batch(names) == {(NS, "a"): "old"}
     assert [(it.key, it.value) for it in await store.search(())] == [("a", "old")]
@@ -115,15 +115,15 @@ async def test_a_writer_that_was_taken_for_dead_writes_again(
     store: OpenSearchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another writer decides against the batch before its own decision."""
-    commits, aborted = ItemBatches._commits, []
+    commits, aborted = ItemBatches._commit, []
 
     def late(self: ItemBatches, batch: str, ids: Any) -> bool:
         if not aborted:
             aborted.append(batch)
-            self._index.write([batches._decision(batch, batches.ABORTED, ())])
+            self._index.write([batches._make_decision(batch, batches.ABORTED, ())])
         return commits(self, batch, ids)
 
-    monkeypatch.setattr(ItemBatches, "_commits", late)
+    monkeypatch.setattr(ItemBatches, "_commit", late)
     assert await store.put_batch([(NS, it, 1) for it in KEYS]) == [1, 1, 1]
     assert len(aborted) == 1
     assert [it.value for it in await store.list(NS)] == [1, 1, 1]

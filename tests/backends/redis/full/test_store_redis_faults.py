@@ -11,7 +11,7 @@ from redis.crc import key_slot
 from test_store_redis import KEYS, name_there
 
 from locus_store import BackendError, ConnectionFailedError, IntegrityError, SchemaError
-from locus_store.backends import RedisStore
+from locus_store.backends import RedisBackend, RedisStore
 from locus_store.types.items import PutItem, Remove
 
 NS = ("memory", "u42")
@@ -99,10 +99,16 @@ RIGHTS = [
 ]  # fmt: skip
 """Commands that a store needs, and no others, on keys that begin with its prefix."""
 
+RIGHTS_WITH_TENANTS = [*RIGHTS, "sadd", "srem", "smembers", "scard", "zcount", "exists"]
+
 
 async def test_few_rights_are_enough() -> None:
-    rules = " ".join(["~locus:store:*", *(f"+{it}" for it in RIGHTS)])
-    server = redis_servers.Redis("valkey", users={"ours": rules, "weak": "~other:* +@all"})
+    rules, more = (
+        " ".join(["~locus:store:*", *(f"+{it}" for it in rights)])
+        for rights in (RIGHTS, RIGHTS_WITH_TENANTS)
+    )
+    users = {"ours": rules, "shared": more, "weak": "~other:* +@all"}
+    server = redis_servers.Redis("valkey", users=users)
     try:
         async with RedisStore(server.url("ours"), dimension=3) as store:
             await store.put_with_embedding(NS, "k", 1, [1, 0, 0], ttl_seconds=60)
@@ -114,13 +120,19 @@ async def test_few_rights_are_enough() -> None:
             assert len(await store.search_by_embedding((), [1, 0, 0])) == 1
             assert await store.expire() == 0
             assert await store.clear_namespace(NS) == 2
+        backend = RedisBackend(server.url("shared"), "locus:store:")
+        async with RedisStore(backend=backend).for_tenant("acme") as store:
+            await store.put(NS, "k", 1)
+            assert [(it.name, it.items) for it in await backend.tenants()] == [("acme", 1)]
+            assert await store.clear_namespace(NS) == 1
+        await backend.close()
         weak = RedisStore(server.url("weak"))
         with pytest.raises(BackendError, match="rights"):
             await weak.put(NS, "k", 1)
         await weak.close()
         with server.client() as client:
             used = set(client.info("commandstats"))
-        assert used >= {f"cmdstat_{it}" for it in RIGHTS}
+        assert used >= {f"cmdstat_{it}" for it in RIGHTS_WITH_TENANTS}
     finally:
         server.stop()
 
