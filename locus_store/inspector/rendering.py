@@ -125,14 +125,25 @@ def split_markdown(text: str) -> Iterator[tuple[str, str]]:
         yield "", text[at:]
 
 
-def split_hits(text: str, words: str) -> Iterator[tuple[bool, str]]:
-    """Yield the parts of a text, and whether they are what was searched for, in any case."""
-    at = 0
-    for found in islice(re.finditer(re.escape(words), text, re.IGNORECASE), _SPANS):
-        yield False, text[at : found.start()]
-        yield True, found[0]
-        at = found.end()
-    yield False, text[at:]
+def split_hits(
+    text: str, words: str, *, is_markdown: bool = False
+) -> Iterator[tuple[str, bool, str]]:
+    """Yield the parts of a text: their Markdown, and whether they were searched for, in any case.
+
+    A hit that begins or ends within Markdown is cut there; joined the parts are the text.
+    """
+    found = islice(re.finditer(re.escape(words), text, re.IGNORECASE), _SPANS)
+    ends = [end for it in found for end in ((it.start(), False), (it.end(), True))]
+    hits = iter([*ends, (len(text), False)])
+    at, (end, is_hit) = 0, next(hits)
+    for kind, part in split_markdown(text) if is_markdown else [("", text)]:
+        last = at + len(part)
+        while at < last:
+            while end <= at:
+                end, is_hit = next(hits)
+            until = min(end, last)
+            yield kind, is_hit, text[at:until]
+            at = until
 
 
 def format_size(size: int) -> str:

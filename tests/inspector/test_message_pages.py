@@ -59,6 +59,22 @@ async def test_messages_are_searched_and_what_was_found_is_marked(place: Any) ->
         assert (await asking.get("messages?thread=t&q=Basel&format=json")).json()["messages"] == []
 
 
+async def test_hits_are_marked_within_markdown(place: Any) -> None:
+    backend, store, _ = parts(place)
+    said = NewMessage("Go **to <Bern>\u202e** now, `Bern`")
+    await Storage(backend).messages().append("t", [said])
+    async with client(app(backend, store)) as asking:
+        asked = {"thread": "t", "q": "<bern>\u202e** now"}
+        page = (await asking.get("messages", params=asked)).text
+        assert '<span class="md-strong">**to </span><span class="md-strong"><mark>&lt;Bern' in page
+        assert "</span><mark> now</mark>, " in page
+        assert "\u202e" not in page
+        page = (await asking.get("messages?thread=t&q=bern")).text
+        assert (
+            '<span class="md-code">`</span><span class="md-code"><mark>Bern</mark></span>' in page
+        )
+
+
 async def test_messages_are_filtered_and_sorted_page_after_page(place: Any) -> None:
     backend, store, _ = parts(place)
     said = [

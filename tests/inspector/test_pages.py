@@ -206,6 +206,10 @@ async def test_bisect_suggests_keys_and_the_last_values_of_a_path() -> None:
     page = await site.page("bisect", thread="t", path="city")
     answer = await site.page(next(it for it in page.links if "Basel" in it))
     assert "holds first in v1" in answer.text
+    link = next(it for it in answer.links if "diff?" in it and "version=v1" in it)
+    change = await site.page(link)
+    assert "From v0 (its parent) to v1" in change.text
+    assert all(it in change.text for it in ("Bern", "Basel"))
 
 
 async def test_a_difference_of_texts_is_shown_word_by_word() -> None:

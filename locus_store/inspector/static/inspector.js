@@ -32,11 +32,15 @@ function move(step) {
   return link !== null;
 }
 
+let changed = null; // The change that was shown last; a button that was clicked has the focus.
+
 function change(step) {
   const all = [...document.querySelectorAll("[data-change]")];
-  const at = all.findIndex((it) => it.contains(document.activeElement));
+  const focused = all.findIndex((it) => it.contains(document.activeElement));
+  const at = focused < 0 ? all.indexOf(changed) : focused;
   const next = all[at < 0 ? 0 : at + step];
   if (!next) return false;
+  changed = next;
   next.tabIndex = -1;
   next.closest("details").open = true;
   next.focus();
@@ -91,8 +95,9 @@ function start() {
 
 start();
 
-// Copy buttons.
+// Buttons that need this script: copy, and the next and previous difference.
 function showButtons() {
+  for (const steps of document.querySelectorAll(".steps")) steps.hidden = false;
   if (!navigator.clipboard) return;
   for (const button of document.querySelectorAll("[data-copy][hidden]")) {
     button.hidden = false;
@@ -128,6 +133,8 @@ async function exchange(address) {
 }
 
 document.addEventListener("click", (event) => {
+  const step = event.target.closest("[data-step]");
+  if (step) change(Number(step.dataset.step));
   const link = event.target.closest("a");
   if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || !isExchanged(link)) return;
   event.preventDefault();

@@ -64,6 +64,7 @@ def _pages(group: list[str]) -> dict[str, list[str]]:
         "diff?thread=t&version=last": [json.dumps(group[0], ensure_ascii=False)[1:-1]],
         "writes?thread=t&version=last": group,
         "messages?thread=t": group,
+        f"messages?thread=t&log={odd}&q={odd}": [],
         "store": group,
         "items?segments=[%22n%22]": group,
         f"item?segments=[%22n%22]&key={odd}": group[:1],

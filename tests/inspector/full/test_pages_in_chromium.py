@@ -123,6 +123,26 @@ async def test_a_phone_shows_twelve_versions_at_once(chromium: Any, visit: Any) 
         assert sum(it["y"] + it["height"] <= phone["height"] for it in boxes) >= 12
 
 
+async def test_a_phone_steps_from_change_to_change(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    for name in ("v0", "v1"):
+        state = {f"key{at:02}": name for at in range(30)}
+        await backend.write_state("t", state, checkpoint_id=name)
+    phone = {"width": 390, "height": 844}
+    async with chromium.tab(site, viewport=phone, is_mobile=True, has_touch=True) as tab:
+        for address in ("version?thread=t", "diff?thread=t&version=v1&from=v0"):
+            await tab.goto(address)
+            following, focused = tab.page.get_by_text("Next change"), tab.page.locator(":focus")
+            for at in (0, 1, 2):
+                await following.tap()
+                assert f"key{at:02}" in await focused.inner_text(), address
+                box = await focused.bounding_box()
+                assert box["y"] + box["height"] <= (await following.bounding_box())["y"], address
+            await tab.page.get_by_text("Previous change").tap()
+            assert "key01" in await focused.inner_text()
+
+
 async def test_a_row_of_a_version_cuts_its_time_and_the_old_value_first(
     chromium: Any, visit: Any
 ) -> None:
