@@ -943,10 +943,13 @@ CountingProxy.side = _CountingSide
 
 
 class CuttingProxy(Proxy):
-    """Lets a part of an answer through on request, and resets the connection."""
+    """Lets a part of an answer or of a request through, if asked, and ends the connection."""
 
     part: float | None = None
     """Of the next bytes of a server; ``None``: all of them."""
+
+    cuts_body = False
+    """The next PUT of HTTP ends behind its headers."""
 
     def cut(self, part: float) -> None:
         """Cut the next answer off."""
@@ -957,6 +960,13 @@ class _CuttingSide(_Side):
     def flow(self) -> None:
         proxy, other = self.proxy, self.other
         assert isinstance(proxy, CuttingProxy)
+        head, separator, _ = self._kept.partition(b"\r\n\r\n")
+        if proxy.cuts_body and other is not None and separator and head.startswith(b"PUT "):
+            other.transport.write(head + separator)
+            proxy.cuts_body, self._kept = False, b""
+            other.transport.close()
+            self.reset()
+            return
         if proxy.part is None or self.is_client or other is None or not self._kept:
             super().flow()
             return

@@ -372,9 +372,6 @@ class SqlBackend(
     async def tenants(self) -> list[Tenant]:
         return await self._read(archives.list_tenants, self._runner)
 
-    async def may_see_all_tenants(self) -> bool:
-        return await self._read(lambda it: it.may_see_all_tenants(), self._runner)
-
     async def damage(self) -> list[str]:
         return await self._read(archives.find_damage, self._runner)
 

@@ -135,10 +135,8 @@ class PostgreSQLRepository(IndexedRepository):
         is_below = key < sa.tuple_(most, sa.literal_column(str(2**63 - 1)))
         return sa.and_(threads.active_at > least, is_below)
 
-    def see_all_tenants(self) -> None:
+    def see_all_tenants(self) -> bool:
         see_all_tenants(self.connection)
-
-    def may_see_all_tenants(self) -> bool:
         return may_see_all_tenants(self.connection, self.tables)
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import md5
 from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
@@ -18,7 +20,7 @@ from locus_store.backends.s3.access import (
     get_client_errors,
     translate_error,
 )
-from locus_store.errors import BackendError, UnsupportedError
+from locus_store.errors import BackendError, IntegrityError, UnsupportedError
 
 PAGE: Final = 1000
 """Objects in one deletion."""
@@ -95,6 +97,11 @@ class S3Objects(BlockingClient, Objects):
         with self._translate_client(f"get {name!r}") as client:
             answer = client.get_object(Bucket=self.access.bucket, Key=name, **condition)
             content = self._follow_answer(answer)["Body"].read()
+        if len(content) < _TOKEN_BYTES:
+            raise IntegrityError(
+                f"{self.where(name)} has {len(content)} bytes, fewer than any that is written: "
+                "restore it from an older version or a backup"
+            )
         return Found(answer["ETag"], content[_TOKEN_BYTES:])
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
@@ -110,9 +117,12 @@ class S3Objects(BlockingClient, Objects):
             return self._put(name, content, IfMatch=found.tag)
 
     def _put(self, name: str, content: bytes, **condition: Any) -> str:
+        """Put an object; a service refuses what was cut off on its way, by the checksum."""
+        body = uuid4().bytes + content
+        checksum = b64encode(md5(body, usedforsecurity=False).digest()).decode()
         with self._translate_client(f"put {name!r}") as client:
             answer = client.put_object(
-                Bucket=self.access.bucket, Key=name, Body=uuid4().bytes + content, **condition
+                Bucket=self.access.bucket, Key=name, Body=body, ContentMD5=checksum, **condition
             )
         return str(self._follow_answer(answer)["ETag"])
 

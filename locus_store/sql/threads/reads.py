@@ -70,11 +70,12 @@ class Reads(Scoped):
     rounding: ClassVar = timedelta(milliseconds=1)
     """The time of a version exceeds the one of its line by this at most."""
 
-    def see_all_tenants(self) -> None:
-        """Show the rows of all tenants, if the server hides them and the role owns the tables."""
+    def see_all_tenants(self) -> bool:
+        """Show the rows of all tenants, if the server hides them and the role owns the tables.
 
-    def may_see_all_tenants(self) -> bool:
-        """Return whether ``see_all_tenants`` leaves no row hidden."""
+        Returns:
+            ``False``: Rows are still hidden.
+        """
         return True
 
     def make_pattern_condition(

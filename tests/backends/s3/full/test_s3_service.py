@@ -9,10 +9,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from servers import CuttingProxy
 from test_store_kills import kill_in_the_middle
 from tiers import ALL
 
-from locus_store import ConflictError, UnsupportedError, open_checkpointer, open_store
+from locus_store import (
+    ConflictError,
+    ConnectionFailedError,
+    IntegrityError,
+    UnsupportedError,
+    open_checkpointer,
+    open_store,
+)
 from locus_store.backends.documents.objects import HEADS
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.s3 import client as s3_client
@@ -192,3 +200,34 @@ async def test_a_url_opens_threads_and_items_of_one_prefix(s3_place: S3Place) ->
             await store.put(NS, "k", 1)
         assert await checkpointer.list_threads() == ["a/b"]
         assert await checkpointer.backend.damage() == []
+
+
+async def test_a_put_that_is_cut_off_behind_its_headers_leaves_the_thread(
+    s3_place: S3Place,
+) -> None:
+    proxy = CuttingProxy(int(s3_place.service.url.rpartition(":")[2]))
+    options = {"endpoint_url": f"http://127.0.0.1:{proxy.port}", "max_attempts": 1}
+    try:
+        async with s3_place.checkpointer(state_type=dict, **options) as cut:
+            await cut.save({"n": 1}, "t", "first")
+            proxy.cuts_body = True
+            with suppress(ConnectionFailedError):
+                await cut.save({"n": 2}, "t", "second")
+            assert proxy.cuts_body is False
+        async with s3_place.checkpointer(state_type=dict) as saver:
+            assert await saver.load("t") in ({"n": 1}, {"n": 2})
+            assert await saver.load("t", "first") == {"n": 1}
+    finally:
+        proxy.close()
+
+
+async def test_an_object_that_a_service_emptied_is_an_error_and_no_missing_thread(
+    s3_place: S3Place,
+) -> None:
+    async with s3_place.checkpointer(state_type=dict) as saver:
+        await saver.save({"n": 1}, "t")
+        client = s3_place.objects().access.make_client()
+        client.put_object(Bucket=s3_place.service.bucket, Key=f"{s3_place.prefix}{HEADS}t")
+        for call in (saver.load("t"), saver.save({"n": 2}, "t")):
+            with pytest.raises(IntegrityError, match="has 0 bytes, fewer than any"):
+                await call
