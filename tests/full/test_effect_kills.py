@@ -2,7 +2,8 @@
 
 As a program, with a URL, a mode and a number, this is what kills: each process is a fork that makes
 the effects of the process before it again, and then new ones, until ``kill -9`` ends it. Behind the
-tool is a server in the program, which counts.
+tool is a server in the program, which counts. As a program, with the word ``same``, a URL, a mode
+and a file, this is one of two processes that make the same effects at once.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import sys
 import threading
 from collections import defaultdict
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from locus_store import OutcomeUnknownError, open_checkpointer
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 KILLS = int(os.environ.get("LOCUS_TEST_KILLS", "40"))
 LEASE_SECONDS = 0.2
 AGAIN = 4
 """Effects of the process before that each process asks for again."""
+
+SAME = 20
+"""Effects that two processes make at the same time."""
 
 THREAD = "t"
 MOST_SECONDS = 0.06
@@ -158,6 +159,41 @@ def fork_on_request(read: int, url: str, mode: str, port: int) -> None:
     os._exit(0)
 
 
+def note_call(calls: str, number: int) -> None:
+    with Path(calls).open("a") as file:
+        file.write(f"{number}\n")
+
+
+async def make_same_effects(url: str, mode: str, calls: str) -> None:
+    """Make effects that another process makes at the same time; print what each returned."""
+    async with open_checkpointer(url) as checkpointer:
+        for number in range(SAME):
+
+            async def call(key: str, number: int = number) -> str:
+                note_call(calls, number)
+                await asyncio.sleep(0.005)
+                return key
+
+            try:
+                print(await checkpointer.effect("same", str(number), call, on_unknown=mode))
+            except OutcomeUnknownError:
+                print("refused")
+
+
+def meet(url: str, mode: str, calls: Path) -> None:
+    """Have two processes make the same effects: one calls, the other waits or is refused."""
+    command = [sys.executable, __file__, "same", url, mode, str(calls)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    first, second = (it.communicate()[0].split() for it in both)
+    assert [it.returncode for it in both] == [0, 0]
+    assert calls.read_text().split() == [str(it) for it in range(SAME)]
+    assert len(first) == len(second) == SAME
+    told = [{*it} - {"refused"} for it in zip(first, second, strict=True)]
+    assert {*map(len, told)} == {1}
+    if mode == "repeat":
+        assert "refused" not in first + second
+
+
 def kill(url: str, mode: str) -> None:
     """Run the program; check what its server saw."""
     command = [sys.executable, __file__, url, mode, str(KILLS)]
@@ -172,6 +208,18 @@ def kill(url: str, mode: str) -> None:
 
 
 MODES = pytest.mark.parametrize("mode", ["raise", "repeat"])
+
+
+@MODES
+@pytest.mark.parametrize("storage", ["sqlite", "migrated_database", "redis_url", "service_url"])
+def test_of_two_processes_one_calls(
+    request: pytest.FixtureRequest, tmp_path: Path, storage: str, mode: str
+) -> None:
+    if storage == "sqlite":
+        url = f"sqlite:///{tmp_path / 'effects.db'}"
+    else:
+        url = request.getfixturevalue(storage)
+    meet(url, mode, tmp_path / "calls")
 
 
 @pytest.mark.posix
@@ -198,5 +246,7 @@ def test_killed_effects_over_http(service_url: str, mode: str) -> None:
     kill(service_url, mode)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1] == "same":
+    asyncio.run(make_same_effects(*sys.argv[2:]))
+elif __name__ == "__main__":
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -30,6 +30,7 @@ from locus_store.backends.postgresql.replicas import (
     ReplicaReader,
     ask_through,
 )
+from locus_store.backends.postgresql.row_security import may_see_all_tenants
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
 from locus_store.backends.postgresql.tenants import is_unset
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -345,6 +346,9 @@ class PostgreSQLBackend(ServerBackend):
                 if is_unset(exc):  # the next call has other statements
                     await self._runner.open()
                 raise
+
+    async def may_see_all_tenants(self) -> bool:
+        return await self._read(may_see_all_tenants, self._runner)
 
     async def facts(self) -> list[Fact]:
         found = await super().facts()

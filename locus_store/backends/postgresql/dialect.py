@@ -38,11 +38,7 @@ from locus_store.backends.postgresql.failures import (
     translate_owner_errors,
 )
 from locus_store.backends.postgresql.policies import ROW_SECURITY_SETTING
-from locus_store.backends.postgresql.row_security import (
-    may_see_all_tenants,
-    secure,
-    see_all_tenants,
-)
+from locus_store.backends.postgresql.row_security import secure, see_all_tenants
 from locus_store.backends.postgresql.statements import FastStatements
 from locus_store.backends.postgresql.tenants import (
     TENANT,
@@ -135,9 +131,8 @@ class PostgreSQLRepository(IndexedRepository):
         is_below = key < sa.tuple_(most, sa.literal_column(str(2**63 - 1)))
         return sa.and_(threads.active_at > least, is_below)
 
-    def see_all_tenants(self) -> bool:
+    def see_all_tenants(self) -> None:
         see_all_tenants(self.connection)
-        return may_see_all_tenants(self.connection, self.tables)
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         return deletions.drop_threads(self, thread_ids)

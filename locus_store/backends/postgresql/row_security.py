@@ -48,6 +48,7 @@ from locus_store.sql.schema.tables import (
     derive_name,
     make_tables,
 )
+from locus_store.sql.threads.reads import Reads
 from locus_store.types.arguments import check_tenant
 
 T = TypeVar("T")
@@ -206,14 +207,14 @@ def see_all_tenants(connection: Connection) -> None:
     )
 
 
-def may_see_all_tenants(connection: Connection, ours: Tables) -> bool:
+def may_see_all_tenants(it: Reads) -> bool:
     """Return whether ``see_all_tenants`` leaves no row hidden from this role."""
-    table = Words(connection.dialect, ours, "").write_table("threads")
+    table = Words(it.connection.dialect, it.tables, "").write_table("threads")
     query = (
         "SELECT NOT row_security_active(oid) OR pg_has_role(relowner, 'USAGE') FROM pg_class "
         f"WHERE oid = {write_oid(table)}"
     )
-    return connection.exec_driver_sql(query).scalar_one() is True
+    return it.connection.exec_driver_sql(query).scalar_one() is True
 
 
 def _run_on(

@@ -179,9 +179,6 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     def tenant(self) -> str:
         return self._database.tenant
 
-    async def may_see_all_tenants(self) -> bool:
-        return await self._read(lambda it: it.see_all_tenants(), self._runner)
-
     def _enter(self, tenant: str) -> None:
         check_tenant(tenant)
         self._database = self._database.for_tenant(tenant)

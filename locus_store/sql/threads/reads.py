@@ -70,13 +70,8 @@ class Reads(Scoped):
     rounding: ClassVar = timedelta(milliseconds=1)
     """The time of a version exceeds the one of its line by this at most."""
 
-    def see_all_tenants(self) -> bool:
-        """Show the rows of all tenants, if the server hides them and the role owns the tables.
-
-        Returns:
-            ``False``: Rows are still hidden.
-        """
-        return True
+    def see_all_tenants(self) -> None:
+        """Show the rows of all tenants, if the server hides them and the role owns the tables."""
 
     def make_pattern_condition(
         self, column: sa.ColumnElement[str], pattern: str

@@ -51,7 +51,7 @@ if TESTS_RUN:
         CheckpointSerializationError,
         LocusCheckpointStorage,
     )
-    from locus_store.backends import RedisBackend
+    from locus_store.backends import FileBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -599,7 +599,7 @@ async def test_a_storage_over_what_is_open_leaves_it_open(tmp_path: Path) -> Non
         assert await LocusCheckpointStorage(checkpointer.backend).load(saved.checkpoint_id) == saved
 
     with pytest.raises(UnsupportedError):
-        LocusCheckpointStorage(RedisBackend("redis://127.0.0.1:1/0")).for_tenant("acme")
+        LocusCheckpointStorage(FileBackend(tmp_path / "files")).for_tenant("acme")
 
 
 async def test_checkpoints_are_found_by_the_user_of_the_storage(
