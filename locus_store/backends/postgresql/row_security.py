@@ -207,14 +207,14 @@ def see_all_tenants(connection: Connection) -> None:
     )
 
 
-def may_see_all_tenants(it: Reads) -> bool:
+def may_see_all_tenants(reads: Reads) -> bool:
     """Return whether ``see_all_tenants`` leaves no row hidden from this role."""
-    table = Words(it.connection.dialect, it.tables, "").write_table("threads")
+    table = Words(reads.connection.dialect, reads.tables, "").write_table("threads")
     query = (
         "SELECT NOT row_security_active(oid) OR pg_has_role(relowner, 'USAGE') FROM pg_class "
         f"WHERE oid = {write_oid(table)}"
     )
-    return it.connection.exec_driver_sql(query).scalar_one() is True
+    return reads.connection.exec_driver_sql(query).scalar_one() is True
 
 
 def _run_on(
