@@ -49,7 +49,7 @@ LONG_FILES = {
     "testing/steps.py": 641,
     "types/messages.py": 502,
     "types/records.py": 509,
-    "values/encoding.py": 513,
+    "values/encoding.py": 515,
     "values/sealing.py": 527,
     "versions/threads.py": 511,
 }
@@ -72,7 +72,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 425
-MOST_LINES_OF_ALL = 103_400
+MOST_LINES_OF_ALL = 103_414
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -35,6 +35,7 @@ from locus_store.versions.sizes import (
     MeasuresVersions,
     StatusesWanted,
     ThreadStatus,
+    find_newest_message,
 )
 
 PAGE = 200
@@ -346,9 +347,9 @@ async def _read_status(
 
 
 async def _read_message(log: BaseMessageLog, logs: Sequence[LogInfo]) -> ArchivedMessage | None:
-    newest = max(logs, key=lambda it: it.changed_at)
-    found = await log.look(select_head(newest.thread_id, newest.namespace, whole=False))
-    return found.messages[0] if found and found.messages else None
+    last = max(logs, key=lambda it: it.changed_at)
+    found = await log.look(select_head(last.thread_id, last.namespace, whole=False))
+    return find_newest_message(found.messages) if found else None
 
 
 async def _read_record(backend: StorageBackend, head: Version) -> bytes | None:

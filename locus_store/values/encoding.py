@@ -201,6 +201,8 @@ def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
 
 def _containers(value: object) -> Iterable[object]:
     """Return the objects and lists that an object or list holds."""
+    if is_flat(value):
+        return ()
     values = value.values() if isinstance(value, dict) else cast("list[object]", value)
     return [it for it in values if type(it) in _CONTAINERS]
 

@@ -134,8 +134,8 @@ class ShardLayout:
         if self.shard < self.used != 1:
             raise InvalidArgumentError(
                 f"this database is shard {self.shard + 1} of {self.used}, and a save here could put"
-                " a thread into two: open the set by 'sharded:URL URL …', with the URLs of all its"
-                " shards"
+                " a thread into two of them: open the set by 'sharded:URL URL …', with the URLs of"
+                " all its shards"
             )
 
     def change(self, **changes: object) -> ShardLayout:

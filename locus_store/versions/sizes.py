@@ -80,8 +80,8 @@ class ThreadStatus:
     """Messages in all logs; ``None``: there is no log."""
 
     message: ArchivedMessage | None = None
-    """The newest message of all logs; ``None``: there is none, or it is longer than
-    ``RECORD_BYTES``."""
+    """The newest message of the log that changed last; ``None``: there is none, or it is longer
+    than ``RECORD_BYTES``."""
 
     versions: int | None = None
     """Visible versions in all namespaces; ``None``: not known."""
@@ -193,6 +193,17 @@ def parse_place(place: str) -> tuple[datetime, str]:
         if at.tzinfo is not None:
             return at.astimezone(UTC), name
     raise InvalidArgumentError(f"after={place[:80]!r} does not name a place in a list of threads")
+
+
+def measure_message(message: ArchivedMessage) -> int:
+    """Return about how many bytes a message takes."""
+    return len(message.payload or b"") + len(message.text or "")
+
+
+def find_newest_message(messages: Sequence[ArchivedMessage]) -> ArchivedMessage | None:
+    """Return the newest message of a log, unless it is too long for a list."""
+    newest = max(messages, key=lambda it: it.sequence, default=None)
+    return newest if newest is not None and measure_message(newest) <= RECORD_BYTES else None
 
 
 class ListsStatuses(ABC):

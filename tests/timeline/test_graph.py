@@ -146,12 +146,17 @@ async def test_a_log_shows_its_newest_message_and_its_bytes(backend: Any) -> Non
     await log.append("chat", [NewMessage(f"{n} é'\x00", role="user") for n in range(3)])
     await log.append("chat", [NewMessage({"n": 3}, role="tool", text="four")], namespace="b")
     await log.append("long", [NewMessage(token_hex(RECORD_BYTES * 2))])
+    await log.append("edited", [NewMessage("shown"), NewMessage("gone", message_id="m")])
+    await log.append("edited", [NewMessage("later")], namespace="b")
+    await log.remove("edited", ["m"])
     await log.append("empty", [NewMessage("gone", message_id="m")])
     await log.remove("empty", ["m"])
     found = await find(backend)
     said = {name: it.message for name, it in found.items()}
     assert said["chat"] is not None
     assert decode_message(said["chat"], 1_000) == (await log.load("chat", namespace="b"))[-1]
+    assert said["edited"] is not None
+    assert decode_message(said["edited"], 1_000).content == "shown"
     assert (said["long"], said["empty"]) == (None, None)
     assert (found["long"].stored_bytes or 0) > (found["chat"].stored_bytes or 0) > 0
 

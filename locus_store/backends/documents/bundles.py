@@ -172,11 +172,11 @@ def unpack(content: bytes) -> ObjectContent:
     middle = len(MAGIC) + _LENGTH_BYTES
     first = int.from_bytes(content[len(MAGIC) : middle], "little") + _FACTS_AT
     second = int.from_bytes(content[middle:_FACTS_AT], "little") + first
-    note, facts = _wrap_frame(content[_FACTS_AT:first]), _wrap_frame(content[first:second])
+    note, facts = _unpack_frame(content[_FACTS_AT:first]), _unpack_frame(content[first:second])
     return ObjectContent(orjson.loads(note), facts, content[second:])
 
 
-def _wrap_frame(content: bytes) -> bytes:
+def _unpack_frame(content: bytes) -> bytes:
     bodies = list(unpack_frames(content, MAX_STATE_BYTES))
     if len(bodies) != 1:
         raise IntegrityError("it is cut off")

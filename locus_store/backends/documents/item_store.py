@@ -127,7 +127,7 @@ class ItemStore(BaseStore):
     async def sweep(self, limit: int) -> int:
         def sweep() -> int:
             at = self._get_time()
-            gone = [it.item for it in self._iterate_live() if it.is_over(at)][:limit]
+            gone = [it.item for it in self._iterate_items() if it.is_over(at)][:limit]
             for item in gone:
                 self._set((item.namespace, item.key), None)
             return len(gone)
@@ -200,7 +200,7 @@ class ItemStore(BaseStore):
         is_over = found is not None and found.item.expires_at and found.is_over(self._get_time())
         return None if is_over else found
 
-    def _iterate_live(self) -> Iterator[KeptItem]:
+    def _iterate_items(self) -> Iterator[KeptItem]:
         return (it for items in self._namespaces.values() for it in items.values())
 
     def _list_live(self, namespace: Namespace, *, recursive: bool) -> list[KeptItem]:

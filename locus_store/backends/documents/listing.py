@@ -44,7 +44,9 @@ from locus_store.versions.sizes import (
     ListsStatuses,
     StatusesWanted,
     ThreadStatus,
+    find_newest_message,
     is_soon,
+    measure_message,
     parse_place,
 )
 from locus_store.versions.threads import Thread, ThreadTransaction
@@ -160,25 +162,21 @@ def make_status(thread: Thread) -> ThreadStatus:
         expires_at=thread.expires_at,
         record=payload if 0 < len(payload) <= RECORD_BYTES else None,
         messages=sum(counts) if counts else None,
-        message=_find_newest_message(thread.messages),
+        message=find_newest_message(_list_last_changed(thread)),
         versions=sum(len(it.list_visible()) for it in thread.histories.values()),
     )
 
 
 def _measure(thread: Thread) -> int:
     versions = sum(it.measure() for it in thread.histories.values())
-    return versions + sum(map(_measure_message, thread.messages))
+    return versions + sum(map(measure_message, thread.messages))
 
 
-def _find_newest_message(messages: Sequence[ArchivedMessage]) -> ArchivedMessage | None:
-    """Return the newest message of all logs, unless it is too long for a list."""
-    newest = max(messages, key=lambda it: (it.created_at, it.sequence), default=None)
-    return newest if newest is not None and _measure_message(newest) <= RECORD_BYTES else None
-
-
-def _measure_message(message: ArchivedMessage) -> int:
-    """Return about how many bytes a message takes."""
-    return len(message.payload or b"") + len(message.text or "")
+def _list_last_changed(thread: Thread) -> list[ArchivedMessage]:
+    """Return the messages of the log that changed last; of several, of the first by name."""
+    by_name = sorted(thread.logs.values(), key=lambda it: it.namespace)
+    last = max(by_name, key=lambda it: it.changed_at, default=None)
+    return [] if last is None else logs.select_namespace(thread, last.namespace)
 
 
 def _has_conflict(history: History) -> bool:

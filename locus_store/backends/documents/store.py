@@ -207,7 +207,7 @@ class DocumentStore(ItemStore):
 
     def encode_all(self) -> dict[str, Any]:
         """Return one line's changes that put all items."""
-        return ItemChanges(put=[*self._iterate_live()]).to_line(self.dimension)
+        return ItemChanges(put=[*self._iterate_items()]).to_line(self.dimension)
 
     def _require_dimension(self, stored: int | None) -> None:
         """Refuse embeddings of another length.

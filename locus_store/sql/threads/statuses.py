@@ -209,10 +209,7 @@ def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
         .correlate(page)
     )
     m, logs = t.messages.c, t.logs.c
-    size = sa.func.coalesce(sa.func.length(m.payload), 0) + sa.func.coalesce(
-        sa.func.length(m.text), 0
-    )
-    sizes = sa.select(sa.func.sum(size)).where(m.thread == page.c.thread).correlate(page)
+    sizes = sa.select(sa.func.sum(_measure(m))).where(m.thread == page.c.thread).correlate(page)
     order = logs.changed_at.desc(), logs.namespace
     newest = sa.select(sa.func.max(m.sequence)).where(
         m.thread == logs.thread, m.namespace == logs.namespace
@@ -228,8 +225,7 @@ def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     said = t.messages.alias("said")
     is_newest = sa.and_(
         *(said.c[name] == last.c[name] for name in ("thread", "namespace", "sequence")),
-        sa.func.coalesce(sa.func.length(said.c.payload), 0) <= RECORD_BYTES,
-        sa.func.coalesce(sa.func.length(said.c.text), 0) <= RECORD_BYTES,
+        _measure(said.c) <= RECORD_BYTES,
     )
     messages = sa.select(sa.func.sum(t.logs.c.message_count)).where(
         t.logs.c.thread == page.c.thread
@@ -256,6 +252,12 @@ def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
         .outerjoin(said, is_newest)
         .order_by(*make_order(page.c))
     )
+
+
+def _measure(message: sa.ColumnCollection[str, Any]) -> sa.ColumnElement[int]:
+    """Return what ``measure_message`` does."""
+    payload, text = map(sa.func.length, (message.payload, message.text))
+    return sa.func.coalesce(payload, 0) + sa.func.coalesce(text, 0)
 
 
 def _make_status(row: Row[Any]) -> ThreadStatus:

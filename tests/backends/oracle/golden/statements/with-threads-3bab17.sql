@@ -40,8 +40,7 @@
 -- nth_1: int as int
 -- coalesce_3: int as int
 -- coalesce_4: int as int
--- coalesce_5: int as int
--- coalesce_6: int as int
+-- param_27: int as int
 WITH minutes AS
 (SELECT locus_threads.active_at AS active_at
 FROM locus_threads
@@ -121,4 +120,4 @@ FROM locus_messages
 WHERE locus_messages.thread = locus_logs.thread AND locus_messages.namespace = locus_logs.namespace) AS sequence, row_number() OVER (PARTITION BY locus_logs.thread ORDER BY locus_logs.changed_at DESC, locus_logs.namespace) AS nth
 FROM locus_logs
 WHERE locus_logs.thread IN (SELECT page.thread
-FROM page)) last_logs ON last_logs.thread = page.thread AND last_logs.nth = :nth_1 LEFT OUTER JOIN locus_messages said ON said.thread = last_logs.thread AND said.namespace = last_logs.namespace AND said.sequence = last_logs.sequence AND coalesce(length(said.payload), :coalesce_3) <= :coalesce_4 AND coalesce(length(said.text), :coalesce_5) <= :coalesce_6 ORDER BY page.active_at DESC, page.exact DESC, page.thread DESC
+FROM page)) last_logs ON last_logs.thread = page.thread AND last_logs.nth = :nth_1 LEFT OUTER JOIN locus_messages said ON said.thread = last_logs.thread AND said.namespace = last_logs.namespace AND said.sequence = last_logs.sequence AND coalesce(length(said.payload), :coalesce_3) + coalesce(length(said.text), :coalesce_4) <= :param_27 ORDER BY page.active_at DESC, page.exact DESC, page.thread DESC
