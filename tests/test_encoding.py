@@ -17,7 +17,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings, strategies as st
 
-from locus_store.errors import IntegrityError, SerializationError
+from locus_store.errors import EncryptionError, IntegrityError, SerializationError
 from locus_store.values import encoding
 from locus_store.values.canonical import canonicalize, canonicalize_state, encode_canonical_json
 from locus_store.values.encoding import (
@@ -280,6 +280,13 @@ def test_a_dict_subclass_will_do_at_the_root_only() -> None:
 @given(st.lists(st.binary(max_size=400) | st.binary(max_size=9).map(lambda b: b * 60), max_size=5))
 def test_joined_frames_come_back_one_by_one(bodies: list[bytes]) -> None:
     assert list(unpack_frames(b"".join(map(pack_frame, bodies)), MAX_STATE_BYTES)) == bodies
+
+
+@pytest.mark.parametrize("rest", [b"", b"\xff" * 20, b"\x01\x01x"])
+@pytest.mark.parametrize("first", sorted(encoding.SEALED_FORMATS))
+def test_sealed_bytes_say_that_keys_are_missing(first: int, rest: bytes) -> None:
+    with pytest.raises(EncryptionError, match="it is sealed"):
+        list(unpack_frames(bytes([first]) + rest, MAX_STATE_BYTES))
 
 
 @settings(deadline=None)  # some bodies have 2 MB

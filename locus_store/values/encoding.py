@@ -429,14 +429,14 @@ def _frame_at(
     payload: bytes, view: memoryview, start: int, max_bytes: int
 ) -> tuple[bool, memoryview, int, int]:
     """Return what ``_frames`` yields for the frame at a position, and the frame's end."""
-    stored_bytes, at = read_varint(payload, start + 2)
-    plain_bytes, at = read_varint(payload, at)
-    begin, at = at, at + stored_bytes
     head = payload[start : start + 2]
-    if head[0] in SEALED_FORMATS:
+    if head and head[0] in SEALED_FORMATS:  # what follows are no lengths
         raise EncryptionError(
             "it is sealed: it can be read with the encryption= that it was saved with only"
         )
+    stored_bytes, at = read_varint(payload, start + 2)
+    plain_bytes, at = read_varint(payload, at)
+    begin, at = at, at + stored_bytes
     if head not in _IS_COMPRESSED:
         raise IntegrityError(
             f"a stored frame has the unknown format {head.hex()}: it is damaged, or was written by "
