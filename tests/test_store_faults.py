@@ -126,7 +126,7 @@ class TouchesNothing(InMemoryStore):
 @caught_by("test_expire_gives_back_what_is_over_and_nothing_else")
 class SweepsWhatLives(InMemoryStore):
     async def sweep(self, limit):
-        gone = [it.item for it in self._iterate_live() if it.item.expires_at][:limit]
+        gone = [it.item for it in self._iterate_items() if it.item.expires_at][:limit]
         for it in gone:
             self._set((it.namespace, it.key), None)
         return len(gone)
@@ -291,7 +291,7 @@ class FiltersTheNearest(InMemoryStore):
 @caught_by("test_an_items_score_is_that_of_its_best_embedding")
 class ScoresTheFirstEmbedding(InMemoryStore):
     async def nearest(self, wanted, vector, threshold):
-        for kept in [*self._iterate_live()]:
+        for kept in [*self._iterate_items()]:
             name = (kept.item.namespace, kept.item.key)
             self._set(name, replace(kept, vectors=kept.vectors[:1]))
         return await super().nearest(wanted, vector, threshold)
