@@ -8,14 +8,14 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, ClassVar, Final, TypeVar
 
-Element = TypeVar("Element", bound="Mapping[str, Any] | Row")
+Element = TypeVar("Element", bound="Mapping[str, Any] | Tabular")
 
 ROWS: Final = 200
 CHARACTERS: Final = 200
 """Of a cell."""
 
 
-class Row:
+class Tabular:
     """An object that a notebook shows as a table of some attributes."""
 
     __slots__ = ()
@@ -30,7 +30,7 @@ class Row:
 
 
 class Table(list[Element]):
-    """A list of mappings, or of ``Row``s, that a notebook shows as one table."""
+    """A list of mappings, or of ``Tabular`` objects, that a notebook shows as one table."""
 
     def _repr_html_(self) -> str:
         shown = (dict(it) if isinstance(it, Mapping) else it.as_row() for it in self)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Final, Literal
 
-from locus_store.runtime.notebooks import Row
+from locus_store.runtime.notebooks import Tabular
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping, is_graphs
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
@@ -163,7 +163,7 @@ _CONTEXT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Difference(Row):
+class Difference(Tabular):
     """One thing that was added, removed or changed."""
 
     COLUMNS = ("what", "path", "before", "after")
@@ -175,7 +175,7 @@ class Difference(Row):
     after: Any = None
 
     def as_row(self) -> dict[str, Any]:
-        return Row.as_row(self) | {"path": "/".join(map(str, self.path))}
+        return Tabular.as_row(self) | {"path": "/".join(map(str, self.path))}
 
     def as_json(self) -> dict[str, Any]:
         """Return the difference as JSON, without ``before`` if added, or ``after`` if removed."""

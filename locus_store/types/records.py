@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from locus_store.errors import UnsupportedError
-from locus_store.runtime.notebooks import Row
+from locus_store.runtime.notebooks import Tabular
 
 if TYPE_CHECKING:
     from locus_store.types.thread_info import PutThread
@@ -242,7 +242,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version(Row):
+class Version(Tabular):
     """One saved version, without its state."""
 
     COLUMNS = ("checkpoint_id", "parent_id", "thread_id", "namespace", "created_at", "metadata")
