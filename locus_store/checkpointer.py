@@ -29,6 +29,7 @@ from locus_store.backend import (
 from locus_store.effects import RunsEffects
 from locus_store.errors import UnsupportedError
 from locus_store.runtime.background import Saving, wait_for_saves
+from locus_store.runtime.notebooks import Table
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.turns import HasTurns
@@ -572,19 +573,15 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
 
     @observe("search")
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
-        return [
-            {**_row(hit), "score": hit.score, "snippet": hit.snippet}
-            for hit in await needs(self.backend, SearchesText).find(query, limit)
-        ]
+        hits = await needs(self.backend, SearchesText).find(query, limit)
+        return Table({**_row(it), "score": it.score, "snippet": it.snippet} for it in hits)
 
     @observe("query_by_metadata")
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
     ) -> list[dict[str, Any]]:
-        return [
-            _row(head)
-            for head in await needs(self.backend, QueriesMetadata).query(key, value, limit)
-        ]
+        found = await needs(self.backend, QueriesMetadata).query(key, value, limit)
+        return Table(map(_row, found))
 
     @observe("get_metadata")
     async def get_metadata(
@@ -623,7 +620,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
 
     @observe("list_with_metadata")
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
-        return [_row(head) for head in await needs(self.backend, ListsHeads).heads(limit)]
+        return Table(map(_row, await needs(self.backend, ListsHeads).heads(limit)))
 
 
 def _row(head: Head) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class EncryptedBackend(Encrypts, FullBackend):
         found = await super().history(thread_id, **which)
         for version in found:
             _require_named(version, thread_id, namespace=which.get("namespace", ""))
-        return await self._unseal(lambda it: [it.open_version(one) for one in found])
+        return await self._unseal(lambda it: type(found)(map(it.open_version, found)))
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         asked = [(key, await self._make_stored(key, value)) for key, value in wanted.metadata]

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Final
+from typing import Any, ClassVar, Final, TypeVar
+
+Element = TypeVar("Element", bound="Mapping[str, Any] | Tabular")
 
 ROWS: Final = 200
 CHARACTERS: Final = 200
 """Of a cell."""
+
+
+class Tabular:
+    """An object that a notebook shows as a table of some attributes."""
+
+    __slots__ = ()
+    COLUMNS: ClassVar[tuple[str, ...]]
+
+    def as_row(self) -> dict[str, Any]:
+        """Return what is shown, by its names."""
+        return {name: getattr(self, name) for name in self.COLUMNS}
+
+    def _repr_html_(self) -> str:
+        return make_table((), self.as_row().items())
+
+
+class Table(list[Element]):
+    """A list of mappings, or of ``Tabular`` objects, that a notebook shows as one table."""
+
+    def _repr_html_(self) -> str:
+        shown = (dict(it) if isinstance(it, Mapping) else it.as_row() for it in self)
+        rows = list(islice(shown, ROWS + 1))
+        return make_table(tuple(rows[0]) if rows else (), [tuple(it.values()) for it in rows])
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

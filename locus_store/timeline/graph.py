@@ -20,7 +20,7 @@ from locus_store.backend import (
 )
 from locus_store.errors import IntegrityError, UnsupportedError
 from locus_store.messages import BaseMessageLog
-from locus_store.runtime.notebooks import make_table
+from locus_store.runtime.notebooks import Table
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
 from locus_store.types import ArchivedMessage, PendingWrite, Version
 from locus_store.types.logs import select_head
@@ -80,12 +80,7 @@ class Graph:
 
     def _repr_html_(self) -> str:
         """Return the versions for a notebook."""
-        versions = ((it.version, it.place) for it in self.nodes)
-        rows = (
-            (it.checkpoint_id, it.parent_id, place, it.created_at, it.metadata)
-            for it, place in versions
-        )
-        return make_table(("version", "parent", "place", "saved", "metadata"), rows)
+        return Table({"place": it.place, **it.version.as_row()} for it in self.nodes)._repr_html_()
 
 
 async def graph(
@@ -162,14 +157,11 @@ async def measure_stored(backend: StorageBackend, nodes: list[Node]) -> dict[int
         return {}
     at = nodes[0].version
     sequences = [it.version.mark.sequence for it in nodes]
-    first, last = min(sequences), max(sequences)
+    first = min(sequences)
+    which: Any = {"namespace": at.namespace, "first": first, "last": max(sequences)}
     if isinstance(backend, MeasuresVersions):
-        return await backend.measure_versions(
-            at.thread_id, namespace=at.namespace, first=first, last=last
-        )
-    records = await needs(backend, StoresThreads).records(
-        at.thread_id, namespace=at.namespace, first=first, last=last
-    )
+        return await backend.measure_versions(at.thread_id, **which)
+    records = await needs(backend, StoresThreads).records(at.thread_id, **which)
     return {sequence: len(payload) for sequence, _, payload in records if sequence >= first}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Final, Literal
 
-from locus_store.runtime.notebooks import make_table
+from locus_store.runtime.notebooks import Tabular
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping, is_graphs
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
@@ -163,9 +163,10 @@ _CONTEXT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Tabular):
     """One thing that was added, removed or changed."""
 
+    COLUMNS = ("what", "path", "before", "after")
     what: Literal["added", "removed", "changed"]
     path: Path
     """Keys and list indices: in the newer state, but for what was removed."""
@@ -173,10 +174,8 @@ class Difference:
     before: Any = None
     after: Any = None
 
-    def _repr_html_(self) -> str:
-        """Return the difference for a notebook."""
-        fields = self.as_json() | {"path": "/".join(map(str, self.path))}
-        return make_table((), fields.items())
+    def as_row(self) -> dict[str, Any]:
+        return Tabular.as_row(self) | {"path": "/".join(map(str, self.path))}
 
     def as_json(self) -> dict[str, Any]:
         """Return the difference as JSON, without ``before`` if added, or ``after`` if removed."""

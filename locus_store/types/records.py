@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from locus_store.errors import UnsupportedError
-from locus_store.runtime.notebooks import make_table
+from locus_store.runtime.notebooks import Tabular
 
 if TYPE_CHECKING:
     from locus_store.types.thread_info import PutThread
@@ -242,9 +242,10 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class Version(Tabular):
     """One saved version, without its state."""
 
+    COLUMNS = ("checkpoint_id", "parent_id", "thread_id", "namespace", "created_at", "metadata")
     mark: Mark
     thread_id: str
     namespace: str
@@ -254,11 +255,6 @@ class Version:
     labels: dict[str, Any]
     created_at: datetime
     """The server's clock, timezone-aware."""
-
-    def _repr_html_(self) -> str:
-        """Return the version for a notebook."""
-        names = ("checkpoint_id", "parent_id", "thread_id", "namespace", "created_at", "metadata")
-        return make_table((), [(it, getattr(self, it)) for it in names])
 
     def as_head(self) -> Head:
         """Return the version as the head that lists show for its thread."""

@@ -17,7 +17,7 @@ ATTRIBUTES = frozenset(
     """
     accept-charset action aria-current aria-hidden aria-label aria-labelledby aria-live
     autocomplete charset checked class colspan content cx cy d data-change data-copy data-key
-    data-live data-row data-step datetime defer
+    data-label data-live data-row data-step datetime defer
     for height hidden href http-equiv id lang list method name open placeholder r rel required role
     scope selected size src start step tabindex title type value width x
     y viewbox preserveaspectratio

@@ -122,3 +122,39 @@ async def test_a_stale_city_of_a_locus_agent_is_found_and_rewound(
 
     result = await agent(FunctionModel(heard)).arun("Where?", thread_id="trip")
     assert ("Basel" in result.text, "Bern" in result.text) == (True, False)
+
+
+@pytest.mark.parametrize("options", [{}, {"java_script_enabled": False}])
+async def test_a_recent_value_is_chosen_in_bisect_and_its_answer_leads_to_the_difference(
+    chromium: Any, visit: Any, options: Any
+) -> None:
+    backend, store, _ = parts()
+    for at, budget in enumerate((210, 200, 12, 12, 190)):
+        about = {"node": f"node{at}"}
+        await backend.write_state(
+            "trip", {"n": at, "plan": {"budget": budget}}, checkpoint_id=f"v{at}", metadata=about
+        )
+    site = visit(backend, store)
+    async with chromium.tab(site, **options) as tab:
+        page = tab.page
+        await tab.goto("")
+        clicks = Clicks(page)
+        await clicks.on("main a.id")
+        await clicks.on("nav a:has-text('Bisect')")
+        assert await page.locator("#paths option[value=plan]").count() == 1
+        await page.fill("#path", "plan.budget")
+        await clicks.on("button:text-is('Show its values')")
+        shown = await page.locator(".suggested a").all_inner_texts()
+        assert [it.split() for it in shown] == [
+            ["190", "v4"],
+            ["12", "v2"],
+            ["200", "v1"],
+            ["210", "v0"],
+        ]
+        await clicks.on(".suggested a:has-text('12')")
+        assert "v2 of 5 versions" in await page.inner_text("[role=status]")
+        await clicks.on("[role=status] a")
+        assert "v2" in await page.inner_text("h1")
+        assert await page.inner_text(".changes:has-text('budget') del") == "200"
+        assert await page.inner_text(".changes:has-text('budget') ins") == "12"
+        assert clicks.number == 5

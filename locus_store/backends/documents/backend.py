@@ -21,6 +21,7 @@ from locus_store.backends.documents.listing import (
 from locus_store.backends.documents.protocol import Documents
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
+from locus_store.runtime.notebooks import Table
 from locus_store.runtime.observe import skip_too_large
 from locus_store.runtime.progress import iterate_steps
 from locus_store.types import (
@@ -178,7 +179,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         if before is not None:
             end = versions.cursor(history, history.line, thread_id, before)
             shown = [it for it in shown if it < end]
-        return [thread.get_version(history, it) for it in shown[:limit]]
+        return Table(thread.get_version(history, it) for it in shown[:limit])
 
     async def remove(
         self,

@@ -25,6 +25,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
+from locus_store.runtime.notebooks import Table
 from locus_store.runtime.recent import Recent
 from locus_store.types import CheckpointerCapabilities, Mark, Save, Stored, Version, Written
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_names
@@ -252,7 +253,7 @@ class SdkServiceBackend(StorageBackend):
             if before not in names:
                 raise InvalidArgumentError(f"there is no checkpoint {before!r} to list below")
             names = names[names.index(before) + 1 :]
-        return [_version(thread_id, it, b"", {}, {}) for it in names[:limit]]
+        return Table(_version(thread_id, it, b"", {}, {}) for it in names[:limit])
 
     async def remove(
         self,

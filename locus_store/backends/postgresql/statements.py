@@ -29,6 +29,7 @@ from locus_store.backends.postgresql.write_statements import (
     make_batches,
     make_lone,
 )
+from locus_store.runtime.notebooks import Table
 from locus_store.sql.columns.dialect_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.schema.tables import Tables
@@ -384,11 +385,8 @@ class FastStatements:
         rows: Sequence[Mapping[str, Any]], store: str, thread_id: str, namespace: str
     ) -> list[Version]:
         """Return the versions of rows; the row of an empty line gives none."""
-        return [
-            _version(row, store, thread_id, namespace)
-            for row in rows
-            if row["sequence"] is not None
-        ]
+        whole = (it for it in rows if it["sequence"] is not None)
+        return Table(_version(it, store, thread_id, namespace) for it in whole)
 
     @staticmethod
     def make_stored(

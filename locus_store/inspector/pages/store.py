@@ -54,7 +54,7 @@ async def show_items(request: PageRequest) -> Page:
         "segments": namespace,
         "given": given,
         "is_later": bool(start or after),
-        "items": await request.jobs.run(lambda step: _rows(found[:ROWS], step)),
+        "items": await request.jobs.run(lambda step: [_row(it, step) for it in found[:ROWS]]),
         "next": place if len(found) > ROWS else None,
     }
     return Page("items", "/".join(namespace) or "/", values)
@@ -68,14 +68,14 @@ async def show_item(request: PageRequest) -> Page:
         "segments": found.namespace,
         "created_at": found.created_at,
         "ttl_seconds": found.ttl_seconds,
-        **await request.jobs.run(lambda _: _looked(found, start)),
+        **await request.jobs.run(lambda step: _looked(found, start, step)),
     }
     return Page("item", found.key, values | await _neighbours(request, found))
 
 
-def _looked(found: StoreItem, start: int) -> dict[str, Any]:
+def _looked(found: StoreItem, start: int, step: Step) -> dict[str, Any]:
     size = len(encode(found.value))
-    return {"item": _row(found), "size": size, "tree": make_tree(found.value, start=start)}
+    return {"item": _row(found, step), "size": size, "tree": make_tree(found.value, start=start)}
 
 
 async def download_value(request: PageRequest) -> Download:
@@ -98,20 +98,13 @@ async def _neighbours(request: PageRequest, found: StoreItem) -> dict[str, Any]:
     name = (found.namespace, found.key)
     hits = await store.search_by_embedding((), embedding, NEAREST + 1)
     others = [it for it in hits if (it.item.namespace, it.item.key) != name][:NEAREST]
-    rows = await request.jobs.run(lambda step: _rows([it.item for it in others], step))
+    rows = await request.jobs.run(lambda step: [_row(it.item, step) for it in others])
     nearest = [{"score": hit.score} | row for hit, row in zip(others, rows, strict=True)]
     return {"nearest": nearest, "without": ""}
 
 
-def _rows(found: list[StoreItem], step: Step) -> list[dict[str, Any]]:
-    rows = []
-    for item in found:
-        step()
-        rows.append(_row(item))
-    return rows
-
-
-def _row(found: StoreItem) -> dict[str, Any]:
+def _row(found: StoreItem, step: Step) -> dict[str, Any]:
+    step()
     return {
         "segments": found.namespace,
         "key": found.key,
@@ -141,12 +134,9 @@ def _namespace(request: PageRequest) -> tuple[str, ...]:
     text = request.query.get_text("segments", "[]")
     try:
         found = decode(text.encode())
-    except (IntegrityError, ValueError) as exc:
-        raise InvalidArgumentError(_no_list(text)) from exc
+    except (IntegrityError, ValueError):
+        found = None
     if not isinstance(found, list) or not all(isinstance(it, str) for it in found):
-        raise InvalidArgumentError(_no_list(text))
+        expected = 'a JSON list of strings, such as ["user", "42"]'
+        raise InvalidArgumentError(f"segments={text[:80]!r} must be {expected}")
     return tuple(cast("list[str]", found))
-
-
-def _no_list(text: str) -> str:
-    return f'segments={text[:80]!r} must be a JSON list of strings, such as ["user", "42"]'

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from locus_store import versions
+from locus_store.runtime.notebooks import Table
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
@@ -338,7 +339,7 @@ class Reads(Scoped):
         rows = self.sql.versions.fetch_rows(
             self.connection, {**visible, "end": end, "limit": limit}
         )
-        return [self.version(thread_id, namespace, line.line, row) for row in rows]
+        return Table(self.version(thread_id, namespace, line.line, row) for row in rows)
 
     def version(self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]) -> Version:
         """Return a row of ``Statements.versions``."""

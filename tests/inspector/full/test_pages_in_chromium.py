@@ -88,10 +88,11 @@ async def test_paper_has_the_lists_their_times_and_no_forms(chromium: Any, visit
     backend, store, _ = parts()
     site = visit(backend, store)
     await grow(backend, store)
-    async with chromium.tab(site) as tab:
+    async with chromium.tab(site, viewport={"width": 720, "height": 1_000}) as tab:
         await tab.page.emulate_media(media="print")
         for address in ("threads", "timeline?thread=trip", 'items?segments=["facts"]'):
             await tab.goto(address)
+            assert not await tab.is_wide(), address
             assert await tab.page.is_visible("table tbody td")
             assert not await tab.page.is_visible("input")
             shown = "getComputedStyle(document.querySelector('td time'), '::after').content"
@@ -107,6 +108,26 @@ async def test_a_phone_shows_the_date_of_each_field_of_a_time(chromium: Any, vis
             await tab.goto(address)
             for field in await tab.page.locator("[type=datetime-local]").all():
                 assert (await field.bounding_box())["width"] > 180, address
+
+
+async def test_a_phone_shows_all_columns_of_the_tables_without_scrolling_sideways(
+    chromium: Any, visit: Any
+) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    await grow(backend, store)
+    async with chromium.tab(site, viewport={"width": 400, "height": 844}) as tab:
+        for address, part in (
+            ("timeline?thread=trip", "td .cell ins"),
+            ("timeline?thread=trip", "[name=encoded-version]"),
+            ("bisect?thread=trip&test=contains&path=city&value=Bern", "td .about dd"),
+            ('items?segments=["facts"]', "td.amount"),
+        ):
+            await tab.goto(address)
+            box = await tab.page.locator(part).first.bounding_box()
+            assert box["x"] + box["width"] <= 400, (address, part)
+            inside = "it => it.scrollWidth <= it.clientWidth"
+            assert await tab.page.locator(".scroll").evaluate(inside), address
 
 
 async def test_a_phone_shows_twelve_versions_at_once(chromium: Any, visit: Any) -> None:
