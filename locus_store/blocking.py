@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
+from functools import partial, wraps
+from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 from typing_extensions import Unpack
 
 from locus_store import open as opening
 from locus_store.backends.memory import store as memory
 from locus_store.backends.memory.options import InMemoryStoreOptions
-from locus_store.backends.options import CheckpointerOptions, StoreOptions
-from locus_store.checkpointer import BaseCheckpointer, Loads, S, StorageBackendAdapter, loaded_here
+from locus_store.backends.options import CheckpointerOptions
+from locus_store.checkpointer import BaseCheckpointer, S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.portals import Portals, make_blocking
-from locus_store.store import BaseStore, Embed
-from locus_store.turns import HasTurns, HeldTurn
+from locus_store.store import BaseStore
+from locus_store.turns import HasTurns, HeldTurn, ThreadHandle, bind_thread
 from locus_store.types import CheckpointerCapabilities
 from locus_store.types.items import StoreCapabilities
+from locus_store.types.marks import Loads, loaded_here
 from locus_store.types.tenants import ForTenants
 from locus_store.types.turns import TurnOptions
-from locus_store.values.vectors import Metric
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Numbers: TypeAlias = "list[float]"  # in a store, `list` is a method
 Wrapped = TypeVar("Wrapped", bound="BaseCheckpointer[Any] | BaseMessageLog | BaseStore")
@@ -140,6 +141,10 @@ class BlockingCheckpointer(_BlockingTurns[BaseCheckpointer[S]], Generic[S]):
     effects = make_blocking(BaseCheckpointer.effects)
     resolve_effect = make_blocking(BaseCheckpointer.resolve_effect)
 
+    def for_thread(self, thread_id: str) -> BlockingThread[S]:
+        """Return the methods of this object that take ``thread_id``, for one thread."""
+        return BlockingThread(self, thread_id)
+
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call on the loop, and return its record of loads to the caller's context."""
 
@@ -151,6 +156,23 @@ class BlockingCheckpointer(_BlockingTurns[BaseCheckpointer[S]], Generic[S]):
         result, noted = super()._run(carried)
         loaded_here.set(noted)
         return result
+
+
+class BlockingThread(ThreadHandle, Generic[S]):
+    """One thread of a blocking checkpointer: its methods that take ``thread_id``, without it."""
+
+    save = bind_thread(BlockingCheckpointer.save, 1)
+    load = bind_thread(make_blocking(BaseCheckpointer[S].load))
+    list_checkpoints = bind_thread(BlockingCheckpointer.list_checkpoints)
+    delete = bind_thread(BlockingCheckpointer.delete)
+    exists = bind_thread(BlockingCheckpointer.exists)
+    get_metadata = bind_thread(BlockingCheckpointer.get_metadata)
+    effect = bind_thread(BlockingCheckpointer.effect)
+    effects = bind_thread(BlockingCheckpointer.effects)
+    resolve_effect = bind_thread(BlockingCheckpointer.resolve_effect)
+    turn = bind_thread(BlockingCheckpointer.turn)
+    busy = bind_thread(BlockingCheckpointer.busy)
+    release_turn = bind_thread(BlockingCheckpointer.release_turn)
 
 
 class BlockingStore(_Blocking[BaseStore]):
@@ -239,21 +261,15 @@ def open_checkpointer(
     return BlockingCheckpointer(opening.open_checkpointer(url, state_type=state_type, **options))
 
 
-def open_store(
-    url: str,
-    *,
-    dimension: int | None = None,
-    metric: Metric = "cosine",
-    embed: Embed | None = None,
-    **options: Unpack[StoreOptions],
-) -> BlockingStore:
-    """Return the blocking form of the store that ``url`` names; see ``locus_store.open``."""
-    opened = opening.open_store(url, dimension=dimension, metric=metric, embed=embed, **options)
-    return BlockingStore(opened)
+def _make_opening(function: Callable[P, Any], blocking: Callable[[Any], T]) -> Callable[P, T]:
+    """Return a function with the arguments of ``function``, which returns the blocking form."""
+
+    @wraps(function)
+    def open_blocking(*args: P.args, **kwargs: P.kwargs) -> T:
+        return blocking(function(*args, **kwargs))
+
+    return open_blocking
 
 
-def open_message_log(
-    url: str, *, ttl_seconds: float | None = None, **options: Unpack[StoreOptions]
-) -> BlockingMessageLog:
-    """Return the blocking form of the message log that ``url`` names; see ``locus_store.open``."""
-    return BlockingMessageLog(opening.open_message_log(url, ttl_seconds=ttl_seconds, **options))
+open_store = _make_opening(opening.open_store, BlockingStore)
+open_message_log = _make_opening(opening.open_message_log, BlockingMessageLog)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
 from locus_store.backend import (
     Expires,
@@ -32,7 +30,7 @@ from locus_store.runtime.background import Saving, wait_for_saves
 from locus_store.runtime.notebooks import Table
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.turns import HasTurns
+from locus_store.turns import HasTurns, ThreadHandle, bind_thread
 from locus_store.types import (
     CheckpointerCapabilities,
     Expected,
@@ -44,7 +42,7 @@ from locus_store.types import (
 )
 from locus_store.types.arguments import check_keep_last, check_on_conflict, check_text, check_ttl
 from locus_store.types.codec import StateCodec, can_carry_mark, get_labels
-from locus_store.types.marks import LoadOrigin, make_thread_key
+from locus_store.types.marks import LoadOrigin, OneLoad, loaded_here, make_thread_key
 from locus_store.types.records import make_unsupported_error
 from locus_store.types.state_classes import make_label
 from locus_store.types.tenants import Closing, ForTenants, Quota, QuotaUse
@@ -54,6 +52,8 @@ from locus_store.versions.renewing import make_renewing
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from locus_store.types.options import CheckpointOptions
 
 S = TypeVar("S", default=Any)
 """The class that ``load`` returns."""
@@ -260,6 +260,10 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         """
         raise self._unsupported("list_with_metadata")
 
+    def for_thread(self, thread_id: str) -> CheckpointerThread[S]:
+        """Return the methods of this object that take ``thread_id``, for one thread."""
+        return CheckpointerThread(self, thread_id)
+
     def _unsupported(self, capability: str) -> UnsupportedError:
         return make_unsupported_error(type(self).__name__, self.capabilities, capability)
 
@@ -269,29 +273,6 @@ CONTEXT_THREADS = 64
 
 _numbers = count()
 
-Loads = Mapping[tuple[int, str], LoadOrigin]
-loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
-"""The last loads of the caller's own context, by adapter and thread. They are lost through
-``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on them alone;
-the blocking facade passes them on to the caller."""
-
-
-@dataclass(slots=True)
-class _Load:
-    """A load through one adapter, for callers that lose their context."""
-
-    origin: LoadOrigin
-    is_marked: bool
-    """The loaded state itself carries its mark."""
-
-    saved: bool = False
-    run: str | None = None
-    """The run whose save was made from it."""
-
-    def may_be_of(self, run: str | None) -> bool:
-        """Return whether a save of ``run``, of a state without a mark, may come from this load."""
-        return not self.is_marked and (not self.saved or self.run == run)
-
 
 class BackendFacade:
     """Saves and loads threads of a backend; a subclass describes the options."""
@@ -300,10 +281,10 @@ class BackendFacade:
         self,
         backend: StorageBackend,
         *,
-        on_conflict: OnConflict,
-        keep_last: int | None,
-        ttl_seconds: float | None,
-        refresh_on_read: bool,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
     ) -> None:
         if not isinstance(backend, StorageBackend):
             wrapper, found = type(self).__name__, type(backend).__name__
@@ -316,6 +297,10 @@ class BackendFacade:
         self.ttl_seconds = check_ttl(ttl_seconds)
         self.refresh_on_read = refresh_on_read
         self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start with no calls of this object."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r})"
@@ -360,28 +345,17 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         backend: StorageBackend,
         *,
         state_type: type[S] | None = None,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
+        **options: Unpack[CheckpointOptions],
     ) -> None:
-        super().__init__(
-            backend,
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        super().__init__(backend, **options)
         self._codec = StateCodec(state_type)
-        if ttl_seconds is not None:
+        if self.ttl_seconds is not None:
             needs(self.backend, Expires)
-        self._begin()
 
     def _begin(self) -> None:
-        """Start with no recorded load or save."""
         self._number = next(_numbers)
         self._storage = repr(self.backend)
-        self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
+        self._loads: OrderedDict[str, list[OneLoad]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 
     def _enter(self, tenant: str) -> None:
@@ -463,7 +437,9 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
                 checkpoint_id=checkpoint_id,
                 metadata=metadata,
                 labels=get_labels(data) | make_label(state),
-                expected=_make_expected(origin) if parent_checkpoint_id is None else None,
+                expected=Expected(made_from=origin.made_from, head=origin.head)
+                if origin and parent_checkpoint_id is None
+                else None,
                 parent_id=parent_checkpoint_id,
                 on_conflict=on_conflict,
                 writer=writer,
@@ -495,14 +471,14 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         found = await self.backend.read_state(thread_id, checkpoint_id)
         if found is None:
             if checkpoint_id is None:
-                self._note_load(thread_id, _Load(_make_origin(thread_id, None), is_marked=False))
+                self._note_load(thread_id, OneLoad(_make_origin(thread_id, None), is_marked=False))
             return None
         if self._renewing:
             self._renewing.note(needs(self.backend, Expires), thread_id)
         origin, labels = _make_origin(thread_id, found), found.version.labels
         is_marked = can_carry_mark(self._codec.find_class(labels, found.state))
         if origin.made_from == origin.head or not is_marked:
-            self._note_load(thread_id, _Load(origin, is_marked=is_marked))
+            self._note_load(thread_id, OneLoad(origin, is_marked=is_marked))
         data = restore(found.state) if found.has_escaped else found.state
         state: S = self._codec.restore(data, origin, labels)
         return state
@@ -521,7 +497,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
             return replace(loads[0].origin, load_id=None)  # a new state's run tells its own work
         return loads[0].origin if len(loads) == 1 else None
 
-    def _note_load(self, thread_id: str, load: _Load) -> None:
+    def _note_load(self, thread_id: str, load: OneLoad) -> None:
         """Record a load, for callers whose state has no room for a mark."""
         here = dict(loaded_here.get())
         known = here.pop((self._number, thread_id), None)
@@ -623,6 +599,23 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         return Table(map(_row, await needs(self.backend, ListsHeads).heads(limit)))
 
 
+class CheckpointerThread(ThreadHandle, Generic[S]):
+    """One thread of a checkpointer: its methods that take ``thread_id``, without it."""
+
+    save = bind_thread(StorageBackendAdapter.save, 1)
+    load = bind_thread(BaseCheckpointer[S].load)
+    list_checkpoints = bind_thread(StorageBackendAdapter.list_checkpoints)
+    delete = bind_thread(BaseCheckpointer.delete)
+    exists = bind_thread(BaseCheckpointer.exists)
+    get_metadata = bind_thread(BaseCheckpointer.get_metadata)
+    effect = bind_thread(BaseCheckpointer.effect)
+    effects = bind_thread(BaseCheckpointer.effects)
+    resolve_effect = bind_thread(BaseCheckpointer.resolve_effect)
+    turn = bind_thread(BaseCheckpointer.turn)
+    busy = bind_thread(BaseCheckpointer.busy)
+    release_turn = bind_thread(BaseCheckpointer.release_turn)
+
+
 def _row(head: Head) -> dict[str, Any]:
     return {
         "thread_id": head.thread_id,
@@ -638,10 +631,6 @@ def _make_origin(thread_id: str, found: Snapshot | None) -> LoadOrigin:
         made_from=found.version.mark if found else None,
         head=found.head if found else None,
     )
-
-
-def _make_expected(origin: LoadOrigin | None) -> Expected | None:
-    return Expected(made_from=origin.made_from, head=origin.head) if origin else None
 
 
 def _make_run_key(data: Mapping[str, Any]) -> str | None:

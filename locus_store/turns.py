@@ -7,11 +7,12 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from inspect import signature
 from time import monotonic
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, overload
 from uuid import uuid4
 
 from typing_extensions import Unpack
@@ -47,6 +48,9 @@ WAITED_PART: Final = 1 / 8
 """The pause between two questions is at least this part of the time since the queue has moved."""
 
 LONGEST_PAUSE_SECONDS: Final = 0.5
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 _heartbeats: Final = holding.Heartbeats()
@@ -332,6 +336,45 @@ class HasSyncTurns(SyncWrappers):
     busy = make_sync_wrapper(abusy)
     turns = make_sync_wrapper(aturns)
     release_turn = make_sync_wrapper(arelease_turn)
+
+
+@dataclass(frozen=True)
+class ThreadHandle:
+    """One thread of ``owner``."""
+
+    owner: Any
+    thread_id: str
+
+    def __post_init__(self) -> None:
+        check_text("thread_id", self.thread_id)
+
+
+@overload
+def bind_thread(
+    method: Callable[Concatenate[Any, str, P], T],
+) -> Callable[Concatenate[Any, P], T]: ...
+@overload
+def bind_thread(
+    method: Callable[Concatenate[Any, Any, str, P], T], place: Literal[1]
+) -> Callable[Concatenate[Any, Any, P], T]: ...
+def bind_thread(method: Callable[..., T], place: int = 0) -> Callable[..., T]:
+    """Return a method of ``ThreadHandle``: its owner's of the same name, without ``thread_id``.
+
+    Args:
+        method: The owner's.
+        place: Of ``thread_id`` among its arguments.
+    """
+
+    @wraps(method)
+    def run_method(self: ThreadHandle, *args: Any, **kwargs: Any) -> T:
+        call: Callable[..., T] = getattr(self.owner, method.__name__)
+        if len(args) < place:
+            return call(*args, thread_id=self.thread_id, **kwargs)
+        return call(*args[:place], self.thread_id, *args[place:], **kwargs)
+
+    parameters = [it for it in signature(method).parameters.values() if it.name != "thread_id"]
+    run_method.__signature__ = signature(method).replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run_method
 
 
 def _make_rejection(thread_id: str, turns: list[ThreadTurn], seconds: float | None) -> TurnError:

@@ -13,6 +13,7 @@ import pytest
 from locus_store import (
     AgentState,
     ConflictError,
+    InvalidArgumentError,
     MemoryCheckpointer,
     Message,
     StorageBackendAdapter,
@@ -22,8 +23,10 @@ from locus_store.blocking import (
     BlockingCheckpointer,
     BlockingMessageLog,
     BlockingStore,
+    BlockingThread,
     open_checkpointer,
 )
+from locus_store.checkpointer import CheckpointerThread
 from locus_store.runtime import loops, stepping
 from locus_store.runtime.portals import Portals
 
@@ -59,6 +62,38 @@ def test_it_has_every_method_with_the_same_signature() -> None:
 def test_every_method_is_documented(facade) -> None:
     for name, method in inspect.getmembers(facade, inspect.isfunction):
         assert name.startswith("_") or method.__doc__, name
+
+
+@pytest.mark.parametrize(
+    ("checkpointers", "threads"),
+    [(StorageBackendAdapter, CheckpointerThread), (BlockingCheckpointer, BlockingThread)],
+)
+def test_a_handle_has_every_method_that_takes_a_thread_id(checkpointers, threads) -> None:
+    methods = inspect.getmembers(checkpointers, inspect.isfunction)
+    signatures = {name: inspect.signature(it).parameters for name, it in methods if name[0] != "_"}
+    signatures.pop("for_thread")
+    bound = {
+        name: [it for it in parameters if it != "thread_id"]
+        for name, parameters in signatures.items()
+        if "thread_id" in parameters
+    }
+    handles = {name: it for name, it in vars(threads).items() if inspect.isfunction(it)}
+    assert {name: [*inspect.signature(it).parameters] for name, it in handles.items()} == bound
+    assert all(handles[name].__doc__ for name in bound)
+
+
+def test_a_handle_of_one_thread_blocks(checkpointer: BlockingCheckpointer) -> None:
+    thread = checkpointer.for_thread("t")
+    with thread.turn() as turn:
+        thread.save({"n": 1}, "v1", on_conflict="branch")
+        assert thread.busy().number == turn.number
+    assert checkpointer.load("t") == thread.load("v1") == {"n": 1}
+    assert thread.effect("paid", lambda key: key) == thread.effects()[0].result
+    assert thread.delete() is True
+    with pytest.raises(AttributeError, match="'BlockingThread' object has no attribute 'search'"):
+        thread.search("hello")
+    with pytest.raises(InvalidArgumentError, match="thread_id must have 1 to 255 characters"):
+        checkpointer.for_thread("")
 
 
 def test_it_declares_what_its_checkpointer_does(checkpointer: BlockingCheckpointer) -> None:

@@ -25,7 +25,8 @@ class Command(TyperCommand):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.help = _unfolded(self.help or "")
+        # One line per paragraph: Typer keeps line ends after the first one.
+        self.help = re.sub(r"(?<=\S)\n(?=\S)", " ", self.help or "")
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
@@ -42,11 +43,6 @@ class HelpGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
         return _untyped(super().get_params(ctx))
-
-
-def _unfolded(text: str) -> str:
-    """Return the text with one line per paragraph: Typer keeps line ends after the first one."""
-    return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
 
 
 def _untyped(parameters: Iterable[Any]) -> list[Any]:
@@ -116,11 +112,6 @@ _GIVEN = "locus_store.url"
 """Key of the URL in the context of the command line."""
 
 
-def _config_file() -> Path:
-    """Return the path of the file of profiles, which need not exist."""
-    return Path(os.environ.get(_CONFIG) or Path(typer.get_app_dir("locus-store")) / "config.toml")
-
-
 def give(ctx: typer.Context, url: str | None, profile: str | None) -> None:
     """Keep the URL for the command that follows.
 
@@ -149,7 +140,7 @@ def _with_given(ctx: Any, parameters: list[Any], args: list[str]) -> list[str]:
 
 
 def _url_of(profile: str) -> str:
-    path = _config_file()
+    path = Path(os.environ.get(_CONFIG) or Path(typer.get_app_dir("locus-store")) / "config.toml")
     try:
         profiles = tomllib.loads(path.read_text(encoding="utf-8"))["profiles"]
         urls = {name: it["url"] for name, it in profiles.items()}

@@ -89,14 +89,11 @@ _SPECIAL = re.compile(r"[^\n\x20-\x7e]")
 
 
 def _escaped_in_json(found: re.Match[str]) -> str:
-    if found[0].isprintable() and _is_unicode(sys.stdout.encoding):
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    if found[0].isprintable() and encoding.startswith("utf"):
         return found[0]
     units = found[0].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-
-
-def _is_unicode(encoding: str | None) -> bool:
-    return (encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def format_time(time: datetime | None) -> str:
@@ -179,7 +176,10 @@ def put_table(
     cells = [[_cell(it) for it in row] for row in rows]
     table = [[Text(name) for name in columns], *cells]
     widths = {name: max(row[at].cell_len for row in table) for at, name in enumerate(columns)}
-    words = {name: max(_longest_word(row[at]) for row in table) for at, name in enumerate(columns)}
+    words = {
+        name: max(cell_len(it) for row in table for it in ["", *row[at].plain.split()])
+        for at, name in enumerate(columns)
+    }
     least = {name: widths[name] if name in ids else words[name] for name in columns}
     room = console.width - _GAP * (len(columns) - 1)
     if sum(least.values()) > room:
@@ -220,10 +220,6 @@ def _fold(widths: dict[str, int], room: int, least: dict[str, int]) -> None:
     while sum(widths.values()) > room:
         widest = max((it for it in widths if widths[it] > least[it]), key=widths.__getitem__)
         widths[widest] -= 1
-
-
-def _longest_word(cell: Text) -> int:
-    return max((cell_len(it) for it in cell.plain.split()), default=0)
 
 
 def _put_records(console: Console, columns: Sequence[str], rows: list[list[Text]]) -> None:

@@ -75,6 +75,13 @@ class Minimal(Kit):
         assert saved == "v1"
         assert self.texts(await checkpointer.load(thread_id="t", checkpoint_id="v1")) == ["hello"]
 
+    async def test_a_handle_of_one_thread_takes_no_thread_id(self, checkpointer: Any) -> None:
+        thread = checkpointer.for_thread("t")
+        await thread.save(self.new("hello"), "v1", {"k": 1})
+        await thread.save(state=await thread.load(), checkpoint_id="v2")
+        assert await thread.list_checkpoints(limit=1) == ["v2"]
+        assert self.texts(await thread.load("v1")) == await self.said_in(checkpointer, "t") != []
+
     async def test_versions_are_listed_newest_first(self, checkpointer: Any) -> None:
         for name in ("z", "a", "m", "1", "B"):
             await checkpointer.save(self.new(name), "t", name)

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from locus_store.backend import StorageBackend
-from locus_store.timeline.blame import Blame, Blamed, Origin, blame
+from locus_store.timeline.blame import Blame, Blamed, blame
 from locus_store.timeline.graph import Node, measure_stored
 from locus_store.timeline.paths import Path
 from locus_store.timeline.readable import select_metadata
@@ -175,15 +175,8 @@ def _value(redaction: Redaction, it: Blamed) -> dict[str, Any]:
         redaction.redact_leaf(key, it.value) if is_leaf else {"kind": kind, "length": len(it.value)}
     )
     origins = {"made": it.made} if is_leaf else {"made": it.made, "changed": it.changed}
-    return (
-        {"path": path}
-        | found
-        | {name: _origin(redaction, origin) for name, origin in origins.items()}
-    )
-
-
-def _origin(redaction: Redaction, origin: Origin) -> dict[str, Any]:
-    return {
-        "checkpoint_id": redaction.name(origin.version.checkpoint_id),
-        "is_exact": origin.is_exact,
-    }
+    shown = {"path": path, **found}
+    for name, origin in origins.items():
+        checkpoint_id = redaction.name(origin.version.checkpoint_id)
+        shown[name] = {"checkpoint_id": checkpoint_id, "is_exact": origin.is_exact}
+    return shown

@@ -6,10 +6,12 @@ import base64
 import re
 import struct
 from collections.abc import Mapping
+from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -117,6 +119,30 @@ class LoadOrigin:
             return None
         found = cls(thread=thread, made_from=made_from, head=head or made_from, load_id=load_id)
         return found if found.to_token() == token else None  # base64 skips what it does not know
+
+
+Loads = Mapping[tuple[int, str], LoadOrigin]
+loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
+"""The last loads of the caller's own context, by adapter and thread. They are lost through
+``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on them alone;
+the blocking facade passes them on to the caller."""
+
+
+@dataclass(slots=True)
+class OneLoad:
+    """A load through one adapter, for callers that lose their context."""
+
+    origin: LoadOrigin
+    is_marked: bool
+    """The loaded state itself carries its mark."""
+
+    saved: bool = False
+    run: str | None = None
+    """The run whose save was made from it."""
+
+    def may_be_of(self, run: str | None) -> bool:
+        """Return whether a save of ``run``, of a state without a mark, may come from this load."""
+        return not self.is_marked and (not self.saved or self.run == run)
 
 
 @lru_cache(maxsize=4096)

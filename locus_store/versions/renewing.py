@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from functools import partial
 from time import monotonic
 from typing import Final, Protocol
@@ -12,6 +11,7 @@ from typing import Final, Protocol
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.recent import Recent
 from locus_store.runtime.stepping import may_block
 
 MOST_THREADS: Final = 10_000
@@ -51,7 +51,7 @@ class Renewing:
 
     def __init__(self, ttl_seconds: float) -> None:
         self._ttl_seconds = ttl_seconds
-        self._renewed: OrderedDict[tuple[str | None, str], float] = OrderedDict()
+        self._renewed: Recent[tuple[str | None, str], float] = Recent(MOST_THREADS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._beside = PerLoop(partial(Background, MOST_THREADS))
         """Renews for sync calls without an event loop."""
@@ -64,10 +64,7 @@ class Renewing:
         renewed = self._renewed.get(key)
         if renewed is not None and now - renewed < compute_ttl_slack(self._ttl_seconds):
             return
-        self._renewed[key] = now
-        self._renewed.move_to_end(key)
-        if len(self._renewed) > MOST_THREADS:
-            self._renewed.popitem(last=False)
+        self._renewed.put(key, now)
         if may_block():
             self._beside.get().submit(key, partial(self._renew, backend, thread_id))
             return

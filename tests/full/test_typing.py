@@ -48,7 +48,9 @@ async def asks(url: str, mine: BaseCheckpointer[MyState]) -> None:
     reveal_type(await bucket.load("t"))  # reveals: dict[Any, Any] | None
     adapter = StorageBackendAdapter(SQLiteBackend("x.db"), state_type=MyState)
     reveal_type(await adapter.load("t"))  # reveals: MyState | None
+    reveal_type(await by_url.for_thread("t").load("v1"))  # reveals: MyState | None
     waits = blocking.open_checkpointer(url, state_type=MyState)
+    reveal_type(waits.for_thread("t").load())  # reveals: MyState | None
     reveal_type(waits.load("t"))  # reveals: MyState | None
     reveal_type(blocking.BlockingCheckpointer(mine).load("t"))  # reveals: MyState | None
     reveal_type(open_saver(url, keep_last=1))  # reveals: CheckpointSaver
@@ -90,6 +92,7 @@ open_saver(u, state_type=dict)  # error: "state_type"
 open_saver(u, keep_lats=3)  # error: Unexpected keyword argument "keep_lats"
 open_store(u, dimensions=3)  # error: Unexpected keyword argument "dimensions"
 blocking.open_checkpointer(u, state_typo=dict)  # error: Unexpected keyword argument "state_typo"
+blocking.open_checkpointer(u).for_thread("t").save({}, parent="v")  # error: "parent"
 blocking.open_store(u, tennant="a")  # error: Unexpected keyword argument "tennant"
 blocking.InMemoryStore(dimensions=3)  # error: Unexpected keyword argument "dimensions"
 http_checkpointer("http://h", tokn="s")  # error: Unexpected keyword argument "tokn"

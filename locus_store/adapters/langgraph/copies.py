@@ -28,7 +28,7 @@ def make_copier(value: Any) -> Maker | None:
     """
     kind = type(value)
     if kind in SCALARS:
-        return partial(_same, value)
+        return lambda: value
     if kind is list:
         return _list_maker(value)
     if kind is dict:
@@ -39,10 +39,6 @@ def make_copier(value: Any) -> Maker | None:
 def is_message(kind: type) -> bool:
     """Return whether the class is one of LangChain's own messages."""
     return kind.__module__.startswith(_MESSAGES) and issubclass(kind, BaseMessage)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _list_maker(value: list[Any]) -> Maker | None:

@@ -128,7 +128,7 @@ def _describe_addition(
     lines = [
         history
         for name, history in thread.histories.items()
-        if _is_changed(old.histories.get(name), history)
+        if name not in old.histories or old.histories[name].line != history.line
     ]
     logs = [it for name, it in thread.logs.items() if old.logs.get(name) != it]
     if lines:
@@ -147,10 +147,6 @@ def _describe_addition(
 
 def _describe_deliveries(thread: Thread) -> dict[str, Any]:
     return {"outbox": thread.outbox and thread.outbox.to_json(), "delivered": thread.delivered}
-
-
-def _is_changed(old: History | None, history: History) -> bool:
-    return old is None or old.line != history.line
 
 
 def _pack(facts: dict[str, Any], bundle: Bundle, checksum: int) -> tuple[bytes, int]:

@@ -36,12 +36,8 @@ def encode_name(thread_id: str) -> str:
     """
     text = "".join(chr(it) if it in _PLAIN else f"%{it:02x}" for it in thread_id.encode())
     cuts = range(0, len(text), PIECE_CHARACTERS)
-    pieces = [_without_dot(text[at : at + PIECE_CHARACTERS]) for at in cuts]
+    pieces = [re.sub(r"^\.", "%2e", text[at : at + PIECE_CHARACTERS]) for at in cuts]
     return f"{FOLDER}/".join(pieces) + SUFFIX
-
-
-def _without_dot(piece: str) -> str:
-    return f"%2e{piece[1:]}" if piece.startswith(".") else piece
 
 
 def decode_name(name: str) -> str | None:

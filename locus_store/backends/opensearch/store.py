@@ -7,7 +7,7 @@ import heapq
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -262,7 +262,8 @@ class OpenSearchStore(_Writing, BaseStore):
                 found = self._batches.settle(ids)
                 made = [change(it, False) for change, it in zip(decide, found, strict=True)]
                 plans = zip(ids, found, made, strict=True)
-                if self._batches.write(_make_replacements(plans)):
+                changed = ((key, it, plan) for key, it, (plan, _) in plans if plan is not KEEP)
+                if self._batches.write([Replacement(*it) for it in changed]):
                     return [answer for _, answer in made]
                 pauses.sleep()
 
@@ -400,12 +401,6 @@ class OpenSearchStore(_Writing, BaseStore):
             if len(found) < NAMESPACES:
                 return
             after = {"after": found[-1]["key"]}
-
-
-def _make_replacements(
-    plans: Iterable[tuple[str, Document | None, tuple[Any, int]]],
-) -> list[Replacement]:
-    return [Replacement(key, it, plan) for key, it, (plan, _) in plans if plan is not KEEP]
 
 
 def _make_scope(namespace: Namespace, *, recursive: bool) -> list[Any]:

@@ -78,7 +78,8 @@ def make_fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, An
     }
     try:
         text = "" if it.namespace else frames.extract_text(it.row.to_payload(), UNLIMITED)
-        made |= {"words": " ".join(_limit(_split_words(text))), **_make_text(text, with_text)}
+        made["words"] = " ".join(_limit(_split_words(text)))
+        made["text"] = text if with_text and len(text) <= MOST_BYTES else ""
         made |= {"metadata": _limit(make_tokens(record.metadata))}
         made |= {"labels": _limit(make_tokens(labels))}
     except (IntegrityError, OverflowError):
@@ -90,10 +91,6 @@ def make_fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, An
 def _digest(made: Mapping[str, Any]) -> str:
     content = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
     return b64encode(hashlib.sha256(content).digest()[:DIGEST_BYTES]).decode()
-
-
-def _make_text(text: str, is_wanted: bool) -> dict[str, str]:
-    return {"text": text} if is_wanted and len(text) <= MOST_BYTES else {}
 
 
 def to_microseconds(at: datetime) -> int:

@@ -140,7 +140,8 @@ def make_jsonb_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condi
     if clause.operator in ORDERS:
         return _ordered_jsonb(found, clause)
     wanted = clause.operand if clause.operator == "$in" else [clause.operand]
-    if len(wanted) > MOST_FORMS or any(map(_has_inner_zero, wanted)):
+    inner = (it for value in wanted if isinstance(value, dict | list) for it in _numbers(value))
+    if len(wanted) > MOST_FORMS or any(map(_is_zero, inner)):
         return None if clause.operator == "$ne" else sa.and_(found.is_not(None))
     forms = [_jsonb(it) for value in wanted for it in (_ZEROS if _is_zero(value) else (value,))]
     if not forms:
@@ -183,11 +184,6 @@ def _is_number(value: Any) -> bool:
 
 def _is_zero(value: Any) -> bool:
     return _is_number(value) and value == 0
-
-
-def _has_inner_zero(value: Any) -> bool:
-    """Return whether a list or object contains a number that has two forms."""
-    return isinstance(value, dict | list) and any(map(_is_zero, _numbers(value)))
 
 
 def _numbers(value: Any) -> Iterator[Any]:

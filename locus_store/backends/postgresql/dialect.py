@@ -168,7 +168,8 @@ class PostgreSQLRepository(IndexedRepository):
         return text.replace("\0", " ")
 
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
-        return self.index.c.words.op("@@")(sa.cast(bind_text(_lexeme(word)), TSQUERY))
+        lexeme = f"'{word[:_WORD_CHARACTERS]}'"  # it has only letters and digits
+        return self.index.c.words.op("@@")(sa.cast(bind_text(lexeme), TSQUERY))
 
     def create_index(self) -> bool:
         """Create and fill the full-text index; return whether it was missing.
@@ -224,11 +225,6 @@ def split_lexemes(text: str) -> Iterator[list[str]]:
         part.append(word)
     if part:
         yield part
-
-
-def _lexeme(word: str) -> str:
-    """Return a folded word, which has only letters and digits, as a tsquery."""
-    return f"'{word[:_WORD_CHARACTERS]}'"
 
 
 @lru_cache(maxsize=64)

@@ -118,7 +118,9 @@ def translate_error(exc: BaseException, where: str, *, is_unsure: bool) -> Locus
     exc = find_cause(exc)
     for kinds, text, kind, remedy in _TOLD:
         if isinstance(exc, kinds) or (text and text.search(str(exc))):
-            return kind(f"Redis {where}" + remedy.replace("{said}", _get_message(exc)))
+            # Without the position in a script.
+            message = re.split(r"\.? script: \w{40}|, on @user_script", str(exc))[0]
+            return kind(f"Redis {where}" + remedy.replace("{said}", message))
     named = str(exc) if isinstance(exc, SentinelError) else get_code(exc) or get_reason(exc)
     what = named or type(exc).__name__
     if is_lost(exc) or is_transient(exc):
@@ -153,11 +155,6 @@ def get_reason(exc: BaseException | None) -> str:
 
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 """Finds the errno of a name's first address: asyncio reports several errors as text."""
-
-
-def _get_message(exc: BaseException) -> str:
-    """Return the server's message without the position in a script."""
-    return re.split(r"\.? script: \w{40}|, on @user_script", str(exc))[0]
 
 
 _Kinds = tuple[type[Exception], ...]

@@ -170,7 +170,10 @@ class Examination:
             .order_by(lines.c.last_sequence.desc(), lines.c.line)
             .limit(LONGEST)
         ).all()
-        named = [f"{it.thread_id!r}{_within(it.namespace)}: {it.last_sequence:,}" for it in found]
+        named = [
+            f"{row.thread_id!r}{row.namespace and f' ({row.namespace!r})'}: {row.last_sequence:,}"
+            for row in found
+        ]
         if named:
             yield Fact("longest threads, in saves", ", ".join(named))
 
@@ -201,10 +204,6 @@ class Examination:
     def _count(self, rows: sa.Select[Any]) -> int:
         count = sa.select(sa.func.count()).select_from(rows.subquery())
         return int(self.connection.execute(count).scalar_one())
-
-
-def _within(namespace: str) -> str:
-    return f" ({namespace!r})" if namespace else ""
 
 
 def get_package_version(name: str) -> str:

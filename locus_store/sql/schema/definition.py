@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -246,9 +247,5 @@ def _database(url: URL) -> str:
 
 def mask_url(url: URL) -> str:
     """Return the URL for messages, without passwords, those in the query string included."""
-    hidden = {key: "hidden" for key in url.query if _is_secret(key)}
+    hidden = {key: "hidden" for key in url.query if re.search("passw|secret", key.lower())}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)
-
-
-def _is_secret(option: str) -> bool:
-    return "passw" in option.lower() or "secret" in option.lower()

@@ -175,15 +175,10 @@ def get_model_data(obj: BaseModel) -> tuple[Any, list[str] | None]:
     else:
         held = {**obj.__dict__, **(obj.__pydantic_extra__ or {})}
         excluded = {name for name, it in cls.model_fields.items() if it.exclude}
-        computed = _names_of_others(obj)
+        computed = obj.__dict__.keys() - cls.model_fields.keys()  # cached properties
         data = {name: it for name, it in held.items() if name not in excluded | computed}
     names = obj.__pydantic_fields_set__
     return data, None if names >= data.keys() else [it for it in data if it in names]
-
-
-def _names_of_others(obj: BaseModel) -> set[str]:
-    """Return the names in ``__dict__`` that are not fields: cached properties."""
-    return obj.__dict__.keys() - type(obj).model_fields.keys()
 
 
 def _has_own_form(cls: type[BaseModel]) -> bool:

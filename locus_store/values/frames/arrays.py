@@ -242,7 +242,7 @@ def _replace(
     last = len(old.lengths) - stays[1]
     return ArrayNode(
         _digest_of_list(digests),
-        _measure_list(chunks),
+        LIST_HEAD + sum(len(it) - LIST_HEAD for it in chunks),
         digests,
         digests if fingerprints == digests else fingerprints,
         _select_large(old, gone, digests, fresh),
@@ -320,11 +320,6 @@ def _select_large(
 
 def _digest_of_list(digests: bytes) -> bytes:
     return digest(b"L" + (len(digests) // DIGEST_BYTES).to_bytes(8) + digests)
-
-
-def _measure_list(chunks: list[bytes]) -> int:
-    """Return the length of the list's encoding."""
-    return LIST_HEAD + sum(map(len, chunks)) - LIST_HEAD * len(chunks)
 
 
 def _list_head(count: int) -> bytes:
