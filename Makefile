@@ -266,6 +266,8 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50 --postgresql
 	LOCUS_TEST_LONG=1 $(PYTEST) $(QUICK) tests/full/test_framework_storm.py tests/full/test_turns_stopped.py
 	LOCUS_TEST_KILLS=125 $(PYTEST) $(QUICK) tests/full/test_effect_kills.py
+	LOCUS_TEST_ROWS=1000000 $(PYTEST) $(QUICK) tests/encryption/full/test_tampering_at_length.py
+	LOCUS_TEST_ROWS=20000 $(PYTEST) $(QUICK) tests/encryption/full/test_tampered_rows_at_length.py
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/full/test_http_network.py tests/service/full/test_two_tenants.py \
 		tests/service/full/test_hostile_requests.py tests/service/full/test_openapi.py \
 		tests/inspector/full/test_hostile_content.py tests/inspector/full/test_other_origins.py \

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from services import Service, parts
 
-from locus_store import HTTPBackend
+from locus_store import HTTPBackend, UnsupportedError
 from locus_store.backends.http.backend import HTTPMessageLog, HTTPStore
 from locus_store.backends.http.connections import HTTPClient
 from locus_store.types import PendingWrite, VersionsWanted
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from locus_store.wire.calls import WireCall
 
 DIMENSION = 3
+AUDIT_CALLS = {
+    "read_audited": (),
+    "read_last_seal": (),
+    "list_seals": (0, 9),
+    "list_entries": (0, 9, 9),
+}
 FAR = 1e6
 """Seconds: nothing expires during a test."""
 
@@ -183,6 +189,9 @@ async def read_threads(backend: Any, said: str) -> None:
     await backend.threads_by_activity("U0")
     await backend.list_turns("T0")
     await backend.list_writes("T0", "")
+    for name, arguments in AUDIT_CALLS.items():
+        with suppress(UnsupportedError):
+            await getattr(backend, name)(*arguments)
     await backend.find_statuses(StatusesWanted(limit=9, metadata=("tag", said), user_id="U0"))
 
 

@@ -38,9 +38,9 @@ LONG_FILES = {
     "checkpointer.py": 648,
     "effects.py": 577,
     "encryption/backend.py": 551,
-    "encryption/values.py": 571,
+    "encryption/values.py": 582,
     "session/checkpointer.py": 504,
-    "sql/audit.py": 501,
+    "sql/audit.py": 504,
     "sql/quotas.py": 585,
     "sql/schema/tables.py": 524,
     "sql/threads/repository.py": 512,
@@ -59,7 +59,7 @@ LARGE_CLASSES = {
     "Items": 37,
     "Reads": 31,
     "Repository": 48,
-    "Sealing": 32,
+    "Sealing": 34,
     "SqlBackend": 45,
     "SqlStore": 33,
     "Statements": 31,
@@ -71,7 +71,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 425
-MOST_LINES_OF_ALL = 103_414
+MOST_LINES_OF_ALL = 103_633
 MOST_FILES_OF_A_FOLDER = 26
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

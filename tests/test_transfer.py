@@ -259,7 +259,7 @@ async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
 )
 async def test_what_is_no_export_is_told(line: bytes) -> None:
     with pytest.raises(IntegrityError, match="line 1"):
-        list(from_lines([line]))
+        [it async for it in from_lines([line])]
 
 
 @pytest.mark.parametrize("form", first_of(2, 0))

@@ -45,22 +45,29 @@ class AuditedOptions(UrlOptions):
 
         async def asked() -> list[T]:
             async with open_backend(self.url) as backend:
-                audited = _require_audit(backend)
-                tenants = [self.tenant] if self.tenant else await audited.list_audited()
-                done = await work(audited, tenants)
+                done = await work(_require_audit(backend), await self._list_tenants(backend))
                 if not done:
                     raise NotFoundError("no call is recorded; open the storage with audit='a name'")
                 return done
 
         return run(asked())
 
+    async def _list_tenants(self, backend: Any) -> list[str]:
+        if backend.tenant is None:  # a service, which answers for the tenant of the token
+            return [(await backend.read_audited()).tenant]
+        return [self.tenant] if self.tenant else await backend.list_audited()
+
 
 def _require_audit(backend: Any) -> Any:
-    if not isinstance(backend, importlib.import_module("locus_store.sql.audit").SqlAudit):
+    if not isinstance(backend, importlib.import_module("locus_store.versions.audit").AuditLog):
         raise UnsupportedError(
             f"{type(backend).__name__} records no calls; SQLite, PostgreSQL and Oracle do"
         )
     return backend
+
+
+def _select_log(backend: Any, tenant: str) -> Any:
+    return backend if backend.tenant is None else backend.for_tenant(tenant)
 
 
 @add_command(audit)
@@ -109,9 +116,10 @@ def _print(check: dict[str, Any]) -> None:
 async def _verify_all(
     backend: Any, tenants: list[str], anchors: str | None
 ) -> list[dict[str, Any]]:
-    known = await _read_anchors(anchors, backend.store_id)
-    names = dict.fromkeys([*tenants, *(it.tenant for it in known)])
-    found = [await _verify(backend.for_tenant(it), it, known) for it in names]
+    known = await _read_anchors(anchors, (await backend.read_audited()).store)
+    others = [] if backend.tenant is None else [it.tenant for it in known]
+    names = dict.fromkeys([*tenants, *others])
+    found = [await _verify(_select_log(backend, it), it, known) for it in names]
     return [it for it in found if it["problem"] or it["entries"] or it["unsealed"] or it["pruned"]]
 
 
@@ -143,16 +151,15 @@ def export(file: File, *, key: Key, at: OneTenant) -> None:
 
     async def exported() -> int:
         async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
-            log = _require_audit(backend)
-            await log.open()
-            return await _export(log, file, key)
+            return await _export(_require_audit(backend), file, key)
 
     print_line(f"{format_count(run(exported()), 'call')} exported")
 
 
 async def _export(log: Any, file: Path, key: Path) -> int:
     files = importlib.import_module("locus_store.transfer.audit")
-    about = {"tenant": log.tenant, "store": log.store_id}
+    audited = await log.read_audited()
+    about = {"tenant": audited.tenant, "store": audited.store}
     about["exported_at"] = datetime.now(UTC).isoformat(timespec="seconds")
     part = file.with_name(f"{file.name}.part")
     with part.open("wb") as lines:
@@ -177,6 +184,8 @@ def prune(
     async def pruned() -> int:
         async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
             log = _require_audit(backend)
+            if log.tenant is None:
+                raise UnsupportedError("a service does not prune: name the URL of its database")
             await log.open()
             if problem := (await _verify(log, log.tenant, []))["problem"]:
                 raise IntegrityError(f"nothing was pruned: {problem}")
@@ -203,21 +212,23 @@ def anchor(
 ) -> None:
     """Seal the record now, and keep the newest root of each tenant elsewhere.
 
-    Run it from a timer. --json: [{store, tenant, number, root, sealed_at}].
+    Run it from a timer. Over HTTP, nothing is sealed. --json: [{store, tenant, number, root,
+    sealed_at}].
     """
     if target is None and command is None:
         raise InvalidArgumentError("pass a file, a URL or --command")
     files = importlib.import_module("locus_store.transfer.audit")
 
     async def anchored(backend: Any, tenants: list[str]) -> list[Any]:
-        made = []
+        made, store = [], (await backend.read_audited()).store
         for tenant in tenants:
-            log = backend.for_tenant(tenant)
-            await log.seal_entries()
+            log = _select_log(backend, tenant)
+            if backend.tenant is not None:  # an auditor of a service only reads
+                await log.seal_entries()
             if (seal := await log.read_last_seal()) is None:
                 continue
             root, when = seal.root.hex(), seal.sealed_at.isoformat()
-            made.append(files.Anchor(log.store_id, tenant, seal.number, root, when))
+            made.append(files.Anchor(store, tenant, seal.number, root, when))
         await files.write_anchors(made, target, command)
         return made
 

@@ -47,6 +47,9 @@ def import_file(
         str | None,
         typer.Option(metavar="NAME", help="Only the threads that name this tenant in the file."),
     ] = None,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Accept clear text though encryption is required.")
+    ] = False,
     at: UrlOptions,
 ) -> None:
     """Import threads from JSON Lines; run again, it continues where it stopped.
@@ -65,6 +68,7 @@ def import_file(
                     lines,
                     all_tenants=all_tenants,
                     from_tenant=from_tenant,
+                    in_clear=clear,
                     progress=advance,
                 )
                 return counts, None if all_tenants else backend.tenant

@@ -48,7 +48,7 @@ def add(
     tenant: Annotated[
         str | None, typer.Option(help="The tenant that it sees; none: the service's own.")
     ] = None,
-    rights: Annotated[str, typer.Option(help="Some of read, write, admin.")] = "read,write",
+    rights: Annotated[str, typer.Option(help="Some of read, write, admin, audit.")] = "read,write",
 ) -> None:
     """Add a token; print its secret, which is shown once and stored nowhere."""
     print_line(_file(token_file).add(name, tenant, [it.strip() for it in rights.split(",")]))

@@ -321,12 +321,10 @@ def change_quota(
                 await backend.set_quota(Quota(**{**old, **changes}))
             return await backend.get_quota()
 
-    use = run(changed())
-    used = {"threads": use.threads, "bytes": use.bytes, "saves_per_minute": use.saves}
-    limits = use.quota.to_limits()
-    document = {name: {"used": one, "limit": limits.get(name)} for name, one in used.items()}
+    found = run(changed()).to_amounts()
+    document = {name: {"used": used, "limit": limit} for name, (used, limit) in found.items()}
     rows = (
-        (name.replace("_", " "), f"{one:,}", f"{limits[name]:,}" if name in limits else "none")
-        for name, one in used.items()
+        (name.replace("_", " "), f"{used:,}", "none" if limit is None else f"{limit:,}")
+        for name, (used, limit) in found.items()
     )
     put_found(document, ("quota", "used", "limit"), rows, as_json=at.as_json)

@@ -215,11 +215,15 @@ def export(
     all_tenants: Annotated[
         bool, typer.Option("--all-tenants", help="Threads of all tenants, with the tenant's name.")
     ] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Write clear text though the storage encrypts.")
+    ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Write threads as JSON Lines, which 'import file' reads: some, a user's, or all.
 
-    A file is written whole or not at all. With --user, namespaces of the store that have the
+    A file is written whole or not at all. Threads of a storage that encrypts are sealed, and an
+    import needs its keys. With --user, namespaces of the store that have the
     user's id as a segment are listed with the commands that print their items.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
@@ -228,7 +232,7 @@ def export(
     if [bool(threads), user is not None, everything].count(True) != 1:
         raise typer.BadParameter("name threads, or --user, or --all")
     with _written(output) as file:
-        found = run(_exported(at, threads, user, file, prints=output == STANDARD))
+        found = run(_exported(at, threads, user, file, prints=output == STANDARD, in_clear=clear))
     for name, counts in found.items():
         about = "" if name is None else f"tenant {name!r}: "
         note(f"{about}{format_count(counts['threads'], 'thread')} exported")
@@ -242,6 +246,7 @@ async def _exported(
     file: BinaryIO,
     *,
     prints: bool,
+    in_clear: bool,
 ) -> Outcome:
     seen = set()
     total = len(threads) if threads else None
@@ -256,12 +261,15 @@ async def _exported(
                 wanted: Any = threads or all_threads(backend)
                 if user is not None:
                     wanted = await backend.threads_of(user)
-                names = at.all_tenants
-                return {
-                    "threads": await export_threads(
-                        backend, wanted, file, names_tenant=names, progress=noted
-                    )
-                }
+                count = await export_threads(
+                    backend,
+                    wanted,
+                    file,
+                    names_tenant=at.all_tenants,
+                    in_clear=in_clear,
+                    progress=noted,
+                )
+                return {"threads": count}
 
             found = await run_each(backends, exported)
         if user is not None:

@@ -437,6 +437,17 @@ class Sealing:
             for it in line.writes
         ]
 
+    # --- archives
+
+    def seal_line(self, thread_id: str, line: bytes, before: bytes) -> bytes:
+        """Return a line of an archived thread, sealed behind the sealed line before it."""
+        tag = before[-16:].hex()  # differs for each sealed line; of none, it is empty
+        return seal(self._get_key(thread_id), line, ("archive", tag))
+
+    def open_line(self, content: bytes, before: bytes) -> bytes:
+        """Return the line of ``seal_line``; see ``open_metadata``."""
+        return self._unseal(content, ("archive", before[-16:].hex()))
+
     # --- items
 
     def seal_item(self, put: Put) -> Put:

@@ -95,7 +95,7 @@ class Door:
         self._file = None if token_file is None else TokenFile(token_file)
         if self._file is not None:
             self._file.read_tokens()
-        self._granted: frozenset[str] = frozenset({"read"}) if read_only else EVERYTHING
+        self._granted: frozenset[str] = frozenset({"read", "audit"}) if read_only else EVERYTHING
         self._hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
         self._rate = requests_per_second
         self._rates: dict[str, Rate] = {}

@@ -40,6 +40,7 @@ from locus_store.versions.audit import (
     LAST,
     MOST_SEALED,
     PRUNED,
+    Audited,
     AuditEntry,
     Seal,
     Window,
@@ -380,8 +381,10 @@ class SqlAudit:
     async def list_entries(self, after: int, upto: int, limit: int) -> list[AuditEntry]:
         return await self._query(lambda it: _list_entries(it, after, upto, limit), self._runner)
 
+    async def read_audited(self) -> Audited:
+        return await self._query(lambda it: Audited(it.scope.store, it.scope.tenant), self._runner)
+
     async def read_last_seal(self) -> Seal | None:
-        """Return the newest seal."""
         return await self._query(_read_last_seal, self._runner)
 
     async def list_audited(self) -> list[str]:

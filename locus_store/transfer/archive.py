@@ -4,18 +4,24 @@ A thread is one line of kind ``thread``, which names its tenant in an export of 
 then per namespace one ``line``, its ``version`` and its ``write`` lines; then its ``log`` and
 ``message`` lines; then ``end``, which counts them. A version holds the operations that make it from
 the one before in its chain (docs/concepts.md), so that the file grows with what was said.
+
+If the storage encrypts, each of these lines is sealed with the key of its thread, behind the line
+before, as {"sealed": …}. The first one of a thread also names it.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from datetime import datetime
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
 
 from locus_store.backend import StorageBackend, StoresThreads, needs
+from locus_store.encryption.backend import EncryptedBackend
 from locus_store.errors import (
+    EncryptionError,
     IntegrityError,
     InvalidArgumentError,
     LocusStoreError,
@@ -32,6 +38,7 @@ from locus_store.types import (
 )
 from locus_store.types.arguments import check_tenant
 from locus_store.values import frames
+from locus_store.values.sealing import UnknownKeyError
 from locus_store.versions.archives import (
     describe_log,
     describe_message,
@@ -42,10 +49,16 @@ from locus_store.versions.archives import (
     require_form,
 )
 
+if TYPE_CHECKING:
+    from locus_store.encryption.values import Sealing
+
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 
 FORMAT: Final = 1
 """Version of the form; another one is refused."""
+
+SEALED_FORMAT: Final = 2
+"""The same of a thread whose lines are sealed."""
 
 _THREAD = ("thread_id", "user_id", "name", "metadata")
 _TIMES = ("created_at", "active_at", "expires_at")
@@ -58,6 +71,7 @@ async def export_threads(
     out: BinaryIO,
     *,
     names_tenant: bool = False,
+    in_clear: bool = False,
     progress: Progress | None = None,
 ) -> int:
     """Write threads to ``out``, each from one consistent read; return how many.
@@ -70,7 +84,12 @@ async def export_threads(
         out: A file, or anything with ``writelines``.
         names_tenant: Write the tenant's name with each thread, so that a file may hold several
             tenants; see ``import_threads``.
+        in_clear: Write threads of a storage that encrypts in clear. Else they are sealed with its
+            data keys, and only ``import_threads`` with the same store of data keys reads them.
         progress: See ``counts.Progress``.
+
+    Raises:
+        UnsupportedError: A service encrypts with its own keys, so that nothing can be sealed here.
     """
     backend = needs(backend, StoresThreads)
     count = 0
@@ -79,7 +98,7 @@ async def export_threads(
         if thread is None:
             continue
         tenant = backend.tenant if names_tenant else None
-        out.writelines(to_lines(thread, backend.max_state_bytes, tenant))
+        out.writelines(await make_lines(backend, thread, tenant, in_clear=in_clear))
         count += 1
         if progress:
             progress(thread_id, True)
@@ -92,6 +111,7 @@ async def import_threads(
     *,
     all_tenants: bool = False,
     from_tenant: str | None = None,
+    in_clear: bool = False,
     progress: Progress | None = None,
 ) -> Counts:
     """Store the threads of such a file; threads that exist already are left unchanged.
@@ -105,11 +125,14 @@ async def import_threads(
         lines: Of ``export_threads``.
         all_tenants: Store a thread that names a tenant in the tenant of that name.
         from_tenant: Store only the threads that name this tenant, in the tenant of ``backend``.
+        in_clear: Accept threads in clear though ``backend`` requires encryption.
         progress: See ``counts.Progress``.
 
     Raises:
         IntegrityError: A line is damaged or missing, and names it: what came before is written. Or
             a thread is.
+        EncryptionError: A thread is sealed with keys that ``backend`` does not have, or is in clear
+            and encryption is required.
         ConflictError: A thread with that id exists with other versions.
         InvalidArgumentError: A thread names a tenant, and no option says where it goes; what came
             before is written.
@@ -122,7 +145,8 @@ async def import_threads(
     backend = needs(backend, StoresThreads)
     targets: dict[str | None, StoresThreads] = {None: backend, from_tenant: backend}
     tally = Tally(progress)
-    for tenant, thread in from_lines(lines):
+    opener = _Opener(backend, tally, from_tenant, in_clear=in_clear)
+    async for tenant, thread in from_lines(lines, opener):
         if from_tenant is not None and tenant != from_tenant:
             continue
         if all_tenants and tenant is not None and tenant not in targets:
@@ -161,6 +185,121 @@ async def _pages(backend: StoresThreads, page: int) -> AsyncIterator[list[str]]:
     while found := await backend.scan(page, after=after):
         yield found
         after = found[-1]
+
+
+async def make_lines(
+    backend: StorageBackend,
+    thread: ArchivedThread,
+    tenant: str | None = None,
+    *,
+    in_clear: bool = False,
+) -> Iterator[bytes]:
+    """Return the lines of a thread of a backend, sealed if that encrypts; see ``export_threads``.
+
+    Raises:
+        UnsupportedError: See ``export_threads``.
+    """
+    lines = to_lines(thread, backend.max_state_bytes, tenant)
+    if in_clear:
+        return lines
+    if not backend.compares_digests:
+        raise UnsupportedError(
+            "the service encrypts with its own keys, so that an export here is in clear: export "
+            "where the keys are, or ask for clear text with --clear (in_clear=True)"
+        )
+    if isinstance(backend, EncryptedBackend):
+        return _seal_lines(await backend.get_sealing(), thread.thread_id, lines, tenant)
+    return lines
+
+
+def _seal_lines(
+    sealing: Sealing, thread_id: str, lines: Iterator[bytes], tenant: str | None
+) -> Iterator[bytes]:
+    named = {} if tenant is None else {"tenant": tenant}
+    head = {"kind": "thread", "format": SEALED_FORMAT, **named, "thread_id": thread_id}
+    content = b""
+    for line in lines:
+        content = sealing.seal_line(thread_id, line, content)
+        yield _encoded({**head, "sealed": base64.b64encode(content).decode()})
+        head = {}
+
+
+class _Opener:
+    """Opens the sealed lines of a file.
+
+    Args:
+        backend: Its data keys open them.
+        tally: Learns of threads whose keys it does not have; these are left out.
+        from_tenant: Other tenants' threads are left out.
+        in_clear: See ``import_threads``.
+    """
+
+    def __init__(
+        self, backend: StorageBackend, tally: Tally, from_tenant: str | None, *, in_clear: bool
+    ) -> None:
+        self._backend, self._tally, self._from_tenant = backend, tally, from_tenant
+        self._requires_seal = (
+            isinstance(backend, EncryptedBackend) and backend.encryption.required and not in_clear
+        )
+        self._sealing: Sealing | None = None
+        self._is_left_out = False
+        self._before = b""
+
+    async def open(self, line: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the object of a line; ``None``: its thread is left out.
+
+        Raises:
+            EncryptionError, IntegrityError: It is not what was exported, or may not be read here.
+        """
+        if "sealed" not in line:
+            if self._requires_seal or self._before:
+                raise EncryptionError(
+                    "the file has threads in clear, and encryption is required here: accept them "
+                    "with --clear (in_clear=True)"
+                )
+            return line
+        if line.get("kind") == "thread":
+            return await self._begin(line)
+        if self._is_left_out:
+            return None
+        if self._sealing is None or not self._before:
+            raise ValueError("a sealed line before any thread")
+        return self._open(self._sealing, line["sealed"])
+
+    async def _begin(self, line: dict[str, Any]) -> dict[str, Any] | None:
+        tenant, thread_id = line.get("tenant"), line["thread_id"]
+        if line["format"] != SEALED_FORMAT:
+            raise ValueError(
+                f"of format {line['format']!r}; import it with the release that wrote it"
+            )
+        self._before, self._is_left_out = b"", True
+        if self._from_tenant is not None and tenant != self._from_tenant:
+            return None
+        owner = self._backend if tenant is None else self._backend.for_tenant(tenant)
+        if not isinstance(owner, EncryptedBackend):
+            raise EncryptionError(
+                "the file is sealed: open the storage with the encryption= of the exported one"
+            )
+        self._sealing = await owner.get_sealing()
+        try:
+            found = self._open(self._sealing, line["sealed"])
+        except UnknownKeyError as exc:
+            await self._tally.add(thread_id, _refuse(exc), tenant=tenant)
+            return None
+        self._is_left_out = False
+        if found.get("tenant") != tenant:
+            raise ValueError("another tenant is named than was sealed")
+        return found
+
+    def _open(self, sealing: Sealing, text: str) -> dict[str, Any]:
+        content = base64.b64decode(text, validate=True)
+        found: dict[str, Any] = orjson.loads(sealing.open_line(content, self._before))
+        self._before = b"" if found["kind"] == "end" else content
+        return found
+
+
+async def _refuse(exc: UnknownKeyError) -> None:
+    raise exc
 
 
 def to_lines(
@@ -210,7 +349,9 @@ def _taken(source: object, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
-def from_lines(lines: Iterable[bytes]) -> Iterator[tuple[str | None, ArchivedThread]]:
+async def from_lines(
+    lines: Iterable[bytes], opener: _Opener | None = None
+) -> AsyncIterator[tuple[str | None, ArchivedThread]]:
     """Yield the threads of such lines, each with its tenant, if named.
 
     Raises:
@@ -221,7 +362,12 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[tuple[str | None, ArchivedThr
         if not line.strip():
             continue
         try:
-            thread = reader.take(orjson.loads(line))
+            found = orjson.loads(line)
+            if opener is not None and isinstance(found, dict):
+                found = await opener.open(found)
+            thread = None if found is None else reader.take(found)
+        except EncryptionError:
+            raise
         except _MALFORMED as exc:
             raise IntegrityError(
                 f"line {number} is not of an export of locus-store, or damaged"

@@ -21,7 +21,7 @@ from locus_store.errors import (
     NotFoundError,
 )
 from locus_store.open import open_store
-from locus_store.versions.audit import AuditEntry, AuditLog, Seal, read_entries
+from locus_store.versions.audit import Audited, AuditEntry, AuditLog, Seal, read_entries
 
 FORMAT: Final = "locus-store audit 1"
 ANCHORS: Final = "audit-anchors"
@@ -114,6 +114,12 @@ class FileLog:
             self._seals.append(Seal(**fields))
         else:
             self._entries.append(AuditEntry(**fields))
+
+    async def read_audited(self) -> Audited:
+        return Audited(self.about["store"], self.about["tenant"])
+
+    async def read_last_seal(self) -> Seal | None:
+        return self._seals[-1] if self._seals else None
 
     async def list_seals(self, after: int, limit: int) -> list[Seal]:
         first = bisect_right(self._seals, after, key=lambda it: it.number)

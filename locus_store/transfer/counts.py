@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from locus_store.errors import (
     ConflictError,
+    EncryptionError,
     IntegrityError,
     InvalidArgumentError,
     LocusStoreError,
@@ -83,7 +84,8 @@ class Tally:
             dots = ", …" if len(more) > _NAMED else ""
             text += f". Nor were {len(more)} others: {names}{dots}"
         done = self._counts
-        raise type(exc)(
+        kind = EncryptionError if isinstance(exc, EncryptionError) else type(exc)
+        raise kind(
             f"{text}. Of the others {done.written} were written, {done.same} were there"
         ) from exc
 

@@ -49,6 +49,12 @@ class QuotaUse:
     saves: int
     """In this minute, and those that processes have reserved; 0 without a quota of saves."""
 
+    def to_amounts(self) -> dict[str, tuple[int, int | None]]:
+        """Return what is used and its limit by the names of the limits; ``None``: no limit."""
+        used = {"threads": self.threads, "bytes": self.bytes, "saves_per_minute": self.saves}
+        limits = self.quota.to_limits()
+        return {name: (one, limits.get(name)) for name, one in used.items()}
+
 
 class ForTenants:
     """An object that can be opened for another tenant of the same storage."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from locus_store.errors import IntegrityError
 
@@ -155,8 +155,24 @@ class Window:
         return any(entry in it for _, it in self._seals)
 
 
+class Audited(NamedTuple):
+    """Whose calls a record has."""
+
+    store: str
+    """The identity of the database."""
+
+    tenant: str
+
+
+@runtime_checkable
 class AuditLog(Protocol):
-    """The entries and seals of one tenant, in a database or a file."""
+    """The entries and seals of one tenant, in a database, behind a service, or in a file."""
+
+    async def read_audited(self) -> Audited:
+        """Return the database and the tenant."""
+
+    async def read_last_seal(self) -> Seal | None:
+        """Return the newest seal."""
 
     async def list_seals(self, after: int, limit: int) -> list[Seal]:
         """Return the seals behind a number, in order."""

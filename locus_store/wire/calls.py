@@ -33,11 +33,12 @@ from locus_store.types.items import Put, Remove
 from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.canonical import canonicalize
+from locus_store.versions.audit import AuditLog
 from locus_store.versions.sizes import ListsStatuses
 from locus_store.wire.forms import Forms, Validator, list_parameters
 from locus_store.wire.records import SentItem
 
-Right: TypeAlias = Literal["read", "write", "admin"]
+Right: TypeAlias = Literal["read", "write", "admin", "audit"]
 Part: TypeAlias = Literal["threads", "store", "messages"]
 
 VERSION: Final = "/v1"
@@ -111,7 +112,7 @@ def _on_wire(kind: Any) -> Any:
 
 
 def _calls(part: Part, contract: type[Any], right: Right, *names: str) -> list[WireCall]:
-    repeatable = {*_REPEATABLE} if right != "read" else {*names}
+    repeatable = {*names} if right in {"read", "audit"} else {*_REPEATABLE}
     return [WireCall(part, contract, it, right, it in repeatable) for it in names]
 
 
@@ -156,6 +157,8 @@ CALLS: Final = (
     *_calls("threads", TakesTurns, "write", "step_turn", "end_turn"),
     *_calls("threads", DescribesThreads, "read", "facts_of", "find_facts"),
     *_calls("threads", DescribesThreads, "write", "put_facts", "clear_versions"),
+    *_calls("threads", AuditLog, "audit", "read_audited", "read_last_seal"),
+    *_calls("threads", AuditLog, "audit", "list_seals", "list_entries"),
     *_calls("store", BaseStore, "read", "read", "page", "recent", "nearest", "vectors_of"),
     *_calls("store", BaseStore, "read", "namespaces"),
     *_calls("store", BaseStore, "write", "apply", "clear", "renew", "sweep"),

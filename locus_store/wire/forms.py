@@ -236,7 +236,7 @@ def _text(field: str) -> CoreSchema:
 
 
 def _integer(field: str) -> CoreSchema:
-    least, most = (0, MAX_COUNT) if field in COUNTS else (-MAX_INT, MAX_INT)
+    least, most = (0, MAX_COUNT) if field in COUNTS else (-MAX_INT - 1, MAX_INT)
     return core_schema.int_schema(ge=least, le=most, strict=True)
 
 

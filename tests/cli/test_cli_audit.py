@@ -4,17 +4,20 @@ import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import test_cli
 from lazily import TESTS_RUN
+from services import Service
 
-from locus_store import blocking
+from locus_store import SQLiteBackend, blocking
 
 if TESTS_RUN:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+
+    from locus_store.service.access import TokenFile
 
 if TYPE_CHECKING:
     import servers
@@ -173,3 +176,56 @@ def test_an_auditor_reads_the_record_and_nothing_else(
             assert "the role may not do this" in run(*command.split(), "--url", address)[2]
     finally:
         postgresql.execute('DROP OWNED BY "audi""tor"; DROP ROLE "audi""tor"', name)
+
+
+def test_an_auditor_of_a_service_reads_the_record_of_one_tenant_and_nothing_else(run: Run) -> None:
+    for tenant in ("acme", "globex"):
+        save(f"secret of {tenant}", tenant)
+    run("audit", "anchor", "roots.jsonl")
+    file = Path("tokens.json")
+    tokens = TokenFile(file)
+    secrets = {it: tokens.add(it, "acme", [it]) for it in ("audit", "read")}
+    backend = SQLiteBackend("locus_checkpoints.db", audit="service")
+    service = Service(backend, token_file=file)
+    urls = {it: f"{service.url}?token={secret}" for it, secret in secrets.items()}
+
+    def call(command: str, name: str = "audit") -> tuple[int, str, str]:
+        return run(*command.split(), "--url", urls[name])
+
+    try:
+        whole = "tenant 'acme': 1 call in 1 seal, 0 not sealed yet\n"
+        assert call("audit verify --anchors roots.jsonl") == (0, whole, "")
+        write_keys("key", ed25519.Ed25519PrivateKey.generate())
+        assert call("audit export calls.jsonl --key key.pem")[1] == "1 call exported\n"
+        exported = Path("calls.jsonl").read_text()
+        assert "secret of acme" in exported
+        assert "globex" not in exported
+        assert call("audit anchor own.jsonl")[1] == "1 tenant anchored\n"
+        for command in ("threads list", "verify", "export --all"):
+            assert "does not have the right" in call(command)[2]
+        assert "does not have the right 'audit'" in call("audit verify", "read")[2]
+        assert "does not prune" in call("audit prune x --key key.pem --before 2026-01-01")[2]
+        change("UPDATE locus_audit SET thread_id = 'x' WHERE tenant = 'acme' AND result = 'done'")
+        assert call("audit verify")[0] == 3
+    finally:
+        service.stop()
+    found = run("audit", "verify", "--tenant", "globex")
+    assert found[0] == 0
+
+
+@pytest.mark.full
+def test_a_bucket_of_anchors_shows_a_database_that_was_put_back(run: Run, s3_place: Any) -> None:
+    target, database = s3_place.url(), Path("locus_checkpoints.db")
+    save("t")
+    assert run("audit", "anchor", target) == (0, "1 tenant anchored\n", "")
+    older = database.read_bytes()
+    save("u")
+    assert run("audit", "anchor", target)[0] == 0
+    verify = "audit", "verify", "--anchors", target
+    assert run(*verify) == (0, "tenant 'default': 2 calls in 2 seals, 0 not sealed yet\n", "")
+    database.write_bytes(older)
+    assert run("audit", "verify")[0] == 0
+    assert "cut off behind seal 1" in run(*verify)[2]
+    save("v")
+    assert run("audit", "anchor", "other.jsonl")[0] == 0
+    assert "seal 2 is another one than its anchor" in run(*verify)[2]

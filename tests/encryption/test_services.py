@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,6 +30,7 @@ from locus_store import (
     open_storage,
 )
 from locus_store.timeline.blame import blame
+from locus_store.transfer.archive import export_threads
 from locus_store.transfer.verifying import verify
 from locus_store.types import Stored
 from locus_store.values.frames import compare_states, extract_text
@@ -61,6 +63,21 @@ async def test_a_service_with_keys_verifies_states_for_its_clients(
         async with open_storage(service.url) as storage:
             with pytest.raises(IntegrityError):
                 await storage.backend.load("t")
+        service.stop()
+
+
+async def test_an_export_at_a_client_without_keys_is_in_clear_only_if_that_is_said(
+    encryption: Encryption, url: str
+) -> None:
+    async with open_storage(url, encryption=encryption) as behind:
+        service = Service(behind.backend)
+        async with open_storage(service.url) as storage:
+            await storage.backend.save("t", {"said": WORDS})
+            with pytest.raises(UnsupportedError, match="--clear"):
+                await export_threads(storage.backend, ["t"], io.BytesIO())
+            file = io.BytesIO()
+            await export_threads(storage.backend, ["t"], file, in_clear=True)
+            assert WORDS.encode() in file.getvalue()
         service.stop()
 
 

@@ -22,6 +22,7 @@ from test_stored import fill
 from locus_store import Encryption, IntegrityError, open_storage
 from locus_store.encryption.values import SEALED
 from locus_store.types import ArchivedThread
+from locus_store.types.items import StoreItem
 
 pytestmark = pytest.mark.anyio
 
@@ -77,10 +78,9 @@ def put(thread: ArchivedThread, site: Site, content: bytes | dict[str, Any]) -> 
 
 
 def tamper_thread(
-    threads: dict[str, ArchivedThread], thread_id: str, rng: random.Random
+    threads: list[ArchivedThread], thread: ArchivedThread, rng: random.Random
 ) -> tuple[str, ArchivedThread]:
     """Return the way, and a thread of which one or two sites have other bytes."""
-    thread = threads[thread_id]
     site = rng.choice(list(list_sites(thread)))
     before = get(thread, site)
     way = rng.choice(["change", "swap", "move", "clear"])
@@ -97,7 +97,7 @@ def tamper_thread(
         if site[0] == "digest":
             other = (other + bytes(16))[:16]
         return f"{site[0]} {way}", put(thread, site, other)
-    donor = thread if way == "swap" else threads["tu"[thread_id == "t"]]
+    donor = thread if way == "swap" else rng.choice([it for it in threads if it is not thread])
     alike = [it for it in list_sites(donor) if it[0] == site[0]]
     kind = rng.choice(alike)
     changed = put(thread, site, get(donor, kind))
@@ -111,6 +111,21 @@ async def read_whole(storage: Any, thread_id: str) -> Any:
     return thread.lines, thread.messages
 
 
+def tamper_item(items: list[StoreItem], item: StoreItem, rng: random.Random) -> dict[str, Any]:
+    """Return another value for an item."""
+    ways = [
+        {SEALED: base64.b64encode(tamper(base64.b64decode(item.value[SEALED]), rng)).decode()},
+        rng.choice([it for it in items if it is not item]).value,
+        {"x": "me"},
+        {SEALED: ""},
+    ]
+    return rng.choice(ways)
+
+
+async def list_heads(backend: Any) -> list[Any]:
+    return [(it.thread_id, it.checkpoint_id, it.metadata) for it in await backend.heads()]
+
+
 async def list_versions(backend: Any, thread_id: str) -> list[Any]:
     found = await backend.history(thread_id)
     return [(it.checkpoint_id, it.metadata, it.labels) for it in found]
@@ -122,35 +137,51 @@ def list_reads(storage: Any, thread_id: str) -> list[Callable[[], Awaitable[Any]
     return [
         *(partial(backend.load, thread_id, f"v{it}") for it in range(3)),
         partial(list_versions, backend, thread_id),
+        partial(list_heads, backend),
         partial(backend.get_writes, thread_id, "v2"),
         partial(storage.messages().load, thread_id, namespace="n"),
         partial(storage.store().get, (thread_id,), "k"),
     ]
 
 
+async def read_stored(
+    url: str, encryption: Encryption
+) -> tuple[list[ArchivedThread], list[StoreItem]]:
+    """Return the sealed threads and items of a new storage, then those of another tenant."""
+    threads, items = list[ArchivedThread](), list[StoreItem]()
+    for tenant in ("default", "other"):
+        async with open_storage(url, encryption=encryption, tenant=tenant) as storage:
+            for thread_id in THREADS:
+                await fill(storage, thread_id)
+        async with open_storage(url, tenant=tenant) as plain:
+            for thread_id in THREADS:
+                threads.append(await plain.backend.read_thread(thread_id))
+                items.append(await plain.store().get_item((thread_id,), "k"))
+    return threads, items
+
+
 async def count_refused(url: str, encryption: Encryption, rows: int) -> Counter[str]:
     """Tamper that many times; return how often in each way, and how often nothing was changed."""
     rng, tried = random.Random(rows), Counter[str]()
+    threads, items = await read_stored(url, encryption)
     async with open_storage(url, encryption=encryption) as storage, open_storage(url) as plain:
-        for thread_id in THREADS:
-            await fill(storage, thread_id)
         wholes = {it: await read_whole(storage, it) for it in THREADS}
         parts = {it: [await read() for read in list_reads(storage, it)] for it in THREADS}
-        stored = {it: await plain.backend.read_thread(it) for it in THREADS}
-        item = await plain.store().get_item(("t",), "k")
-        sealed = base64.b64decode(item.value[SEALED])
-        for number in range(rows):
-            if number % 10 == 0:
-                value = {SEALED: base64.b64encode(tamper(sealed, rng)).decode()}
-                await plain.store().put(("t",), "k", value, item.metadata)
+        while tried.total() - tried["equal"] < rows:
+            at = rng.randrange(len(THREADS))
+            thread_id = THREADS[at]
+            if rng.random() < 0.1:
+                value = tamper_item(items, items[at], rng)
+                await plain.store().put((thread_id,), "k", value, items[at].metadata)
                 with pytest.raises(IntegrityError):
-                    await storage.store().get(("t",), "k")
-                await plain.store().put(("t",), "k", item.value, item.metadata)
+                    await storage.store().get((thread_id,), "k")
+                with pytest.raises(IntegrityError):
+                    await storage.store().list((thread_id,))
+                await plain.store().put((thread_id,), "k", items[at].value, items[at].metadata)
                 tried["item"] += 1
                 continue
-            thread_id = rng.choice(THREADS)
-            way, changed = tamper_thread(stored, thread_id, rng)
-            if changed == stored[thread_id]:
+            way, changed = tamper_thread(threads, threads[at], rng)
+            if changed == threads[at]:
                 continue
             tried[way] += 1
             await plain.backend.rewrite_thread(thread_id, lambda _, it=changed: it)
@@ -159,14 +190,51 @@ async def count_refused(url: str, encryption: Encryption, rows: int) -> Counter[
                 tried["equal"] += 1
             except IntegrityError:
                 pass
-            at = rng.randrange(len(parts[thread_id]))
+            number = rng.randrange(len(parts[thread_id]))
             with suppress(IntegrityError):
-                found = await list_reads(storage, thread_id)[at]()
-                assert found == parts[thread_id][at], way
-            back = stored[thread_id]
+                found = await list_reads(storage, thread_id)[number]()
+                assert found == parts[thread_id][number], way
+            back = threads[at]
             await plain.backend.rewrite_thread(thread_id, lambda _, it=back: it)
         assert {it: await read_whole(storage, it) for it in THREADS} == wholes
     return tried
+
+
+async def count_accepted_rows(url: str, encryption: Encryption, rows: int) -> Counter[str]:
+    """Tamper that many times with what was read of a storage, and open it in memory.
+
+    Returns:
+        How often in each way; ``accepted``: another value was opened; ``equal``: the same one.
+    """
+    rng, tried, count = random.Random(rows), Counter[str](), len(THREADS)
+    threads, items = await read_stored(url, encryption)
+    async with open_storage(url, encryption=encryption) as storage:
+        sealing = await storage.backend.get_sealing()
+    wholes = [sealing.open_thread(it) for it in threads[:count]]
+    for _ in range(rows):
+        at = rng.randrange(count)
+        open_changed: Callable[[], Any]
+        if rng.random() < 0.1:
+            way, value = "item", tamper_item(items, items[at], rng)
+            open_changed = partial(sealing.open_item, replace(items[at], value=value))
+        else:
+            way, changed = tamper_thread(threads, threads[at], rng)
+            while changed == threads[at]:
+                way, changed = tamper_thread(threads, threads[at], rng)
+            open_changed = partial(sealing.open_thread, changed)
+        tried[way] += 1
+        try:
+            found = open_changed()
+        except IntegrityError:
+            continue
+        tried["equal" if found == wholes[at] else "accepted"] += 1
+    return tried
+
+
+async def test_no_tampered_row_is_accepted(encryption: Encryption, url: str) -> None:
+    tried = await count_accepted_rows(url, encryption, 2000)
+    assert tried["accepted"] == 0
+    assert len(tried) > 10
 
 
 async def test_tampered_rows_are_refused(encryption: Encryption, url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from lazily import TESTS_RUN
 from pages_reader import BASE, Seen, Site
 
-from locus_store import InvalidArgumentError, MemoryBackend, open_checkpointer
+from locus_store import InvalidArgumentError, MemoryBackend, Quota, open_checkpointer
 
 if TESTS_RUN:
     import httpx
@@ -212,9 +212,25 @@ async def test_only_the_operator_sees_the_tenants_and_how_much_they_have(served:
     found = (await operator.get("/tenants", params={"format": "json"})).json()["tenants"]
     assert {it["name"]: it["threads"] for it in found} == dict.fromkeys(names, 1)
     page = Seen(await operator.get("/tenants"))
+    assert "Quota" not in page.text
     for name in names:
         link = next(it for it in page.links if f"tenant={quote(name)}" in it)
         assert f"thread of {name}" in Seen(await operator.get(link)).text
+
+
+async def test_the_quota_of_a_tenant_stands_on_the_page_of_tenants(tmp_path: Path) -> None:
+    async with open_checkpointer(f"sqlite:///{tmp_path}/q.db", state_type=dict) as checkpointer:
+        acme = checkpointer.backend.for_tenant("acme")
+        await acme.set_quota(Quota(threads=3, saves_per_minute=60))
+        await acme.write_state("t", {"n": 1})
+        operated = Operated(checkpointer.backend)
+        operator = operated.browser()
+        await operator.get("/login", params={"code": operated.codes.generate_code()})
+        page = Seen(await operator.get("/tenants", params={"tenant": "acme"}))
+        assert "Quota of acme: 1 of 3 threads" in page.text
+        assert " of 60 saves per minute" in page.text
+        assert "bytes" not in page.text
+        assert "Quota" not in Seen(await operator.get("/tenants")).text
 
 
 async def test_a_session_ends_with_its_token_and_with_logout(served: Served) -> None:

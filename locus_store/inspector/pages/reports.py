@@ -14,7 +14,7 @@ from locus_store.inspector.page_requests import Download, Page, PageRequest
 from locus_store.inspector.pages.versions import find_in_state
 from locus_store.timeline.paths import parse_path
 from locus_store.timeline.report import report
-from locus_store.transfer.archive import to_lines
+from locus_store.transfer.archive import make_lines
 from locus_store.values.encoding import encode
 
 
@@ -34,7 +34,8 @@ async def export(request: PageRequest) -> Download:
     """Return the whole thread, as ``locus-store export`` writes it."""
     backend = needs(request.parts.threads, StoresThreads)
     found = request.require(await backend.read_thread(request.thread))
-    content = await request.jobs.run(lambda _: b"".join(to_lines(found, backend.max_state_bytes)))
+    lines = await make_lines(backend, found)
+    content = await request.jobs.run(lambda _: b"".join(lines))
     return Download(f"{request.thread}.jsonl", content, "application/jsonl")
 
 

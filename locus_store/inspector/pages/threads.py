@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import SearchesText, SharedByTenants, needs
+from locus_store.backend import LimitsTenants, SearchesText, SharedByTenants, needs
 from locus_store.errors import LocusStoreError, UnsupportedError
 from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest, Query
@@ -126,7 +126,7 @@ def _make_row(status: ThreadStatus, hit: Hit | None, most: int) -> dict[str, Any
 
 
 async def show_tenants(request: PageRequest) -> Page:
-    """Return the tenants of the storage with their numbers of threads and items.
+    """Return the tenants of the storage with what they store, and the quota of the chosen one.
 
     Raises:
         RefusalError: The viewer sees one tenant only.
@@ -134,8 +134,12 @@ async def show_tenants(request: PageRequest) -> Page:
     """
     if not request.may_choose_tenant:
         raise RefusalError(404, UnsupportedError("the inspector has no page at this address"))
-    found = await needs(request.parts.threads, SharedByTenants).tenants()
-    return Page("tenants", "Tenants", {"tenants": found[:TENANTS], "more": len(found[TENANTS:])})
+    backend, quota = request.parts.threads, {}
+    found = await needs(backend, SharedByTenants).tenants()
+    if backend.capabilities.quotas:
+        quota = (await needs(backend, LimitsTenants).get_quota()).to_amounts()
+    values = {"tenants": found[:TENANTS], "more": len(found[TENANTS:]), "quota": quota}
+    return Page("tenants", "Tenants", values)
 
 
 TENANTS: Final = 1_000

@@ -98,7 +98,8 @@ async def test_each_tenant_is_answered_as_if_it_were_alone(
         compare(callers, requests)
     succeeded = {name for name, status in callers.found if status == 200}
     # It changes a thread with the times of the one that was recorded, which no other has.
-    assert {it.path for it in CALLS} - {"/v1/replace_thread"} <= succeeded
+    possible = {it.path for it in CALLS if it.right != "audit"}
+    assert possible - {"/v1/replace_thread"} <= succeeded
     assert {f"{it} /threads" for it in ("GET", "POST", "DELETE")} <= succeeded
 
 
