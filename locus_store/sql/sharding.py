@@ -1,4 +1,7 @@
-"""A SQL database as a shard: its layout and moves in ``settings``, and threads on their way."""
+"""A SQL database as a shard: its layout in ``settings``, and threads on their way.
+
+Moves are rows of ``turns``, as the role of an application may not write ``settings``.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from locus_store.sql import archives
+from locus_store.sql.columns.types import now
 from locus_store.sql.connections.database import Database
 from locus_store.sql.schema.status import SHARDS_SETTING
 from locus_store.sql.threads import listing
@@ -18,12 +22,9 @@ from locus_store.sql.threads.repository import Repository
 from locus_store.types import Active, ArchivedThread, Head
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
-
-_MOVE: Final = "move "
-"""Prefix of the rows of ``settings`` with moves; a digest of tenant and thread follows."""
 
 
 class SqlShard(JoinsShards):
@@ -48,12 +49,12 @@ class SqlShard(JoinsShards):
         self._database.join_set()
 
     async def read_layout(self) -> ShardLayout | None:
-        found = await self._query(lambda it: _read_setting(it, SHARDS_SETTING), self._runner)
+        found = await self._query(_read_layout, self._runner)
         return ShardLayout.from_text(found) if found else None
 
     async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
         texts = old.to_text() if old else None, new.to_text()
-        return await self._write(lambda it: _swap_setting(it, SHARDS_SETTING, *texts))
+        return await self._write(lambda it: _swap_layout(it, *texts))
 
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
         return await self._read(
@@ -65,8 +66,7 @@ class SqlShard(JoinsShards):
         return await self._query(_list_moves, self._runner)
 
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
-        texts = old.to_text() if old else None, new.to_text()
-        return await self._write(lambda it: _swap_setting(it, _name_move(it, thread_id), *texts))
+        return await self._write(lambda it: _swap_move(it, thread_id, old, new))
 
     async def take_thread(self, thread: ArchivedThread, move: Move) -> bool:
         return await self._write(lambda it: _take_thread(it, thread, move))
@@ -100,55 +100,85 @@ class SqlShard(JoinsShards):
         return await self._query(lambda it: listing.find_active_facts(it, criteria), self._runner)
 
 
-def _read_setting(repository: Repository, name: str) -> str | None:
+def _read_layout(repository: Repository) -> str | None:
     c = repository.tables.settings.c
     found: str | None = repository.connection.execute(
-        sa.select(c.value).where(c.name == name)
+        sa.select(c.value).where(c.name == SHARDS_SETTING)
     ).scalar()
     return found
 
 
-def _swap_setting(repository: Repository, name: str, old: str | None, new: str | None) -> bool:
-    """Replace a setting, or create or remove it; ``False`` if it is another one than ``old``."""
+def _swap_layout(repository: Repository, old: str | None, new: str) -> bool:
+    """Replace or create the layout; ``False`` if it is another one than ``old``."""
     settings = repository.tables.settings
     if old is None:
-        if _read_setting(repository, name) is not None:
+        if _read_layout(repository) is not None:
             return False
-        repository.connection.execute(settings.insert().values(name=name, value=new))
+        repository.connection.execute(settings.insert().values(name=SHARDS_SETTING, value=new))
         return True
-    is_old = settings.c.name == name, settings.c.value == old
-    change = settings.delete() if new is None else settings.update().values(value=new)
+    change = settings.update().values(value=new)
+    is_old = settings.c.name == SHARDS_SETTING, settings.c.value == old
     return repository.connection.execute(change.where(*is_old)).rowcount == 1
 
 
-def _name_move(repository: Repository, thread_id: str) -> str:
+def _make_key(repository: Repository, thread_id: str) -> dict[str, str]:
+    """Return the key of a thread's move."""
     key = f"{repository.scope.tenant}\0{thread_id}".encode(errors="surrogatepass")
-    return _MOVE + sha256(key).hexdigest()[:40]
+    return {"tenant": HIDDEN_TENANT, "thread_id": sha256(key).hexdigest()}
+
+
+def _select_moves(repository: Repository) -> sa.Select[Any]:
+    c = repository.tables.turns.c
+    return sa.select(c.tickets, c.revision, c.turn).where(c.tenant == HIDDEN_TENANT)
+
+
+def _read_move(row: sa.Row[Any]) -> Move:
+    of = row.tickets
+    return Move(
+        tenant=of["tenant"], target=int(of["target"]), number=row.revision, is_taken=bool(row.turn)
+    )
 
 
 def _find_move(repository: Repository, thread_id: str) -> Move | None:
-    found = _read_setting(repository, _name_move(repository, thread_id))
-    return Move.from_text(found) if found else None
+    query = _select_moves(repository).filter_by(**_make_key(repository, thread_id))
+    found = repository.connection.execute(query).first()
+    return _read_move(found) if found else None
 
 
 def _list_moves(repository: Repository) -> list[Move]:
-    c = repository.tables.settings.c
-    found = repository.connection.execute(sa.select(c.value).where(c.name.startswith(_MOVE)))
-    return [Move.from_text(text) for text in found.scalars()]
+    return [_read_move(it) for it in repository.connection.execute(_select_moves(repository))]
+
+
+def _swap_move(repository: Repository, thread_id: str, old: Move | None, new: Move) -> bool:
+    """Replace or create a move; ``False`` if it is another one than ``old``."""
+    table, key = repository.tables.turns, _make_key(repository, thread_id)
+    tickets = {"tenant": new.tenant, "target": new.target}
+    values = {"turn": int(new.is_taken), "revision": new.number, "tickets": tickets}
+    if old is None:
+        if _find_move(repository, thread_id) is not None:
+            return False
+        created = table.insert().values(**key, **values, expires_at=now())
+        repository.connection.execute(created)
+        return True
+    change = table.update().filter_by(**key).where(*_is_move(table, old)).values(values)
+    return repository.connection.execute(change).rowcount == 1
 
 
 def _drop_move(repository: Repository, move: Move) -> bool:
-    settings = repository.tables.settings
-    is_it = settings.c.name.startswith(_MOVE), settings.c.value == move.to_text()
-    return repository.connection.execute(settings.delete().where(*is_it)).rowcount == 1
+    table = repository.tables.turns
+    change = table.delete().where(table.c.tenant == HIDDEN_TENANT, *_is_move(table, move))
+    return repository.connection.execute(change).rowcount == 1
+
+
+def _is_move(table: sa.Table, move: Move) -> tuple[sa.ColumnElement[bool], ...]:
+    return table.c.revision == move.number, table.c.turn == int(move.is_taken)
 
 
 def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> bool:
     thread_id, taken = thread.thread_id, replace(move, is_taken=True)
     if not repository.lock(thread_id) or archives.read_thread(repository, thread_id) != thread:
         return False
-    name = _name_move(repository, thread_id)
-    if not _swap_setting(repository, name, move.to_text(), taken.to_text()):
+    if not _swap_move(repository, thread_id, move, taken):
         return False
     repository.drop_threads([thread_id])
     return True

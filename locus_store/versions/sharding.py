@@ -6,6 +6,7 @@ its tenant, its id and the number of shards. docs/decisions/0286 explains the st
 
 from __future__ import annotations
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -170,23 +171,16 @@ class Move:
     target: int
     """Number of the new shard."""
 
-    token: str = field(default_factory=lambda: uuid4().hex)
+    number: int = field(default_factory=lambda: secrets.randbits(63))
+    """A random one, which no other move has."""
+
     is_taken: bool = False
     """The old database no longer has the thread: the hidden copy is the thread."""
 
     @property
     def hidden_tenant(self) -> str:
         """The tenant that has the copy in the new database until it is admitted."""
-        return HIDDEN_TENANT + self.token
-
-    def to_text(self) -> str:
-        """Return the move as JSON."""
-        return orjson.dumps(asdict(self)).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> Move:
-        """Return the move in JSON."""
-        return cls(**orjson.loads(text))
+        return f"{HIDDEN_TENANT}{self.number:x}"
 
 
 class HasShards:
