@@ -9,22 +9,24 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from locus_store.sql import archives
-from locus_store.sql.columns.types import now
 from locus_store.sql.connections.database import Database
 from locus_store.sql.schema.status import SHARDS_SETTING
 from locus_store.sql.threads import listing
 from locus_store.sql.threads.repository import Repository
-from locus_store.types import Active, ArchivedThread, Head
+from locus_store.types import FOREVER, Active, ArchivedThread, Head
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
+
+_TURNS: Final = {False: -1, True: -2}
+"""Numbers of turns that the rows of moves have, by ``Move.is_taken``."""
 
 
 class SqlShard(JoinsShards):
@@ -63,7 +65,7 @@ class SqlShard(JoinsShards):
         )
 
     async def list_moves(self) -> list[Move]:
-        return await self._query(_list_moves, self._runner)
+        return await self._read(_list_moves, self._runner)
 
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
         return await self._write(lambda it: _swap_move(it, thread_id, old, new))
@@ -76,9 +78,7 @@ class SqlShard(JoinsShards):
 
     async def admit_thread(self, thread_id: str, tenant: str) -> bool:
         other = self._database.for_tenant(tenant)
-        return await self._write(
-            lambda it: _admit_thread(it, other.make_repository(it.connection), thread_id)
-        )
+        return await self._write(lambda it: _admit_thread(it, other, thread_id))
 
     async def get_last_active_at(self, thread_id: str) -> datetime:
         return await self._query(lambda it: listing.get_last_active_at(it, thread_id), self._runner)
@@ -122,20 +122,20 @@ def _swap_layout(repository: Repository, old: str | None, new: str) -> bool:
 
 
 def _make_key(repository: Repository, thread_id: str) -> dict[str, str]:
-    """Return the key of a thread's move."""
-    key = f"{repository.scope.tenant}\0{thread_id}".encode(errors="surrogatepass")
-    return {"tenant": HIDDEN_TENANT, "thread_id": sha256(key).hexdigest()}
+    """Return the key of a thread's move: of its tenant, which row security shows."""
+    digest = sha256(thread_id.encode(errors="surrogatepass")).hexdigest()
+    return {"tenant": repository.scope.tenant, "thread_id": HIDDEN_TENANT + digest}
 
 
 def _select_moves(repository: Repository) -> sa.Select[Any]:
     c = repository.tables.turns.c
-    return sa.select(c.tickets, c.revision, c.turn).where(c.tenant == HIDDEN_TENANT)
+    return sa.select(c.tickets, c.revision, c.turn).where(c.turn.in_(_TURNS.values()))
 
 
 def _read_move(row: sa.Row[Any]) -> Move:
-    of = row.tickets
+    of, is_taken = row.tickets, row.turn == _TURNS[True]
     return Move(
-        tenant=of["tenant"], target=int(of["target"]), number=row.revision, is_taken=bool(row.turn)
+        tenant=of["tenant"], target=int(of["target"]), number=row.revision, is_taken=is_taken
     )
 
 
@@ -146,6 +146,7 @@ def _find_move(repository: Repository, thread_id: str) -> Move | None:
 
 
 def _list_moves(repository: Repository) -> list[Move]:
+    repository.see_all_tenants()
     return [_read_move(it) for it in repository.connection.execute(_select_moves(repository))]
 
 
@@ -153,11 +154,11 @@ def _swap_move(repository: Repository, thread_id: str, old: Move | None, new: Mo
     """Replace or create a move; ``False`` if it is another one than ``old``."""
     table, key = repository.tables.turns, _make_key(repository, thread_id)
     tickets = {"tenant": new.tenant, "target": new.target}
-    values = {"turn": int(new.is_taken), "revision": new.number, "tickets": tickets}
+    values = {"turn": _TURNS[new.is_taken], "revision": new.number, "tickets": tickets}
     if old is None:
         if _find_move(repository, thread_id) is not None:
             return False
-        created = table.insert().values(**key, **values, expires_at=now())
+        created = table.insert().values(**key, **values, expires_at=FOREVER)
         repository.connection.execute(created)
         return True
     change = table.update().filter_by(**key).where(*_is_move(table, old)).values(values)
@@ -166,12 +167,11 @@ def _swap_move(repository: Repository, thread_id: str, old: Move | None, new: Mo
 
 def _drop_move(repository: Repository, move: Move) -> bool:
     table = repository.tables.turns
-    change = table.delete().where(table.c.tenant == HIDDEN_TENANT, *_is_move(table, move))
-    return repository.connection.execute(change).rowcount == 1
+    return repository.connection.execute(table.delete().where(*_is_move(table, move))).rowcount == 1
 
 
 def _is_move(table: sa.Table, move: Move) -> tuple[sa.ColumnElement[bool], ...]:
-    return table.c.revision == move.number, table.c.turn == int(move.is_taken)
+    return table.c.revision == move.number, table.c.turn == _TURNS[move.is_taken]
 
 
 def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> bool:
@@ -184,16 +184,18 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
     return True
 
 
-def _admit_thread(repository: Repository, other: Repository, thread_id: str) -> bool:
-    if not repository.is_live_thread(thread_id) or not repository.lock(thread_id):
+def _admit_thread(repository: Repository, database: Database, thread_id: str) -> bool:
+    """Store a thread again below the tenant of a database: no row may change its tenant."""
+    is_live = repository.is_live_thread(thread_id)
+    if is_live is None or not repository.lock(thread_id):
         return False
-    is_live = other.is_live_thread(thread_id)
-    if is_live:
+    thread = archives.read_thread(repository, thread_id)
+    repository.drop_threads([thread_id])
+    if thread is None:  # it has expired
+        return True
+    database.enter_tenant(repository.connection)
+    other = database.make_repository(repository.connection)
+    if other.is_live_thread(thread_id):
         raise make_occupied_error(thread_id, "moved")
-    if is_live is not None and other.lock(thread_id):
-        other.drop_threads([thread_id])
-    for table in (repository.tables.threads, repository.tables.lines):
-        is_its = table.c.tenant == repository.scope.tenant, table.c.thread_id == thread_id
-        change = table.update().where(*is_its).values(tenant=other.scope.tenant)
-        repository.connection.execute(change)
+    archives.restore(other, thread)
     return True

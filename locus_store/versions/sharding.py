@@ -220,7 +220,7 @@ class JoinsShards(ABC):
 
     @abstractmethod
     async def list_moves(self) -> list[Move]:
-        """Return the moves of all tenants."""
+        """Return the moves of all tenants that the role sees."""
 
     @abstractmethod
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
@@ -244,7 +244,7 @@ class JoinsShards(ABC):
         """Give a thread of this object's tenant to another tenant, in one transaction.
 
         Returns:
-            ``False``: there is no such thread.
+            ``False``: there is no such thread, or row security hides it.
 
         Raises:
             ConflictError: The other tenant has such a thread.

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lazily import TESTS_RUN
 
-from locus_store import BackendError, open_sharded
+from locus_store import BackendError, InvalidArgumentError, open_sharded
+from locus_store.backends.postgresql import row_security
 from locus_store.backends.sharded import shard_set
 from locus_store.backends.sharded.rebalance import rebalance
 from locus_store.sql import migrate
+
+if TESTS_RUN:
+    import asyncpg
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.anyio
 
-ROLE = "locus_sharded_app"
+ROLE = "locus_app"
 GRANTS = f"""
     DO $$ BEGIN
         CREATE ROLE {ROLE} LOGIN;
@@ -33,12 +39,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def urls(postgresql: Any) -> Iterator[list[tuple[str, str]]]:
+@pytest.fixture(params=["grants", "row security"])
+def urls(request: Any, postgresql: Any) -> Iterator[list[tuple[str, str]]]:
     """URLs of three migrated databases: of the owner, and of the application."""
     names = [postgresql.new_database() for _ in range(3)]
     for it in names:
         migrate.upgrade(postgresql.url(it))
+        if request.param == "row security":
+            row_security.enable(postgresql.url(it))
         postgresql.execute(GRANTS, database=it)
     yield [(postgresql.url(it), postgresql.url(it, user=ROLE)) for it in names]
     for it in names:
@@ -79,3 +87,46 @@ async def test_an_application_that_may_not_write_settings_saves_during_a_rebalan
         assert {it: (await checkpointer.load(it))["n"] for it in THREADS} == counts
         for it, count in counts.items():
             assert len(await checkpointer.list_checkpoints(it, limit=100_000)) == count
+
+
+async def begin_moving(urls: list[str]) -> None:
+    """Announce a third shard, and begin to move, as a rebalance does that ends there."""
+    async with opened(urls) as storage:
+        of = storage.backend.shard_set
+        layout = (await of.open()).change(state="moving", former=2, shards=3)
+        await of.write_layout(layout)
+
+
+@pytest.mark.parametrize("urls", ["row security"], indirect=True)
+async def test_a_role_of_one_tenant_is_refused_what_it_cannot_move(
+    urls: list[tuple[str, str]], postgresql: Any
+) -> None:
+    owned, limited = (list(it) for it in zip(*urls, strict=True))
+    walled = [it.replace(ROLE, "locus_walled") for it in limited]
+    with suppress(asyncpg.DuplicateObjectError):
+        await asyncio.to_thread(postgresql.execute, "CREATE ROLE locus_walled LOGIN")
+    for url in owned:
+        await asyncio.to_thread(row_security.add_role, url, "acme", "locus_walled")
+    states = {it: {"n": 1} for it in THREADS}
+    async with opened(owned[:2]) as storage:
+        checkpointer = storage.checkpointer(state_type=dict).for_tenant("acme")
+        for thread_id, state in states.items():
+            await checkpointer.save(state, thread_id)
+    await begin_moving(owned)
+    async with opened(walled) as storage:
+        checkpointer = storage.checkpointer(state_type=dict).for_tenant("acme")
+        refused = 0
+        for thread_id in THREADS:
+            assert await checkpointer.load(thread_id) == {"n": 1}
+            try:
+                await checkpointer.save(states[thread_id] | {"n": 2}, thread_id)
+                states[thread_id] = {"n": 2}
+            except BackendError:
+                refused += 1
+        assert 0 < refused < len(THREADS)
+        with pytest.raises(InvalidArgumentError, match="row security hides other tenants"):
+            await rebalance(storage.backend)
+    async with opened(owned) as storage:
+        await rebalance(storage.backend)
+        checkpointer = storage.checkpointer(state_type=dict).for_tenant("acme")
+        assert {it: await checkpointer.load(it) for it in THREADS} == states
