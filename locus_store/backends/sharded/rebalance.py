@@ -143,7 +143,7 @@ async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
             if move.is_taken:
                 await of.admit_taken([it.for_tenant(move.tenant) for it in of.shards], layout)
             else:  # or it was taken meanwhile
-                await shard.drop_move(move)
+                await shard.for_tenant(move.tenant).drop_move(move)
     for number, tenant in hidden:
         shard = of.shards[number].for_tenant(tenant)
         for thread_id in await shard.scan():

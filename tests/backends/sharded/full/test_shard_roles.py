@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 ROLE = "locus_app"
+OWNER = "locus_owner_of_shards"
 GRANTS = f"""
-    DO $$ BEGIN
-        CREATE ROLE {ROLE} LOGIN;
-    EXCEPTION WHEN duplicate_object THEN NULL; END $$;
     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {ROLE};
     REVOKE INSERT, UPDATE, DELETE ON locus_version, locus_settings FROM {ROLE};
 """
@@ -43,12 +41,16 @@ def anyio_backend() -> str:
 def urls(request: Any, postgresql: Any) -> Iterator[list[tuple[str, str]]]:
     """URLs of three migrated databases: of the owner, and of the application."""
     names = [postgresql.new_database() for _ in range(3)]
+    for role in (OWNER, ROLE):
+        with suppress(asyncpg.DuplicateObjectError):
+            postgresql.execute(f"CREATE ROLE {role} LOGIN")
     for it in names:
-        migrate.upgrade(postgresql.url(it))
+        postgresql.execute(f"ALTER DATABASE {it} OWNER TO {OWNER}")
+        migrate.upgrade(postgresql.url(it, user=OWNER))
         if request.param == "row security":
-            row_security.enable(postgresql.url(it))
+            row_security.enable(postgresql.url(it, user=OWNER))
         postgresql.execute(GRANTS, database=it)
-    yield [(postgresql.url(it), postgresql.url(it, user=ROLE)) for it in names]
+    yield [tuple(postgresql.url(it, user=role) for role in (OWNER, ROLE)) for it in names]
     for it in names:
         postgresql.drop_database(it)
 
@@ -106,7 +108,8 @@ async def test_a_role_of_one_tenant_is_refused_what_it_cannot_move(
     with suppress(asyncpg.DuplicateObjectError):
         await asyncio.to_thread(postgresql.execute, "CREATE ROLE locus_walled LOGIN")
     for url in owned:
-        await asyncio.to_thread(row_security.add_role, url, "acme", "locus_walled")
+        admin = url.replace(OWNER, "postgres")
+        await asyncio.to_thread(row_security.add_role, admin, "acme", "locus_walled")
     states = {it: {"n": 1} for it in THREADS}
     async with opened(owned[:2]) as storage:
         checkpointer = storage.checkpointer(state_type=dict).for_tenant("acme")
