@@ -190,6 +190,11 @@ def _admit_thread(repository: Repository, database: Database, thread_id: str) ->
     if is_live is None or not repository.lock(thread_id):
         return False
     thread = archives.read_thread(repository, thread_id)
+    updated_at = repository.connection.execute(
+        sa.select(sa.func.max(repository.tables.lines.c.updated_at)).where(
+            *_is_of(repository, thread_id)
+        )
+    ).scalar()
     repository.drop_threads([thread_id])
     if thread is None:  # it has expired
         return True
@@ -198,4 +203,12 @@ def _admit_thread(repository: Repository, database: Database, thread_id: str) ->
     if other.is_live_thread(thread_id):
         raise make_occupied_error(thread_id, "moved")
     archives.restore(other, thread)
+    change = other.tables.lines.update().where(*_is_of(other, thread_id))
+    repository.connection.execute(change.values(updated_at=updated_at))  # a copy's own
     return True
+
+
+def _is_of(repository: Repository, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of a thread's lines."""
+    c = repository.tables.lines.c
+    return c.tenant == repository.scope.tenant, c.thread_id == thread_id
