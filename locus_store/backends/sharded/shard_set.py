@@ -27,11 +27,11 @@ from locus_store.versions.sizes import ListsStatuses
 T = TypeVar("T")
 
 LEASE_SECONDS = 2.0
-"""A client uses the layout that it read for so long."""
+"""A client uses the layout that it read from any shard for so long."""
 
 ANNOUNCED_SECONDS = 5.0
-"""From the announcement of a change to the first move: no client has the layout before it, and no
-call that began under it is still under way."""
+"""From the announcement of a change in all shards to the first move: no client has the layout
+before it, and no call that began under it is still under way."""
 
 PATIENCE = 40
 """Pauses until a move of another client, which may have ended, is replaced."""
@@ -58,7 +58,7 @@ class ShardSet:
         self.stores: dict[str, int] = {}
         """Number of the shard by the identity of its database."""
 
-        self._read_at = [float("-inf")] * len(shards)
+        self._read_at = float("-inf")
 
     async def open(self) -> ShardLayout:
         """Open all databases, and check that they are the set; create the layout of a new set.
@@ -87,7 +87,7 @@ class ShardSet:
             else:
                 break
         self.stores = {store: at for at, store in enumerate(stores)}
-        self._read_at = [begun] * len(self.shards)
+        self._read_at = begun
         self.layout = layout
         return layout
 
@@ -153,7 +153,7 @@ class ShardSet:
                 return  # another process does the same
 
     async def _refresh(self, number: int) -> ShardLayout:
-        """Return the newest layout, after asking a shard whose answer is too old.
+        """Return the newest layout, after asking a shard if the last answer is too old.
 
         Raises:
             IntegrityError: The database is no longer this shard.
@@ -161,18 +161,16 @@ class ShardSet:
         """
         layout = self.layout or await self.open()
         at = time.monotonic()
-        if at - self._read_at[number] < LEASE_SECONDS:
+        if at - self._read_at < LEASE_SECONDS:
             return layout
         found = await self.shards[number].read_layout()
-        if found is None and number >= layout.former and layout.state == "announced":
-            return layout
         if found is None or (found.set_id, found.shard) != (layout.set_id, number):
             raise IntegrityError(
                 f"the database of shard {number + 1} is no longer that shard of the set; it was"
                 " replaced or restored meanwhile. Open the set again"
             )
         self._require_all(found)
-        self._read_at[number] = at
+        self._read_at = at
         layout = self.layout or layout
         if found.epoch > layout.epoch:
             self.layout = layout = found
@@ -184,7 +182,7 @@ class ShardSet:
         if layout is None:
             return None
         was, at = layout.get_places(tenant, thread_id)
-        is_fresh = time.monotonic() - self._read_at[at] < LEASE_SECONDS
+        is_fresh = time.monotonic() - self._read_at < LEASE_SECONDS
         return at if was == at and is_fresh else None
 
     async def write_layout(self, layout: ShardLayout) -> None:
@@ -209,12 +207,11 @@ class ShardSet:
                 )
 
     async def _find(self, shards: Sequence[Shard], thread_id: str) -> tuple[ShardLayout, int, int]:
-        """Return the layout, and where the thread was and belongs by it; both were asked."""
+        """Return the layout, and where the thread was and belongs by it."""
         layout = self.layout or await self.open()
         while True:
             was, at = layout.get_places(shards[0].tenant, thread_id)
-            await self._refresh(was)
-            newest = await self._refresh(at)
+            newest = await self._refresh(was)
             if newest.epoch == layout.epoch:
                 return layout, was, at
             layout = newest
@@ -250,7 +247,7 @@ class ShardSet:
             if layout.state == "moving":
                 await self.move(shards, thread_id, was, at)
                 return at
-            self._read_at[was] = float("-inf")
+            self._read_at = float("-inf")
             await pause(_PAUSE_SECONDS)
         raise BackendError(
             f"thread {thread_id!r} changes its shard, and nothing was written: a rebalance stopped"
@@ -332,11 +329,7 @@ class ShardSet:
         A thread that moves meanwhile is in one answer at least: the shards that threads leave are
         asked first.
         """
-        while True:
-            layout = self.layout or await self.open()
-            newest = [await self._refresh(it) for it in range(layout.used)]
-            if newest[-1].epoch == layout.epoch:
-                break
+        layout = await self._refresh(0)
         if layout.state == "stable":
             return await run_together(ask(it) for it in shards[: layout.shards])
         count, shrinks = min(layout.shards, layout.former), layout.shards < layout.former

@@ -495,6 +495,27 @@ async def test_a_client_with_the_shorter_list_is_refused_before_threads_move(
             await former.checkpointer().list_threads()
 
 
+async def test_one_look_at_the_layout_serves_all_shards(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_set, "LEASE_SECONDS", 3_600)
+    looks, read_layout = [0], SqlBackend.read_layout
+
+    async def look(backend: Any) -> Any:
+        looks[0] += 1
+        return await read_layout(backend)
+
+    async with open_sharded(urls[:3]) as storage:
+        await put(storage)
+        monkeypatch.setattr(SqlBackend, "read_layout", look)
+        await put(storage)
+        assert looks == [0]
+        storage.backend.shard_set._read_at = float("-inf")
+        await put(storage)
+        assert await storage.checkpointer().list_threads()
+        assert looks == [1]
+
+
 async def test_writes_wait_for_a_rebalance_that_stopped_and_then_say_so(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
