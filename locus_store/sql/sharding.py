@@ -1,7 +1,4 @@
-"""A SQL database as a shard: its layout in ``settings``, and threads on their way.
-
-Moves are rows of ``turns``, as the role of an application may not write ``settings``.
-"""
+"""A SQL database as a shard: its layout in ``settings``, moves in ``turns``, and hidden copies."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
@@ -24,9 +21,11 @@ from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
+Row: TypeAlias = dict[str, Any]
 
-_TURNS: Final = {False: -1, True: -2}
-"""Numbers of turns that the rows of moves have, by ``Move.is_taken``."""
+_RESERVED: Final = -1
+_TAKEN: Final = -2
+"""Numbers of turns that the rows of moves have."""
 
 
 class SqlShard(JoinsShards):
@@ -51,12 +50,10 @@ class SqlShard(JoinsShards):
         self._database.join_set()
 
     async def read_layout(self) -> ShardLayout | None:
-        found = await self._query(_read_layout, self._runner)
-        return ShardLayout.from_text(found) if found else None
+        return await self._query(_read_layout, self._runner)
 
     async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
-        texts = old.to_text() if old else None, new.to_text()
-        return await self._write(lambda it: _swap_layout(it, *texts))
+        return await self._write(lambda it: _swap_layout(it, old, new))
 
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
         return await self._read(
@@ -65,7 +62,7 @@ class SqlShard(JoinsShards):
         )
 
     async def list_moves(self) -> list[Move]:
-        return await self._read(_list_moves, self._runner)
+        return await self._read(_list_all_moves, self._runner)
 
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
         return await self._write(lambda it: _swap_move(it, thread_id, old, new))
@@ -100,78 +97,67 @@ class SqlShard(JoinsShards):
         return await self._query(lambda it: listing.find_active_facts(it, criteria), self._runner)
 
 
-def _read_layout(repository: Repository) -> str | None:
+def _read_layout(repository: Repository) -> ShardLayout | None:
     c = repository.tables.settings.c
-    found: str | None = repository.connection.execute(
-        sa.select(c.value).where(c.name == SHARDS_SETTING)
-    ).scalar()
-    return found
+    query = sa.select(c.value).where(c.name == SHARDS_SETTING)
+    found = repository.connection.execute(query).scalar()
+    return ShardLayout.from_text(found) if found else None
 
 
-def _swap_layout(repository: Repository, old: str | None, new: str) -> bool:
-    """Replace or create the layout; ``False`` if it is another one than ``old``."""
-    settings = repository.tables.settings
-    if old is None:
-        if _read_layout(repository) is not None:
-            return False
-        repository.connection.execute(settings.insert().values(name=SHARDS_SETTING, value=new))
-        return True
-    change = settings.update().values(value=new)
-    is_old = settings.c.name == SHARDS_SETTING, settings.c.value == old
-    return repository.connection.execute(change.where(*is_old)).rowcount == 1
+def _swap_layout(repository: Repository, old: ShardLayout | None, new: ShardLayout) -> bool:
+    table, before = repository.tables.settings, {"value": old.to_text()} if old else None
+    return _swap(repository, table, {"name": SHARDS_SETTING}, before, {"value": new.to_text()})
 
 
-def _make_key(repository: Repository, thread_id: str) -> dict[str, str]:
-    """Return the key of a thread's move: of its tenant, which row security shows."""
+def _swap(repository: Repository, table: sa.Table, key: Row, old: Row | None, new: Row) -> bool:
+    """Replace or create a row; ``False`` if it is another one than ``old``."""
+    run = repository.connection.execute
+    if old is not None:
+        return run(table.update().filter_by(**key, **old).values(new)).rowcount == 1
+    if run(sa.select(*table.primary_key).filter_by(**key)).first():
+        return False
+    run(table.insert().values({**key, **new}))
+    return True
+
+
+def _make_key(repository: Repository, thread_id: str) -> Row:
+    # In ``turns``, which an application may write, and of the tenant, as row security demands.
     digest = sha256(thread_id.encode(errors="surrogatepass")).hexdigest()
     return {"tenant": repository.scope.tenant, "thread_id": HIDDEN_TENANT + digest}
 
 
-def _select_moves(repository: Repository) -> sa.Select[Any]:
+def _list_moves(repository: Repository, **key: Any) -> list[Move]:
     c = repository.tables.turns.c
-    return sa.select(c.tickets, c.revision, c.turn).where(c.turn.in_(_TURNS.values()))
+    query = sa.select(c.tickets, c.revision, c.turn).where(c.turn < 0).filter_by(**key)
+    return [
+        Move(tenant=of["tenant"], target=int(of["target"]), number=number, is_taken=turn == _TAKEN)
+        for of, number, turn in repository.connection.execute(query)
+    ]
 
 
-def _read_move(row: sa.Row[Any]) -> Move:
-    of, is_taken = row.tickets, row.turn == _TURNS[True]
-    return Move(
-        tenant=of["tenant"], target=int(of["target"]), number=row.revision, is_taken=is_taken
-    )
+def _list_all_moves(repository: Repository) -> list[Move]:
+    repository.see_all_tenants()
+    return _list_moves(repository)
 
 
 def _find_move(repository: Repository, thread_id: str) -> Move | None:
-    query = _select_moves(repository).filter_by(**_make_key(repository, thread_id))
-    found = repository.connection.execute(query).first()
-    return _read_move(found) if found else None
+    return next(iter(_list_moves(repository, **_make_key(repository, thread_id))), None)
 
 
-def _list_moves(repository: Repository) -> list[Move]:
-    repository.see_all_tenants()
-    return [_read_move(it) for it in repository.connection.execute(_select_moves(repository))]
+def _identify(move: Move) -> Row:
+    return {"revision": move.number, "turn": _TAKEN if move.is_taken else _RESERVED}
 
 
 def _swap_move(repository: Repository, thread_id: str, old: Move | None, new: Move) -> bool:
-    """Replace or create a move; ``False`` if it is another one than ``old``."""
-    table, key = repository.tables.turns, _make_key(repository, thread_id)
     tickets = {"tenant": new.tenant, "target": new.target}
-    values = {"turn": _TURNS[new.is_taken], "revision": new.number, "tickets": tickets}
-    if old is None:
-        if _find_move(repository, thread_id) is not None:
-            return False
-        created = table.insert().values(**key, **values, expires_at=FOREVER)
-        repository.connection.execute(created)
-        return True
-    change = table.update().filter_by(**key).where(*_is_move(table, old)).values(values)
-    return repository.connection.execute(change).rowcount == 1
+    row = {**_identify(new), "tickets": tickets, "expires_at": FOREVER}
+    key, before = _make_key(repository, thread_id), _identify(old) if old else None
+    return _swap(repository, repository.tables.turns, key, before, row)
 
 
 def _drop_move(repository: Repository, move: Move) -> bool:
-    table = repository.tables.turns
-    return repository.connection.execute(table.delete().where(*_is_move(table, move))).rowcount == 1
-
-
-def _is_move(table: sa.Table, move: Move) -> tuple[sa.ColumnElement[bool], ...]:
-    return table.c.revision == move.number, table.c.turn == _TURNS[move.is_taken]
+    change = repository.tables.turns.delete().filter_by(**_identify(move))
+    return repository.connection.execute(change).rowcount == 1
 
 
 def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> bool:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -58,6 +59,7 @@ HIDDEN_TENANT: Final = "_moving_"
 """Prefix of the tenants that hold the copies of threads on their way."""
 
 
+@lru_cache(maxsize=4096)
 def choose_shard(shards: int, tenant: str | None, thread_id: str) -> int:
     """Return the number of the shard of a thread: the highest hash of shard and thread.
 
