@@ -13,6 +13,8 @@ The pages that its behaviour was taken from:
 - A read sees the last write: https://www.oracle.com/cloud/storage/object-storage/faq/
 - Signatures: SIGNATURES below.
 
+- A body that has not the MD5 of its ``Content-MD5`` is refused (400): the description of
+  ``content_md5`` in the SDK's ``put_object``.
 - Up to 1,000 objects are deleted by one request:
   https://docs.oracle.com/iaas/Content/Object/Tasks/batch-delete-objects.htm
 - Its answer lists the deletions that failed (``failed``: name, status, message):
@@ -25,6 +27,7 @@ conditions of a lifecycle policy. The SDK's own code names these parameters.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import socket
@@ -114,6 +117,7 @@ class OciDouble:
         """Kind, object name and status of each request."""
 
         self.bytes_put = 0
+        self.unchecked_puts = 0
         self.offset = timedelta(0)
         """Of the server's clock."""
 
@@ -222,6 +226,7 @@ class OciDouble:
                 raise refusal(412, "IfNoneMatchFailed")
             if match and (there is None or there.etag != match):
                 raise refusal(412, "IfMatchFailed")
+            self._require_checksum(request)
             return self._put(bucket, name, request.body, there)
         if there is None:
             raise refusal(404, "ObjectNotFound", f"no object {name}")
@@ -240,6 +245,13 @@ class OciDouble:
         if none_match in {there.etag, "*"}:
             return Answer(304, headers=headers)
         return self._content(there, request.headers["range"], headers)
+
+    def _require_checksum(self, request: Handler) -> None:
+        wanted = request.headers["content-md5"]
+        found = hashlib.md5(request.body, usedforsecurity=False).digest()
+        if wanted is not None and base64.b64decode(wanted) != found:
+            raise refusal(400, "UnmatchedContentMD5")
+        self.unchecked_puts += wanted is None
 
     def _put(self, bucket: Bucket, name: str, content: bytes, there: Stored | None) -> Answer:
         now = self.now()

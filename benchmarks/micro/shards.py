@@ -42,9 +42,10 @@ WHERE d.datname = ANY(string_to_array('{}', ',')) GROUP BY 1
 class Set:
     """An open set, and what was measured of it."""
 
-    def __init__(self, server: Any, shards: int) -> None:
+    def __init__(self, server: Any, shards: int, *, shares: bool) -> None:
         self.names = [server.new_database() for _ in range(shards)]
-        self.storage = open_sharded([f"{server.url(it)}?pool_size=2" for it in self.names])
+        options = f"pool_size=2&group_saves={str(shares).lower()}"
+        self.storage = open_sharded([f"{server.url(it)}?{options}" for it in self.names])
         self.checkpointer = self.storage.checkpointer(state_type=dict)
         self.states = {f"t{it}": {"messages": ["x" * 1_000], "n": it} for it in range(THREADS)}
         self.found: list[tuple[float, ...]] = []
@@ -124,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--writers", type=int, nargs="+", default=[1, 16], help="per shard")
+    parser.add_argument("--alone", action="store_true", help="each save has its own statement")
     options = parser.parse_args()
     sys.path.insert(0, str(places.TESTS))
     import servers
@@ -133,13 +135,13 @@ def main() -> None:
         server.execute("CREATE EXTENSION pg_stat_statements")
         with asyncio.Runner() as runner:
             for writers in options.writers:
-                report(server, runner, writers, options.rounds)
+                report(server, runner, writers, options.rounds, shares=not options.alone)
     finally:
         server.stop()
 
 
-def report(server: Any, runner: asyncio.Runner, writers: int, rounds: int) -> None:
-    sets = [Set(server, it) for it in SIZES]
+def report(server: Any, runner: asyncio.Runner, writers: int, rounds: int, *, shares: bool) -> None:
+    sets = [Set(server, it, shares=shares) for it in SIZES]
     for of in sets:
         runner.run(of.save([*of.states] * 2))
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""A SQL database as a shard: its layout and moves in ``settings``, and threads on their way."""
+"""A SQL database as a shard: its layout in ``settings``, moves in ``turns``, and hidden copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
@@ -15,15 +15,17 @@ from locus_store.sql.connections.database import Database
 from locus_store.sql.schema.status import SHARDS_SETTING
 from locus_store.sql.threads import listing
 from locus_store.sql.threads.repository import Repository
-from locus_store.types import Active, ArchivedThread, Head
+from locus_store.types import FOREVER, Active, ArchivedThread, Head
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
+Row: TypeAlias = dict[str, Any]
 
-_MOVE: Final = "move "
-"""Prefix of the rows of ``settings`` with moves; a digest of tenant and thread follows."""
+_RESERVED: Final = -1
+_TAKEN: Final = -2
+"""Numbers of turns that the rows of moves have."""
 
 
 class SqlShard(JoinsShards):
@@ -48,12 +50,10 @@ class SqlShard(JoinsShards):
         self._database.join_set()
 
     async def read_layout(self) -> ShardLayout | None:
-        found = await self._query(lambda it: _read_setting(it, SHARDS_SETTING), self._runner)
-        return ShardLayout.from_text(found) if found else None
+        return await self._query(_read_layout, self._runner)
 
     async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
-        texts = old.to_text() if old else None, new.to_text()
-        return await self._write(lambda it: _swap_setting(it, SHARDS_SETTING, *texts))
+        return await self._write(lambda it: _swap_layout(it, old, new))
 
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
         return await self._read(
@@ -62,11 +62,10 @@ class SqlShard(JoinsShards):
         )
 
     async def list_moves(self) -> list[Move]:
-        return await self._query(_list_moves, self._runner)
+        return await self._read(_list_all_moves, self._runner)
 
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
-        texts = old.to_text() if old else None, new.to_text()
-        return await self._write(lambda it: _swap_setting(it, _name_move(it, thread_id), *texts))
+        return await self._write(lambda it: _swap_move(it, thread_id, old, new))
 
     async def take_thread(self, thread: ArchivedThread, move: Move) -> bool:
         return await self._write(lambda it: _take_thread(it, thread, move))
@@ -76,9 +75,7 @@ class SqlShard(JoinsShards):
 
     async def admit_thread(self, thread_id: str, tenant: str) -> bool:
         other = self._database.for_tenant(tenant)
-        return await self._write(
-            lambda it: _admit_thread(it, other.make_repository(it.connection), thread_id)
-        )
+        return await self._write(lambda it: _admit_thread(it, other, thread_id))
 
     async def get_last_active_at(self, thread_id: str) -> datetime:
         return await self._query(lambda it: listing.get_last_active_at(it, thread_id), self._runner)
@@ -100,70 +97,104 @@ class SqlShard(JoinsShards):
         return await self._query(lambda it: listing.find_active_facts(it, criteria), self._runner)
 
 
-def _read_setting(repository: Repository, name: str) -> str | None:
+def _read_layout(repository: Repository) -> ShardLayout | None:
     c = repository.tables.settings.c
-    found: str | None = repository.connection.execute(
-        sa.select(c.value).where(c.name == name)
-    ).scalar()
-    return found
+    query = sa.select(c.value).where(c.name == SHARDS_SETTING)
+    found = repository.connection.execute(query).scalar()
+    return ShardLayout.from_text(found) if found else None
 
 
-def _swap_setting(repository: Repository, name: str, old: str | None, new: str | None) -> bool:
-    """Replace a setting, or create or remove it; ``False`` if it is another one than ``old``."""
-    settings = repository.tables.settings
-    if old is None:
-        if _read_setting(repository, name) is not None:
-            return False
-        repository.connection.execute(settings.insert().values(name=name, value=new))
-        return True
-    is_old = settings.c.name == name, settings.c.value == old
-    change = settings.delete() if new is None else settings.update().values(value=new)
-    return repository.connection.execute(change.where(*is_old)).rowcount == 1
+def _swap_layout(repository: Repository, old: ShardLayout | None, new: ShardLayout) -> bool:
+    table, before = repository.tables.settings, {"value": old.to_text()} if old else None
+    return _swap(repository, table, {"name": SHARDS_SETTING}, before, {"value": new.to_text()})
 
 
-def _name_move(repository: Repository, thread_id: str) -> str:
-    key = f"{repository.scope.tenant}\0{thread_id}".encode(errors="surrogatepass")
-    return _MOVE + sha256(key).hexdigest()[:40]
+def _swap(repository: Repository, table: sa.Table, key: Row, old: Row | None, new: Row) -> bool:
+    """Replace or create a row; ``False`` if it is another one than ``old``."""
+    run = repository.connection.execute
+    if old is not None:
+        return run(table.update().filter_by(**key, **old).values(new)).rowcount == 1
+    if run(sa.select(*table.primary_key).filter_by(**key)).first():
+        return False
+    run(table.insert().values({**key, **new}))
+    return True
+
+
+def _make_key(repository: Repository, thread_id: str) -> Row:
+    # In ``turns``, which an application may write, and of the tenant, as row security demands.
+    digest = sha256(thread_id.encode(errors="surrogatepass")).hexdigest()
+    return {"tenant": repository.scope.tenant, "thread_id": HIDDEN_TENANT + digest}
+
+
+def _list_moves(repository: Repository, **key: Any) -> list[Move]:
+    c = repository.tables.turns.c
+    query = sa.select(c.tickets, c.revision, c.turn).where(c.turn < 0).filter_by(**key)
+    return [
+        Move(tenant=of["tenant"], target=int(of["target"]), number=number, is_taken=turn == _TAKEN)
+        for of, number, turn in repository.connection.execute(query)
+    ]
+
+
+def _list_all_moves(repository: Repository) -> list[Move]:
+    repository.see_all_tenants()
+    return _list_moves(repository)
 
 
 def _find_move(repository: Repository, thread_id: str) -> Move | None:
-    found = _read_setting(repository, _name_move(repository, thread_id))
-    return Move.from_text(found) if found else None
+    return next(iter(_list_moves(repository, **_make_key(repository, thread_id))), None)
 
 
-def _list_moves(repository: Repository) -> list[Move]:
-    c = repository.tables.settings.c
-    found = repository.connection.execute(sa.select(c.value).where(c.name.startswith(_MOVE)))
-    return [Move.from_text(text) for text in found.scalars()]
+def _identify(move: Move) -> Row:
+    return {"revision": move.number, "turn": _TAKEN if move.is_taken else _RESERVED}
+
+
+def _swap_move(repository: Repository, thread_id: str, old: Move | None, new: Move) -> bool:
+    tickets = {"tenant": new.tenant, "target": new.target}
+    row = {**_identify(new), "tickets": tickets, "expires_at": FOREVER}
+    key, before = _make_key(repository, thread_id), _identify(old) if old else None
+    return _swap(repository, repository.tables.turns, key, before, row)
 
 
 def _drop_move(repository: Repository, move: Move) -> bool:
-    settings = repository.tables.settings
-    is_it = settings.c.name.startswith(_MOVE), settings.c.value == move.to_text()
-    return repository.connection.execute(settings.delete().where(*is_it)).rowcount == 1
+    change = repository.tables.turns.delete().filter_by(**_identify(move))
+    return repository.connection.execute(change).rowcount == 1
 
 
 def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> bool:
     thread_id, taken = thread.thread_id, replace(move, is_taken=True)
     if not repository.lock(thread_id) or archives.read_thread(repository, thread_id) != thread:
         return False
-    name = _name_move(repository, thread_id)
-    if not _swap_setting(repository, name, move.to_text(), taken.to_text()):
+    if not _swap_move(repository, thread_id, move, taken):
         return False
     repository.drop_threads([thread_id])
     return True
 
 
-def _admit_thread(repository: Repository, other: Repository, thread_id: str) -> bool:
-    if not repository.is_live_thread(thread_id) or not repository.lock(thread_id):
+def _admit_thread(repository: Repository, database: Database, thread_id: str) -> bool:
+    """Store a thread again below the tenant of a database: no row may change its tenant."""
+    is_live = repository.is_live_thread(thread_id)
+    if is_live is None or not repository.lock(thread_id):
         return False
-    is_live = other.is_live_thread(thread_id)
-    if is_live:
+    thread = archives.read_thread(repository, thread_id)
+    updated_at = repository.connection.execute(
+        sa.select(sa.func.max(repository.tables.lines.c.updated_at)).where(
+            *_is_of(repository, thread_id)
+        )
+    ).scalar()
+    repository.drop_threads([thread_id])
+    if thread is None:  # it has expired
+        return True
+    database.enter_tenant(repository.connection)
+    other = database.make_repository(repository.connection)
+    if other.is_live_thread(thread_id):
         raise make_occupied_error(thread_id, "moved")
-    if is_live is not None and other.lock(thread_id):
-        other.drop_threads([thread_id])
-    for table in (repository.tables.threads, repository.tables.lines):
-        is_its = table.c.tenant == repository.scope.tenant, table.c.thread_id == thread_id
-        change = table.update().where(*is_its).values(tenant=other.scope.tenant)
-        repository.connection.execute(change)
+    archives.restore(other, thread)
+    change = other.tables.lines.update().where(*_is_of(other, thread_id))
+    repository.connection.execute(change.values(updated_at=updated_at))  # a copy's own
     return True
+
+
+def _is_of(repository: Repository, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of a thread's lines."""
+    c = repository.tables.lines.c
+    return c.tenant == repository.scope.tenant, c.thread_id == thread_id

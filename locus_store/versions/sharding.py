@@ -6,11 +6,13 @@ its tenant, its id and the number of shards. docs/decisions/0286 explains the st
 
 from __future__ import annotations
 
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -57,6 +59,7 @@ HIDDEN_TENANT: Final = "_moving_"
 """Prefix of the tenants that hold the copies of threads on their way."""
 
 
+@lru_cache(maxsize=4096)
 def choose_shard(shards: int, tenant: str | None, thread_id: str) -> int:
     """Return the number of the shard of a thread: the highest hash of shard and thread.
 
@@ -170,23 +173,16 @@ class Move:
     target: int
     """Number of the new shard."""
 
-    token: str = field(default_factory=lambda: uuid4().hex)
+    number: int = field(default_factory=lambda: secrets.randbits(63))
+    """A random one, which no other move has."""
+
     is_taken: bool = False
     """The old database no longer has the thread: the hidden copy is the thread."""
 
     @property
     def hidden_tenant(self) -> str:
         """The tenant that has the copy in the new database until it is admitted."""
-        return HIDDEN_TENANT + self.token
-
-    def to_text(self) -> str:
-        """Return the move as JSON."""
-        return orjson.dumps(asdict(self)).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> Move:
-        """Return the move in JSON."""
-        return cls(**orjson.loads(text))
+        return f"{HIDDEN_TENANT}{self.number:x}"
 
 
 class HasShards:
@@ -226,7 +222,7 @@ class JoinsShards(ABC):
 
     @abstractmethod
     async def list_moves(self) -> list[Move]:
-        """Return the moves of all tenants."""
+        """Return the moves of all tenants that the role sees."""
 
     @abstractmethod
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
@@ -250,7 +246,7 @@ class JoinsShards(ABC):
         """Give a thread of this object's tenant to another tenant, in one transaction.
 
         Returns:
-            ``False``: there is no such thread.
+            ``False``: there is no such thread, or row security hides it.
 
         Raises:
             ConflictError: The other tenant has such a thread.

@@ -107,8 +107,11 @@ class ChannelLists:
         found = None if held is None else _print(old, held)
         if found == (len(items), []):
             return old.stored
-        made = found and self._make_known(old, items, *found, convert)
-        if not made:
+        if held is None or found is None:
+            made = None
+        else:
+            made = self._make_known(old, (items, held), *found, convert)
+        if made is None:
             self._known.drop((self._owner, place))
             return None
         self._known.put((self._owner, place), made, made.weight)
@@ -117,16 +120,20 @@ class ChannelLists:
     @staticmethod
     def _make_known(
         old: Known,
-        items: list[Any],
+        given: tuple[list[Any], list[Any]],
         count: int,
         prints: list[bytes],
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
-        """Return the entry of a list that begins with ``count`` elements, or none, of ``old``."""
+        """Return the entry of a list that begins with ``count`` elements, or none, of ``old``.
+
+        ``given``: its elements, and what they hold.
+        """
+        items, held = given
         base = old if count else _NOTHING
         there = {} if base is old else old.index_places()
         new = [at for at, it in enumerate(prints, count) if it not in there]
-        shown = _show_plain([items[it] for it in new])
+        shown = _show([held[it] for it in new])
         if shown is None:
             return None
         try:
@@ -173,10 +180,10 @@ class ChannelLists:
             return _copied(known, reader)
         known, count = _continued(known, listed, elements)
         found = _copied(known, reader) if known.print else reader.make_objects(known.stored)
-        new = found[count:]
-        shown = _show_plain(new)
+        held = _hold(found[count:])
+        shown = None if held is None else _show(held)
         known.weights += _weigh(known.stored[count:], shown or b"")
-        printed = None if shown is None else _print_list(new)
+        printed = None if held is None or shown is None else _print_list(held)
         known.print = None if printed is None or known.print is None else known.print + printed
         self._known.put((self._owner, place), known, known.weight)
         return found
@@ -255,11 +262,14 @@ def _print(old: Known, elements: list[Any]) -> tuple[int, list[bytes]] | None:
     return None
 
 
-def _print_list(items: list[Any]) -> bytes | None:
-    """Return the prints of elements, joined; ``None`` if one has none."""
-    held = _hold(items)
-    found = None if held is None else _print(_NOTHING, held)
-    return None if found is None else b"".join(found[1])
+def _print_list(held: list[Any]) -> bytes | None:
+    """Return the prints of what elements hold, joined; ``None`` if one has none."""
+    for encode, make_head in _PRINTERS:
+        try:
+            return encode(held)[len(make_head(len(held))) :]
+        except (ValueError, TypeError, RecursionError):
+            continue
+    return None
 
 
 _PRINTERS: Final[tuple[tuple[Callable[[object], bytes], Callable[[int], bytes]], ...]] = (
@@ -294,12 +304,11 @@ def _name(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _show_plain(values: list[Any]) -> bytes | None:
-    """Return values as JSON; ``None`` if values of other types may have the same prints.
+def _show(held: list[Any]) -> bytes | None:
+    """Return what elements hold as JSON; ``None`` if other values may have the same prints.
 
     A print shows an array as its bytes, which orjson refuses.
     """
-    held = [(it.__dict__, it.__pydantic_extra__) if is_message(type(it)) else it for it in values]
     try:
         return orjson.dumps(held, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_NON_STR_KEYS)
     except TypeError:

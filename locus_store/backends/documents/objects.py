@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -149,6 +150,11 @@ def check_prefix(prefix: object) -> str:
     if size > MAX_PREFIX_BYTES:
         raise InvalidArgumentError(f"prefix has {size} bytes; {MAX_PREFIX_BYTES} are allowed")
     return prefix
+
+
+def compute_content_md5(content: bytes) -> str:
+    """Return the header ``Content-MD5`` of a put, by which a service refuses a cut-off body."""
+    return b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
 def digest(thread_id: str) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from locus_store.backends.documents.objects import ListedObject, Objects
+from locus_store.backends.documents.objects import ListedObject, Objects, compute_content_md5
 from locus_store.backends.documents.protocol import ChangedError, Found, Tag
 from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.oci import failures
@@ -158,10 +158,11 @@ class BucketObjects(BlockingClient, Objects):
         self, name: str, content: bytes, seen: Collection[int], condition: dict[str, Any]
     ) -> str | int:
         """Put an object; an attempt after a lost reply is refused by the condition."""
+        options = {"content_md5": compute_content_md5(content), **condition}
 
         def put(client: Any) -> str:
             answer = client.put_object(
-                **self._name_bucket(), object_name=name, put_object_body=content, **condition
+                **self._name_bucket(), object_name=name, put_object_body=content, **options
             )
             self._follow_answer(answer.headers)
             return str(answer.headers["etag"])

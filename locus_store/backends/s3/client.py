@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from hashlib import md5
 from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
 
-from locus_store.backends.documents.objects import ListedObject, Objects
+from locus_store.backends.documents.objects import ListedObject, Objects, compute_content_md5
 from locus_store.backends.documents.protocol import ChangedError, Found, Tag
 from locus_store.backends.documents.workers import SECOND, BlockingClient
 from locus_store.backends.s3.access import (
@@ -117,9 +115,8 @@ class S3Objects(BlockingClient, Objects):
             return self._put(name, content, IfMatch=found.tag)
 
     def _put(self, name: str, content: bytes, **condition: Any) -> str:
-        """Put an object; a service refuses what was cut off on its way, by the checksum."""
         body = uuid4().bytes + content
-        checksum = b64encode(md5(body, usedforsecurity=False).digest()).decode()
+        checksum = compute_content_md5(body)
         with self._translate_client(f"put {name!r}") as client:
             answer = client.put_object(
                 Bucket=self.access.bucket, Key=name, Body=body, ContentMD5=checksum, **condition

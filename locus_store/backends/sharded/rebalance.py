@@ -43,10 +43,15 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
             state until a further run. Or another rebalance adds other databases.
         IntegrityError: A thread is damaged; as above.
         InvalidArgumentError: A new database is not empty, or the list is not the set's. Or the
-            last one is not a shard, or the only one.
+            last one is not a shard, or the only one. Or the role does not see all tenants.
     """
     of = backend.shard_set
     layout = await of.open()
+    if not all([await it.may_see_all_tenants() for it in of.shards]):
+        raise InvalidArgumentError(
+            "row security hides other tenants from this role, and their threads would be left"
+            " behind; rebalance as the owner of the tables, or as a role with BYPASSRLS"
+        )
     if removes_last:
         layout = await _remove_last(of, layout)
     elif layout.state == "stable" and layout.shards < len(of.shards):
@@ -138,7 +143,7 @@ async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
             if move.is_taken:
                 await of.admit_taken([it.for_tenant(move.tenant) for it in of.shards], layout)
             else:  # or it was taken meanwhile
-                await shard.drop_move(move)
+                await shard.for_tenant(move.tenant).drop_move(move)
     for number, tenant in hidden:
         shard = of.shards[number].for_tenant(tenant)
         for thread_id in await shard.scan():

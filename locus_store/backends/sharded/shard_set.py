@@ -317,11 +317,20 @@ class ShardSet:
         """Show hidden copies whose threads were taken, and end their move.
 
         Raises:
+            BackendError: The role may not see the copies, and no other client has shown them.
             ConflictError: The new shard has a thread of this id, too.
         """
         hidden = shards[move.target].for_tenant(move.hidden_tenant)
         for thread_id in thread_ids:
-            await hidden.admit_thread(thread_id, move.tenant)
+            for _ in range(PATIENCE):
+                if await hidden.admit_thread(thread_id, move.tenant):
+                    break
+                is_there, _move = await shards[move.target].find_move(thread_id)
+                if is_there or move not in await shards[was].list_moves():
+                    break  # another client was faster
+                await pause(_PAUSE_SECONDS)
+            else:
+                raise make_unseen_error(thread_id)
         await shards[was].drop_move(move)
 
     async def gather(
@@ -361,6 +370,15 @@ def make_twice_error(thread_id: str, was: int, at: int) -> ConflictError:
         f"thread {thread_id!r} is in shard {was + 1}, and another one of this id is in shard"
         f" {at + 1}, where it belongs: a client wrote it after it had stood still for long. Look at"
         " both in their databases, by the URLs of the two, and delete one there"
+    )
+
+
+def make_unseen_error(thread_id: str) -> BackendError:
+    """Return the error of a thread whose copy row security hides from the role."""
+    return BackendError(
+        f"thread {thread_id!r} changes its shard, and row security hides its copy from this role:"
+        " nothing was read or written. Run 'locus-store shards rebalance' with a role that sees all"
+        " tenants"
     )
 
 

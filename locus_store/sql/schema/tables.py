@@ -345,7 +345,7 @@ sa.Table(
     sa.Column("expires_at", Instant, nullable=False),
     # Grows with each change.
     sa.Column("revision", BigInteger, nullable=False),
-    # All of ``versions.turns.Ticket``.
+    # All of ``versions.turns.Ticket``; or a move of ``sql.sharding``.
     sa.Column("tickets", Json, nullable=False),
     sa.PrimaryKeyConstraint("tenant", "thread_id", name="locus_turns_pk"),
 )

@@ -123,7 +123,8 @@ def _put(
 def list_turns(repository: Scoped, thread_id: str | None, limit: int) -> list[ThreadTurn]:
     """See ``TakesTurns.list_turns``."""
     c = repository.tables.turns.c
-    query = sa.select(c.thread_id, c.tickets, now()).where(c.tenant == repository.scope.tenant)
+    is_turn = c.tenant == repository.scope.tenant, c.turn >= 0
+    query = sa.select(c.thread_id, c.tickets, now()).where(*is_turn)
     if thread_id is not None:
         query = query.where(c.thread_id == thread_id)
     rows = repository.connection.execute(query.order_by(c.thread_id).limit(limit))

@@ -14,6 +14,7 @@ from locus_store.values.encoding import (
     digest_each,
     encode_canonical,
     encode_checked,
+    encode_each,
     is_flat,
     require_levels,
 )
@@ -276,9 +277,10 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     lengths, size = array("Q"), LIST_HEAD
     for at in range(0, len(value), _CHUNK):
         items = value[at : at + _CHUNK]
-        raws = list(map(encode_canonical, items))
+        raws = encode_each(items)
         sizes = list(map(len, raws))
-        _require_levels(items, raws, sizes, depth)
+        if {*map(type, items)} != {bytes}:
+            _require_levels(items, raws, sizes, depth)
         found = digest_each(raws)
         each += found
         size += sum(sizes)

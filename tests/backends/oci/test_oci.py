@@ -23,6 +23,7 @@ from locus_store import (
     BackendError,
     ConflictError,
     ConnectionFailedError,
+    IntegrityError,
     InvalidArgumentError,
     SchemaError,
     oci_bucket_checkpointer,
@@ -31,6 +32,7 @@ from locus_store import (
     open_store,
 )
 from locus_store.backends.documents import segmented
+from locus_store.backends.documents.objects import HEADS
 from locus_store.backends.oci.backend import BucketBackend
 from locus_store.backends.oci.options import DEFAULT_PREFIX
 
@@ -197,6 +199,19 @@ async def test_a_fault_at_any_request_makes_exactly_one_version(
     assert [await backend.load("t", it.checkpoint_id) for it in versions] == [{"n": 1}, {"n": 0}]
     assert await backend.remove("t", ["v0"]) == 1
     await backend.close()
+
+
+async def test_an_object_that_a_service_emptied_is_an_error_and_no_missing_thread(
+    backend: BucketBackend, bucket: DoubleBucket
+) -> None:
+    await backend.write_state("t", {"n": 1})
+    assert bucket.double.unchecked_puts == 0
+    stored = bucket.double.buckets[bucket.name].objects
+    name = f"{DEFAULT_PREFIX}{HEADS}t"
+    stored[name] = stored[name]._replace(content=b"", etag="emptied")
+    for call in (backend.load("t"), backend.write_state("t", {"n": 2})):
+        with pytest.raises(IntegrityError):
+            await call
 
 
 @pytest.mark.parametrize("at", [1, 2])

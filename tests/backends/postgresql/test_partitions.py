@@ -42,6 +42,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.posix]
 WORKER = Path(__file__).parents[2] / "workers" / "on_partitions.py"
 TRIALS = 40 if ALL else 2
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+UNINDEXED = """
+SELECT count(*) FROM locus_checkpoints c LEFT JOIN locus_search s USING (line, sequence)
+WHERE c.text IS NULL OR s.line IS NULL
+"""
 DIVIDED = ("checkpoints", "segments", "writes", "search")
 
 
@@ -334,6 +338,40 @@ async def test_two_runs_at_once_make_the_same_partitions(url, connection):
     await asyncio.gather(divide(url, 4), divide(url, 4))
     assert await count_partitions(connection) == [4, 4, 4, 0]
     assert await divide(url, 4) is None
+
+
+@pytest.mark.full
+async def test_two_writers_lose_no_words_while_tables_are_divided_and_indexed(url, connection):
+    """The index is created within the first move, and the later ones move it."""
+    said: dict[str, str] = {}
+    is_over = asyncio.Event()
+
+    async def write(checkpointer: Any, name: str) -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            word, thread_id = f"{name}word{number}", f"{name}{number % 7}"
+            await checkpointer.save({"said": word}, thread_id)
+            said[word] = thread_id
+
+    async with (
+        open_checkpointer(url, state_type=dict) as one,
+        open_checkpointer(url, state_type=dict) as other,
+        PostgreSQLBackend(url) as backend,
+    ):
+        writers = [asyncio.create_task(write(it, name)) for it, name in ((one, "a"), (other, "b"))]
+        await asyncio.gather(divide(url, 4), backend.create_search_index())
+        assert await count_partitions(connection) == [4, 4, 4, 4]
+        for size in (1, 2):
+            await divide(url, size)
+        is_over.set()
+        await asyncio.gather(*writers)
+        some = [*said][:: max(1, len(said) // 50)]
+        for word in some:
+            assert [it["thread_id"] for it in await one.search(word)] == [said[word]], word
+        assert await connection.fetchval(UNINDEXED) == 0
+        assert await backend.damage() == []
+    assert await count_partitions(connection) == [2, 2, 2, 2]
 
 
 @pytest.mark.full

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 run = test_cli.run
-MOVES = "SELECT name FROM locus_settings WHERE name LIKE 'move %'"
+MOVES = "SELECT thread_id FROM locus_turns"
 THREADS = [f"t{it}" for it in range(12)]
 
 
@@ -398,13 +398,7 @@ async def test_a_thread_on_its_way_is_found_changed_and_forgotten(
     await made(urls[:2])
     moving = next(it for it in THREADS if choose_shard(3, "default", it) == 2)
     await end_in(monkeypatch, urls[:3], "admit_thread", 1)
-    assert (
-        sum(
-            len(rows(it, "SELECT name FROM locus_settings WHERE name LIKE 'move %'"))
-            for it in urls[:2]
-        )
-        == 1
-    )
+    assert sum(len(rows(it, MOVES)) for it in urls[:2]) == 1
     async with open_sharded(urls[:3]) as storage:
         assert await storage.backend.search(moving) == [moving]
         assert len(await storage.backend.threads_of("alex")) == len(THREADS)

@@ -57,6 +57,12 @@ def test_a_put_is_done_on_its_condition(put: Callable[..., str]) -> None:
     assert status(put, "missing", if_match=first) == 412
 
 
+def test_a_body_without_its_checksum_is_refused(put: Callable[..., str]) -> None:
+    checksum = "CY9rzUYh03PK3k6DJie09g=="
+    put("a", b"test", content_md5=checksum)
+    assert status(put, "a", b"", content_md5=checksum) == 400
+
+
 def test_a_get_answers_304_and_ranges(client: Any, put: Any, bucket: DoubleBucket) -> None:
     where, tag = (NAMESPACE, bucket.name, "a"), put("a", b"abcdef")
     assert client.get_object(*where).data.content == b"abcdef"

@@ -1,0 +1,5 @@
+-- tenant_1: str
+-- thread_id_1: str
+SELECT locus_turns.tenant, locus_turns.thread_id
+FROM locus_turns
+WHERE locus_turns.tenant = :tenant_1 AND locus_turns.thread_id = :thread_id_1
