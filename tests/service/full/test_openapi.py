@@ -32,6 +32,9 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", APP)
 
 
 OPERATIONS = {it.ok().label: it.ok() for it in schema.get_all_operations()}
+UNSUPPORTED = {f"POST {it.path}" for it in CALLS if it.right == "audit"}
+"""Memory records no calls, and answers with 501."""
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -40,7 +43,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("label", OPERATIONS)
+@pytest.mark.parametrize("label", [it for it in OPERATIONS if it not in UNSUPPORTED])
 def test_what_is_generated_is_answered_as_documented(label: str) -> None:
     @given(case=OPERATIONS[label].as_strategy())
     @settings(
