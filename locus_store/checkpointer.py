@@ -43,7 +43,7 @@ from locus_store.types import (
 )
 from locus_store.types.arguments import check_keep_last, check_on_conflict, check_text, check_ttl
 from locus_store.types.codec import StateCodec, can_carry_mark, get_labels
-from locus_store.types.marks import LoadOrigin, make_thread_key
+from locus_store.types.marks import LoadedVersion, make_thread_key
 from locus_store.types.records import make_unsupported_error
 from locus_store.types.state_classes import make_label
 from locus_store.types.tenants import Closing, ForTenants, Quota, QuotaUse
@@ -268,7 +268,7 @@ CONTEXT_THREADS = 64
 
 _numbers = count()
 
-Loads = Mapping[tuple[int, str], LoadOrigin]
+Loads = Mapping[tuple[int, str], LoadedVersion]
 loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
 """The last loads of the caller's own context, by adapter and thread. They are lost through
 ``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on them alone;
@@ -279,7 +279,7 @@ the blocking facade passes them on to the caller."""
 class _Load:
     """A load through one adapter, for callers that lose their context."""
 
-    origin: LoadOrigin
+    origin: LoadedVersion
     is_marked: bool
     """The loaded state itself carries its mark."""
 
@@ -299,10 +299,10 @@ class BackendFacade:
         self,
         backend: StorageBackend,
         *,
-        on_conflict: OnConflict,
-        keep_last: int | None,
-        ttl_seconds: float | None,
-        refresh_on_read: bool,
+        on_conflict: OnConflict = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        refresh_on_read: bool = False,
     ) -> None:
         if not isinstance(backend, StorageBackend):
             wrapper, found = type(self).__name__, type(backend).__name__
@@ -311,10 +311,13 @@ class BackendFacade:
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
         self.on_conflict = check_on_conflict(on_conflict)
-        self.keep_last = check_keep_last(keep_last)
-        self.ttl_seconds = check_ttl(ttl_seconds)
+        self.keep_last, self.ttl_seconds = check_keep_last(keep_last), check_ttl(ttl_seconds)
         self.refresh_on_read = refresh_on_read
         self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start with no calls in progress."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r})"
@@ -374,18 +377,15 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         self._codec = StateCodec(state_type)
         if ttl_seconds is not None:
             needs(self.backend, Expires)
-        self._begin()
 
     def _begin(self) -> None:
-        """Start with no recorded load or save."""
         self._number = next(_numbers)
         self._storage = repr(self.backend)
         self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 
     def _enter(self, tenant: str) -> None:
-        needs(self.backend, SharedByTenants)
-        self.backend = self.backend.for_tenant(tenant)
+        self.backend = needs(self.backend, SharedByTenants).for_tenant(tenant)
         self._begin()
 
     @observe("tenants")
@@ -507,8 +507,8 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         return state
 
     def _find_origin(
-        self, thread_id: str, carried: LoadOrigin | None, run: str | None
-    ) -> LoadOrigin | None:
+        self, thread_id: str, carried: LoadedVersion | None, run: str | None
+    ) -> LoadedVersion | None:
         """Return the origin of a state; a mark of another thread does not count."""
         if carried and carried.thread == make_thread_key(thread_id):
             return carried
@@ -532,7 +532,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         outstanding = [it for it in self._loads.get(thread_id, []) if not it.saved]
         _remember(self._loads, thread_id, [*outstanding, load][-2:])
 
-    def _note_save(self, thread_id: str, origin: LoadOrigin | None, run: str | None) -> None:
+    def _note_save(self, thread_id: str, origin: LoadedVersion | None, run: str | None) -> None:
         for load in self._loads.get(thread_id, []):
             if origin and load.origin.made_from == origin.made_from and not load.saved:
                 load.saved, load.run = True, run
@@ -635,15 +635,15 @@ def _row(head: Head) -> dict[str, Any]:
     }
 
 
-def _make_origin(thread_id: str, found: Snapshot | None) -> LoadOrigin:
-    return LoadOrigin(
+def _make_origin(thread_id: str, found: Snapshot | None) -> LoadedVersion:
+    return LoadedVersion(
         thread=make_thread_key(thread_id),
         made_from=found.version.mark if found else None,
         head=found.head if found else None,
     )
 
 
-def _make_expected(origin: LoadOrigin | None) -> Expected | None:
+def _make_expected(origin: LoadedVersion | None) -> Expected | None:
     return Expected(made_from=origin.made_from, head=origin.head) if origin else None
 
 

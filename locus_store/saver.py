@@ -11,14 +11,14 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
+from locus_store.backend import Expires, QueriesMetadata, StoresThreads, needs
 from locus_store.checkpointer import BackendFacade
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import wait_for_end
 from locus_store.turns import HasTurns
-from locus_store.types import Expected, Mark, MustExist, OnConflict, PendingWrite, Version
+from locus_store.types import Expected, Mark, MustExist, PendingWrite, Version
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text
 from locus_store.types.codec import get_labels
 from locus_store.types.tenants import Closing, ForTenants
@@ -68,26 +68,7 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
         TypeError: ``backend`` is not a ``StorageBackend``.
     """
 
-    def __init__(
-        self,
-        backend: StorageBackend,
-        *,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
-    ) -> None:
-        super().__init__(
-            backend,
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
-        self._begin()
-
     def _begin(self) -> None:
-        """Start with no calls in progress."""
         self._puts: dict[Place, PutInProgress] = {}
         """The puts in progress, by thread, namespace and checkpoint."""
 

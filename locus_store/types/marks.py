@@ -75,8 +75,8 @@ class LoadedDict(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOrigin:
-    """One load, which everything that is made from it shares.
+class LoadedVersion:
+    """The version that one load returned, for all states that are made from it.
 
     ``load_id`` differs for each load, so that two runs that loaded the same version differ.
     """
@@ -88,9 +88,9 @@ class LoadOrigin:
     head: Mark | None
     load_id: str | None = field(default_factory=lambda: uuid4().hex[:16])
 
-    def with_new_load(self) -> LoadOrigin:
+    def with_new_load(self) -> LoadedVersion:
         """Return the origin of a copy, which is saved by itself."""
-        return LoadOrigin(thread=self.thread, made_from=self.made_from, head=self.head)
+        return LoadedVersion(thread=self.thread, made_from=self.made_from, head=self.head)
 
     def to_token(self) -> str:
         """Return the origin as text, for a place inside a state."""
@@ -102,7 +102,7 @@ class LoadOrigin:
         return f"1.{self.thread}.{self.load_id}.{base64.urlsafe_b64encode(body).decode()}"
 
     @classmethod
-    def from_token(cls, token: object) -> LoadOrigin | None:
+    def from_token(cls, token: object) -> LoadedVersion | None:
         """Return the origin in a token; ``None`` for anything that is not one of ours."""
         try:
             version, thread, load_id, body = str(token).split(".")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from locus_store.types.marks import LoadOrigin
+    from locus_store.types.marks import LoadedVersion
 
 
 class Library(NamedTuple):
@@ -141,7 +141,7 @@ class SessionCheckpointer(session.SessionCheckpointer, _LibraryCheckpointer[Stat
             checked(self, state_type)  # a second class for one checkpointer is refused
         super().bind_state_type(state_type)
 
-    def _hand_on(self, config: Mapping[str, Any], origin: LoadOrigin) -> None:
+    def _hand_on(self, config: Mapping[str, Any], origin: LoadedVersion) -> None:
         if "is_stream" not in config or not isinstance(config, dict):
             super()._hand_on(config, origin)
         elif origin.made_from is None:  # a graph's own, whose next state is a new one

@@ -36,7 +36,7 @@ class Repository(Reads):
     """Portable statements in one transaction that holds the lock of the line it changes.
 
     See ``Reads`` for what a repository is. A database's subclass overrides the methods under
-    "dialect hooks"; SQLite's also decides a plain append, and PostgreSQL's deletes threads.
+    "dialect hooks"; SQLite's also decides an append at the head, and PostgreSQL's deletes threads.
     """
 
     _is_save = False
