@@ -25,11 +25,11 @@ class Command(TyperCommand):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.help = _unfolded(self.help or "")
+        self.help = _unfold_text(self.help or "")
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
-        return _untyped(super().get_params(ctx))
+        return _remove_types(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, after the URL that preceded the command."""
@@ -41,15 +41,15 @@ class HelpGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
-        return _untyped(super().get_params(ctx))
+        return _remove_types(super().get_params(ctx))
 
 
-def _unfolded(text: str) -> str:
+def _unfold_text(text: str) -> str:
     """Return the text with one line per paragraph: Typer keeps line ends after the first one."""
     return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
 
 
-def _untyped(parameters: Iterable[Any]) -> list[Any]:
+def _remove_types(parameters: Iterable[Any]) -> list[Any]:
     """Return the parameters without the type of flags, which Typer 0.29 shows as a value."""
     found = list(parameters)
     for it in found:
@@ -80,13 +80,13 @@ def _with_options(work: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for it in inspect.signature(work).parameters.values():
         if it.name in groups:
-            parameters += _options(groups[it.name])
+            parameters += _list_options(groups[it.name])
         else:
             parameters.append(it.replace(annotation=hints[it.name]))
 
     def run(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{it.name: given.pop(it.name) for it in _given_fields(group)})
+            given[name] = group(**{it.name: given.pop(it.name) for it in _list_given_fields(group)})
         work(**given)
 
     run.__name__, run.__doc__ = work.__name__, work.__doc__
@@ -95,17 +95,17 @@ def _with_options(work: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _given_fields(group: Any) -> list[Field[Any]]:
+def _list_given_fields(group: Any) -> list[Field[Any]]:
     """Return the fields of a group that are options."""
     return [it for it in fields(group) if it.init]
 
 
-def _options(group: Any) -> list[inspect.Parameter]:
+def _list_options(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(it.name, kind, default=it.default, annotation=hints[it.name])
-        for it in _given_fields(group)
+        for it in _list_given_fields(group)
     ]
 
 
@@ -116,7 +116,7 @@ _GIVEN = "locus_store.url"
 """Key of the URL in the context of the command line."""
 
 
-def _config_file() -> Path:
+def _find_config_file() -> Path:
     """Return the path of the file of profiles, which need not exist."""
     return Path(os.environ.get(_CONFIG) or Path(typer.get_app_dir("locus-store")) / "config.toml")
 
@@ -130,7 +130,7 @@ def give(ctx: typer.Context, url: str | None, profile: str | None) -> None:
     if url is not None and profile is not None:
         raise InvalidArgumentError("pass --url or --profile, not both")
     if profile is not None:
-        url = _url_of(profile)
+        url = _find_url(profile)
     ctx.meta[_GIVEN] = url
 
 
@@ -148,8 +148,8 @@ def _with_given(ctx: Any, parameters: list[Any], args: list[str]) -> list[str]:
     return ["--url", url, *args]
 
 
-def _url_of(profile: str) -> str:
-    path = _config_file()
+def _find_url(profile: str) -> str:
+    path = _find_config_file()
     try:
         profiles = tomllib.loads(path.read_text(encoding="utf-8"))["profiles"]
         urls = {name: it["url"] for name, it in profiles.items()}

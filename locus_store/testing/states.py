@@ -287,13 +287,13 @@ class LimitRules(Kit):
         limited = another(max_state_bytes=LIMIT)
         dice = random.Random(11)  # noqa: S311  (test data)
         accepted = dict[str, Any]()
-        value: Any = _value(dice)
+        value: Any = _make_value(dice)
         for number in range(60):
-            value = _value(dice) if dice.random() < 0.3 else _changed(dice, value)
+            value = _make_value(dice) if dice.random() < 0.3 else _change_value(dice, value)
             try:
                 await limited.save(self.holding(value), "t", f"v{number}")
             except SerializationError:
-                value = _value(dice)
+                value = _make_value(dice)
             else:
                 accepted[f"v{number}"] = exact(value)
         assert 20 < len(accepted) < 60
@@ -342,13 +342,13 @@ class LimitRules(Kit):
         bomb = pack_frame(b'[["=",[],{"a":"%b"}]]' % (b"a" * BOMB_BYTES))
         below.damage(lambda _: bomb)
         limited = another(max_state_bytes=LIMIT)
-        with _peak() as peak, pytest.raises(IntegrityError):
+        with _measure_peak() as peak, pytest.raises(IntegrityError):
             await limited.load("t")
         assert peak[0] < BOMB_BYTES // 8
 
 
 @contextmanager
-def _peak() -> Iterator[list[int]]:
+def _measure_peak() -> Iterator[list[int]]:
     """Return the peak memory in bytes, above that at the start."""
     peak = [0]
     tracemalloc.start()
@@ -359,7 +359,7 @@ def _peak() -> Iterator[list[int]]:
         tracemalloc.stop()
 
 
-def _value(dice: random.Random) -> Any:
+def _make_value(dice: random.Random) -> Any:
     """Return a value about as large as the limit, of a different form each time."""
     size = dice.randrange(LIMIT * 9 // 10, LIMIT)
     forms: Any = ("a" * size, "\x01" * (size // 6), ["b" * 90] * (size // 93), [[]] * (size // 3))
@@ -368,7 +368,7 @@ def _value(dice: random.Random) -> Any:
     return dice.choice(forms)
 
 
-def _changed(dice: random.Random, value: Any) -> Any:
+def _change_value(dice: random.Random, value: Any) -> Any:
     if isinstance(value, str):
         at = dice.randrange(len(value) + 1)
         return value[:at] + dice.choice(("", "\x01é", "c" * 40)) + value[at + dice.randrange(60) :]
