@@ -42,7 +42,7 @@ from locus_store.types import (
 )
 from locus_store.types.arguments import check_keep_last, check_on_conflict, check_text, check_ttl
 from locus_store.types.codec import StateCodec, can_carry_mark, get_labels
-from locus_store.types.marks import LoadOrigin, OneLoad, loaded_here, make_thread_key
+from locus_store.types.marks import LoadedVersion, OneLoad, loaded_here, make_thread_key
 from locus_store.types.records import make_unsupported_error
 from locus_store.types.state_classes import make_label
 from locus_store.types.tenants import Closing, ForTenants, Quota, QuotaUse
@@ -293,8 +293,7 @@ class BackendFacade:
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
         self.on_conflict = check_on_conflict(on_conflict)
-        self.keep_last = check_keep_last(keep_last)
-        self.ttl_seconds = check_ttl(ttl_seconds)
+        self.keep_last, self.ttl_seconds = check_keep_last(keep_last), check_ttl(ttl_seconds)
         self.refresh_on_read = refresh_on_read
         self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
         self._begin()
@@ -359,8 +358,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 
     def _enter(self, tenant: str) -> None:
-        needs(self.backend, SharedByTenants)
-        self.backend = self.backend.for_tenant(tenant)
+        self.backend = needs(self.backend, SharedByTenants).for_tenant(tenant)
         self._begin()
 
     @observe("tenants")
@@ -484,8 +482,8 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         return state
 
     def _find_origin(
-        self, thread_id: str, carried: LoadOrigin | None, run: str | None
-    ) -> LoadOrigin | None:
+        self, thread_id: str, carried: LoadedVersion | None, run: str | None
+    ) -> LoadedVersion | None:
         """Return the origin of a state; a mark of another thread does not count."""
         if carried and carried.thread == make_thread_key(thread_id):
             return carried
@@ -509,7 +507,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         outstanding = [it for it in self._loads.get(thread_id, []) if not it.saved]
         _remember(self._loads, thread_id, [*outstanding, load][-2:])
 
-    def _note_save(self, thread_id: str, origin: LoadOrigin | None, run: str | None) -> None:
+    def _note_save(self, thread_id: str, origin: LoadedVersion | None, run: str | None) -> None:
         for load in self._loads.get(thread_id, []):
             if origin and load.origin.made_from == origin.made_from and not load.saved:
                 load.saved, load.run = True, run
@@ -625,8 +623,8 @@ def _row(head: Head) -> dict[str, Any]:
     }
 
 
-def _make_origin(thread_id: str, found: Snapshot | None) -> LoadOrigin:
-    return LoadOrigin(
+def _make_origin(thread_id: str, found: Snapshot | None) -> LoadedVersion:
+    return LoadedVersion(
         thread=make_thread_key(thread_id),
         made_from=found.version.mark if found else None,
         head=found.head if found else None,

@@ -16,7 +16,7 @@ from locus_store import AgentState, MemoryCheckpointer, Message, Role, ToolCall
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import Mark
 from locus_store.types.codec import StateCodec, get_labels
-from locus_store.types.marks import MARK_KEY, LoadedDict, LoadOrigin, make_thread_key
+from locus_store.types.marks import MARK_KEY, LoadedDict, LoadedVersion, make_thread_key
 
 if TESTS_RUN:
     from locus.core.state import AgentState as LocusState
@@ -109,26 +109,26 @@ async def test_a_mark_is_never_stored() -> None:
 
 
 async def test_a_mark_survives_what_callers_do_with_a_state() -> None:
-    codec, lineage = (
+    codec, origin = (
         StateCodec(),
-        LoadOrigin(thread=make_thread_key("t"), made_from=mark(), head=mark()),
+        LoadedVersion(thread=make_thread_key("t"), made_from=mark(), head=mark()),
     )
-    state = codec.restore(AgentState().to_checkpoint(), lineage)
+    state = codec.restore(AgentState().to_checkpoint(), origin)
     for made in (state.with_message(Message.user("x")), state.model_copy(), copy.deepcopy(state)):
-        assert codec.dump(made)[1] == lineage
-    loaded = StateCodec(dict).restore({"a": [1]}, lineage)
+        assert codec.dump(made)[1] == origin
+    loaded = StateCodec(dict).restore({"a": [1]}, origin)
     for made in (loaded.copy(), copy.copy(loaded), copy.deepcopy(loaded)):
         assert isinstance(made, LoadedDict)
-        assert StateCodec(dict).dump(made)[1] == lineage
+        assert StateCodec(dict).dump(made)[1] == origin
 
 
 def test_a_loaded_dict_is_a_dict_and_its_mark_survives_pickling() -> None:
-    lineage = LoadOrigin(thread="x", made_from=mark(), head=mark())
-    loaded = StateCodec(dict).restore({"a": 1}, lineage)
+    origin = LoadedVersion(thread="x", made_from=mark(), head=mark())
+    loaded = StateCodec(dict).restore({"a": 1}, origin)
     assert loaded == {"a": 1}
     assert isinstance(loaded, dict)
     sent = pickle.loads(pickle.dumps(loaded))  # noqa: S301  (our own bytes)
-    assert (sent, StateCodec(dict).dump(sent)[1]) == ({"a": 1}, lineage)
+    assert (sent, StateCodec(dict).dump(sent)[1]) == ({"a": 1}, origin)
 
 
 # --- marks as text
@@ -138,23 +138,23 @@ NONCE = "0123456789abcdef"
 
 @pytest.mark.parametrize("nonce", ["", "None", "a\0b", NONCE[1:], NONCE + "0", NONCE.upper()])
 def test_a_token_with_a_writer_that_no_load_minted_is_not_ours(nonce: str) -> None:
-    lineage = LoadOrigin(thread="a", made_from=mark(), head=mark(), load_id=NONCE)
-    assert LoadOrigin.from_token(lineage.to_token()) == lineage
-    assert LoadOrigin.from_token(lineage.to_token().replace(NONCE, nonce)) is None
+    origin = LoadedVersion(thread="a", made_from=mark(), head=mark(), load_id=NONCE)
+    assert LoadedVersion.from_token(origin.to_token()) == origin
+    assert LoadedVersion.from_token(origin.to_token().replace(NONCE, nonce)) is None
 
 
 @pytest.mark.parametrize("head", [None, mark(1), mark(2)])
 @pytest.mark.parametrize("made_from", [None, mark(1)])
 def test_a_lineage_comes_back_from_its_token(made_from: Mark | None, head: Mark | None) -> None:
-    lineage = LoadOrigin(thread=make_thread_key("t"), made_from=made_from, head=head or made_from)
-    assert LoadOrigin.from_token(lineage.to_token()) == lineage
+    origin = LoadedVersion(thread=make_thread_key("t"), made_from=made_from, head=head or made_from)
+    assert LoadedVersion.from_token(origin.to_token()) == origin
 
 
 @pytest.mark.parametrize(
     "token", ["", "1", f"1.a.{NONCE}.!!", f"2.a.{NONCE}.AAAA", f"1.a.{NONCE}.", None, 7, {}]
 )
 def test_what_is_no_token_of_ours_is_no_lineage(token: Any) -> None:
-    assert LoadOrigin.from_token(token) is None
+    assert LoadedVersion.from_token(token) is None
 
 
 async def test_a_forged_mark_is_ignored_or_conflicts_but_never_breaks_a_save() -> None:

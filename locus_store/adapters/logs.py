@@ -134,12 +134,12 @@ def untag_numbers(value: Any) -> Any:
     if encode_canonical(TAG) not in encode_canonical(value):
         return value
     try:
-        return thaw(value, _long_integer)
+        return thaw(value, _parse_long_integer)
     except (LookupError, TypeError, ValueError) as exc:
         raise IntegrityError(f"a stored number is damaged: {exc}") from exc
 
 
-def _long_integer(tagged: Mapping[str, Any]) -> int:
+def _parse_long_integer(tagged: Mapping[str, Any]) -> int:
     kind, text = tagged["v"]
     if (tagged["c"], kind) != (FORM, "int"):
         raise ValueError(f"a value of the form {kind!r:.40}")
@@ -148,12 +148,12 @@ def _long_integer(tagged: Mapping[str, Any]) -> int:
 
 def has_null(value: Any) -> bool:
     """Return whether a JSON value has a ``None`` in it."""
-    return b"N" in encode_canonical(value) and _any_none(value)
+    return b"N" in encode_canonical(value) and _has_none(value)
 
 
-def _any_none(value: Any) -> bool:
+def _has_none(value: Any) -> bool:
     if isinstance(value, dict | list):
-        return any(map(_any_none, value.values() if isinstance(value, dict) else value))
+        return any(map(_has_none, value.values() if isinstance(value, dict) else value))
     return value is None
 
 

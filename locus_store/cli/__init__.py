@@ -106,10 +106,10 @@ def main() -> None:
     if os.environ.get("COLUMNS") == "0":  # not known; Rich would print nothing
         del os.environ["COLUMNS"]
     with repair_streams():
-        sys.exit(_printed())
+        sys.exit(_run_and_flush())
 
 
-def _printed() -> int:
+def _run_and_flush() -> int:
     """Run the command and flush its output; return the exit code."""
     try:
         code = _run()
@@ -126,25 +126,25 @@ def _printed() -> int:
 
 
 @cache
-def _command() -> Any:
+def _make_command() -> Any:
     """Return all commands as Click has them; making them takes Typer 0.1 s."""
     return typer.main.get_command(app)
 
 
 def _run() -> int:
     try:
-        _command()()
+        _make_command()()
     except SystemExit as stop:  # how Typer ends
         return stop.code if isinstance(stop.code, int) else DONE
     except (LocusStoreError, OSError) as error:
         note(f"Error: {error}")
-        return _code(error)
+        return _find_code(error)
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
 
 
-def _code(error: Exception) -> int:
+def _find_code(error: Exception) -> int:
     if isinstance(error, NotFoundError):
         return NOT_FOUND
     return CONFLICT if isinstance(error, ConflictError) else FAILED

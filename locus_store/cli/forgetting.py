@@ -140,7 +140,7 @@ async def find_left(
             it.tenant,
             user,
             [format_namespace(name) for name in named.get(it.tenant, [])],
-            *await _unattributed(it, user),
+            *await _count_unattributed(it, user),
         )
         for it in backends
     ]
@@ -165,7 +165,7 @@ def _is_in(namespace: Namespace, others: list[Namespace]) -> bool:
     return any(namespace[: len(it)] == it for it in others)
 
 
-async def _unattributed(backend: FullBackend, user: str | None) -> tuple[int, int]:
+async def _count_unattributed(backend: FullBackend, user: str | None) -> tuple[int, int]:
     """Return the numbers of threads with pending writes only, and of those that name no user.
 
     Scans list the former, and lists do not. The latter matter only where a user is asked for.
@@ -177,10 +177,10 @@ async def _unattributed(backend: FullBackend, user: str | None) -> tuple[int, in
         after = page[-1]
     others = [it async for it in all_threads(backend) if it not in known]
     pending_only = sum([not await backend.exists(it) for it in others])
-    return pending_only, 0 if user is None else await _unowned(backend, known)
+    return pending_only, 0 if user is None else await _count_unowned(backend, known)
 
 
-async def _unowned(backend: FullBackend, thread_ids: set[str]) -> int:
+async def _count_unowned(backend: FullBackend, thread_ids: set[str]) -> int:
     owned: set[str] = set()
     if isinstance(backend, DescribesThreads):
         offset = 0
@@ -267,7 +267,7 @@ def forget(
     each. An encrypted storage also destroys the keys of what it removes; receipts: [{tenant,
     key_ids, destroyed_at}].
     """
-    owner = _owner(user, where)
+    owner = _find_owner(user, where)
     wheres = [parse_namespace(it) for it in namespace or ()]
     if () in wheres:
         raise InvalidArgumentError("the root namespace belongs to all users: name the user's own")
@@ -285,7 +285,7 @@ def forget(
         for it in each_tenant:
             note(it)
         confirm(f"This deletes all {owner}: {held}.")
-    found, left, receipts = run(_forgotten(at, owner, wheres))
+    found, left, receipts = run(_forget_all(at, owner, wheres))
     if not receipts and not any(add_up(found).values()):
         _tell_left(left)
         at.tell_others()
@@ -299,7 +299,7 @@ def forget(
         put_json({**describe(found, at), **shown, **more})
         at.tell_others()
     else:
-        tell(found, _removed, at)
+        tell(found, _describe_removed, at)
         _tell_left(left)
         _tell_receipts(receipts)
 
@@ -315,7 +315,7 @@ def _tell_left(left: list[Left], label: str = "not removed") -> None:
         it.tell_unattributed()
 
 
-def _owner(user: str | None, where: str | None) -> _Owner:
+def _find_owner(user: str | None, where: str | None) -> _Owner:
     if (user is None) is (where is None):
         raise typer.BadParameter("pass --user or --where")
     if where is None:
@@ -363,12 +363,12 @@ async def _count_held(
     return [f"{label}; {beside}"], left
 
 
-async def _forgotten(
+async def _forget_all(
     at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
 ) -> tuple[Outcome, list[Left], list[Receipt]]:
     began, receipts = datetime.now(UTC).isoformat(timespec="microseconds"), []
     with show_progress("forgetting"):
-        cleared = await _cleared(at, wheres) if wheres else 0
+        cleared = await _clear_left(at, wheres) if wheres else 0
         async with open_covered(at) as backends:
             found = await run_each(backends, owner.forget)
             left = await find_left(at, backends, owner.user, wheres)
@@ -381,7 +381,7 @@ async def _forgotten(
     return found, left, receipts
 
 
-async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
+async def _clear_left(at: TenantsOptions, wheres: list[Namespace]) -> int:
     async with open_existing_store(at.url, **at.options) as store:
         clear = partial(store.clear_namespace, recursive=True)
         forget_namespace = getattr(store, "forget_namespace", clear)  # which destroys keys, too
@@ -390,7 +390,7 @@ async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
         return removed
 
 
-def _removed(counts: dict[str, int]) -> str:
+def _describe_removed(counts: dict[str, int]) -> str:
     some = {kind: number for kind, number in counts.items() if number}
     kinds = (format_count(number, _NOUNS.get(kind, kind)) for kind, number in some.items())
     return "removed: " + (", ".join(kinds) or "nothing")

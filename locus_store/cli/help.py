@@ -30,7 +30,7 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
-        return _untyped(super().get_params(ctx))
+        return _remove_types(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, after the URL that preceded the command."""
@@ -42,10 +42,10 @@ class HelpGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
-        return _untyped(super().get_params(ctx))
+        return _remove_types(super().get_params(ctx))
 
 
-def _untyped(parameters: Iterable[Any]) -> list[Any]:
+def _remove_types(parameters: Iterable[Any]) -> list[Any]:
     """Return the parameters without the type of flags, which Typer 0.29 shows as a value."""
     found = list(parameters)
     for it in found:
@@ -76,13 +76,13 @@ def _with_options(work: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for it in inspect.signature(work).parameters.values():
         if it.name in groups:
-            parameters += _options(groups[it.name])
+            parameters += _list_options(groups[it.name])
         else:
             parameters.append(it.replace(annotation=hints[it.name]))
 
     def run(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{it.name: given.pop(it.name) for it in _given_fields(group)})
+            given[name] = group(**{it.name: given.pop(it.name) for it in _list_given_fields(group)})
         work(**given)
 
     run.__name__, run.__doc__ = work.__name__, work.__doc__
@@ -91,17 +91,17 @@ def _with_options(work: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _given_fields(group: Any) -> list[Field[Any]]:
+def _list_given_fields(group: Any) -> list[Field[Any]]:
     """Return the fields of a group that are options."""
     return [it for it in fields(group) if it.init]
 
 
-def _options(group: Any) -> list[inspect.Parameter]:
+def _list_options(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(it.name, kind, default=it.default, annotation=hints[it.name])
-        for it in _given_fields(group)
+        for it in _list_given_fields(group)
     ]
 
 
@@ -121,7 +121,7 @@ def give(ctx: typer.Context, url: str | None, profile: str | None) -> None:
     if url is not None and profile is not None:
         raise InvalidArgumentError("pass --url or --profile, not both")
     if profile is not None:
-        url = _url_of(profile)
+        url = _find_url(profile)
     ctx.meta[_GIVEN] = url
 
 
@@ -139,7 +139,7 @@ def _with_given(ctx: Any, parameters: list[Any], args: list[str]) -> list[str]:
     return ["--url", url, *args]
 
 
-def _url_of(profile: str) -> str:
+def _find_url(profile: str) -> str:
     path = Path(os.environ.get(_CONFIG) or Path(typer.get_app_dir("locus-store")) / "config.toml")
     try:
         profiles = tomllib.loads(path.read_text(encoding="utf-8"))["profiles"]

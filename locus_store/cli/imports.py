@@ -62,7 +62,7 @@ def import_file(
 
     async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
         async with open_backend(at.url, creates=True, **select_tenant(tenant)) as backend:
-            with show_progress("importing", _threads_in(lines)) as advance:
+            with show_progress("importing", _count_threads(lines)) as advance:
                 counts = await import_threads(
                     backend,
                     lines,
@@ -81,7 +81,7 @@ def import_file(
     _tell_imported(counts, into, as_json=at.as_json)
 
 
-def _threads_in(lines: BinaryIO) -> int | None:
+def _count_threads(lines: BinaryIO) -> int | None:
     """Return how many threads a file holds, for a bar on a terminal; ``None``: of a pipe."""
     if not (sys.stderr.isatty() and lines.seekable()):
         return None

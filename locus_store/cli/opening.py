@@ -159,7 +159,7 @@ async def thread_named(backend: FullBackend, typed: str, *, exactly: bool = Fals
     if len(begin) == 1 and not exactly:
         return begin[0]
     if begin and not exactly:
-        raise _ambiguous("thread", typed, begin)
+        raise _make_ambiguity_error("thread", typed, begin)
     similar = did_you_mean(typed, begin or await backend.list_threads(NEARBY))
     if similar:
         raise NotFoundError(f"there is no thread {typed!r}{similar}")
@@ -182,7 +182,7 @@ async def version_named(
     names = [it.checkpoint_id async for it in read_line(backend, thread, namespace)]
     found = [it for it in names if it.startswith(typed)]
     if len(found) > 1:
-        raise _ambiguous("version", typed, found)
+        raise _make_ambiguity_error("version", typed, found)
     return found[0] if found else typed
 
 
@@ -194,7 +194,7 @@ async def find_named(
     return thread, await version_named(backend, thread, checkpoint, namespace)
 
 
-def _ambiguous(what: str, typed: str, found: list[str]) -> NotFoundError:
+def _make_ambiguity_error(what: str, typed: str, found: list[str]) -> NotFoundError:
     more = ", …" if len(found) > NAMED else ""
     names = ", ".join(map(repr, found[:NAMED]))
     return NotFoundError(f"several {what}s begin with {typed!r}: {names}{more}")

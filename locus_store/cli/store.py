@@ -116,25 +116,25 @@ def parse_namespace(text: str) -> Namespace:
         return ()
     segments = text.split("/")
     if not all(segments):
-        raise _no_namespace(text, "it has an empty segment; / alone is the root")
+        raise _make_namespace_error(text, "it has an empty segment; / alone is the root")
     if _ESCAPE.search(text):
-        raise _no_namespace(text, "% begins an escape; write %25 for one")
+        raise _make_namespace_error(text, "% begins an escape; write %25 for one")
     try:
         return tuple(unquote(it, errors="strict") for it in segments)
     except UnicodeDecodeError as exc:
-        raise _no_namespace(text, "its escapes are no UTF-8") from exc
+        raise _make_namespace_error(text, "its escapes are no UTF-8") from exc
 
 
-def _no_namespace(text: str, why: str) -> InvalidArgumentError:
+def _make_namespace_error(text: str, why: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{text!r} is not a namespace: {why}")
 
 
 def format_namespace(namespace: Namespace) -> str:
     """Return a namespace as it is typed; the inverse of ``parse_namespace``."""
-    return "/".join("".join(map(_typed_character, it)) for it in namespace) or ROOT
+    return "/".join("".join(map(_show_character, it)) for it in namespace) or ROOT
 
 
-def _typed_character(character: str) -> str:
+def _show_character(character: str) -> str:
     is_plain = character.isprintable() and character not in "%/"
     return character if is_plain else quote(character, safe="")
 
@@ -151,7 +151,7 @@ def read_json(text: str, what: str) -> Any:
         elif text.startswith("@"):
             text = Path(text[1:]).read_text("utf-8")
         _require_json(text)
-        return json.loads(text, parse_constant=_no_number)
+        return json.loads(text, parse_constant=_refuse_number)
     except OSError as exc:
         raise InvalidArgumentError(f"{what}: {text[1:]} cannot be read: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
@@ -169,18 +169,18 @@ def _require_json(text: str) -> None:
             raise
 
 
-def _no_number(name: str) -> NoReturn:
+def _refuse_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is none of its numbers")
 
 
-def _object(text: str | None, what: str) -> dict[str, Any] | None:
+def _parse_object(text: str | None, what: str) -> dict[str, Any] | None:
     found = None if text is None else read_json(text, what)
     if found is not None and not isinstance(found, dict):
         raise InvalidArgumentError(f'{what} is a JSON object, such as \'{{"kind": "note"}}\'')
     return found
 
 
-def _described(item: StoreItem) -> dict[str, Any]:
+def _describe_item(item: StoreItem) -> dict[str, Any]:
     names = ("namespace", "key", "version", "created_at", "updated_at", "expires_at", "metadata")
     return select(item, (*names, "value"))
 
@@ -193,7 +193,7 @@ def _row(item: StoreItem) -> tuple[object, ...]:
 
 def _tell(items: list[StoreItem], *, as_json: bool) -> None:
     columns = ("namespace", "key", "version", "updated", "expires", "value")
-    document = [_described(it) for it in items]
+    document = [_describe_item(it) for it in items]
     put_found(document, columns, map(_row, items), ids=columns[:2], as_json=as_json)
 
 
@@ -230,9 +230,9 @@ def get_item(namespace: Where, key: Key, *, at: TenantOptions) -> None:
     where = parse_namespace(namespace)
     item = _ask(at, lambda it: it.get_item(where, key))
     if item is None:
-        raise _missing(namespace, key)
+        raise _make_missing_error(namespace, key)
     if at.as_json:
-        put_json(_described(item))
+        put_json(_describe_item(item))
         return
     print_line(f"namespace:  {format_namespace(item.namespace)}")
     print_line(f"key:        {item.key}")
@@ -244,7 +244,7 @@ def get_item(namespace: Where, key: Key, *, at: TenantOptions) -> None:
     show(render_json(item.value, indent=True))
 
 
-def _missing(namespace: str, key: str | None = None) -> NotFoundError:
+def _make_missing_error(namespace: str, key: str | None = None) -> NotFoundError:
     what = "nothing" if key is None else f"no item {key!r}"
     return NotFoundError(
         f"there is {what} in namespace {namespace!r}; 'locus-store store list' and 'locus-store"
@@ -280,8 +280,8 @@ def search(
     created_at, updated_at, expires_at, metadata, value}].
     """
     where = parse_namespace(namespace)
-    wanted = _object(filter, "--filter")
-    about = _object(metadata_filter, "--metadata-filter")
+    wanted = _parse_object(filter, "--filter")
+    about = _parse_object(metadata_filter, "--metadata-filter")
     items = _ask(at, lambda it: it.search(where, query, wanted, limit, offset, about))
     _tell(items, as_json=at.as_json)
     if items and len(items) == limit and not at.as_json:
@@ -334,7 +334,7 @@ def put_item(
     The item loses its embeddings: the command has no model to compute new ones.
     """
     where = parse_namespace(namespace)
-    document, about = read_json(value, "the value"), _object(metadata, "--metadata")
+    document, about = read_json(value, "the value"), _parse_object(metadata, "--metadata")
 
     async def stored() -> int:
         async with open_existing_store(at.url, **select_tenant(at.tenant)) as opened:
@@ -383,13 +383,13 @@ def delete(
         below = " and all below it" if recursive else ""
         confirm(f"This deletes {what} of namespace {namespace}{below}{format_tenants(found)}.")
     found = _require(run(run_each_store(at, removed)), namespace, key)
-    tell(found, _removed, at)
+    tell(found, _describe_removed, at)
 
 
 def _require(found: Outcome, namespace: str, key: str | None) -> Outcome:
     if add_up(found).get("removed"):
         return found
-    raise _missing(namespace, key)
+    raise _make_missing_error(namespace, key)
 
 
 async def count_items(opened: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
@@ -419,8 +419,8 @@ def expire(*, at: TenantsOptions) -> None:
     async def removed(opened: BaseStore) -> dict[str, int]:
         return {"removed": await opened.expire()}
 
-    tell(run(run_each_store(at, removed)), _removed, at)
+    tell(run(run_each_store(at, removed)), _describe_removed, at)
 
 
-def _removed(counts: dict[str, int]) -> str:
+def _describe_removed(counts: dict[str, int]) -> str:
     return f"{format_count(counts['removed'], 'item')} removed"

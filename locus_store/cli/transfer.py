@@ -73,14 +73,14 @@ def verify(
     at.require_one("THREADS", is_named=bool(threads))
     for it in threads or ():
         check_text("thread", it)
-    problems, counts, seen = run(_verified(at, threads or None))
+    problems, counts, seen = run(_verify_all(at, threads or None))
     if at.as_json:
         put_line({"kind": "summary", **describe(counts, at)})
         at.tell_others()
     else:
         if problems:
             _show(problems, at)
-        tell(counts, _checked, at)
+        tell(counts, _check_name, at)
     if problems:
         note("Restore a backup, or delete what is damaged; other versions still load.")
         raise typer.Exit(PROBLEMS)
@@ -95,11 +95,11 @@ def _show(problems: list[dict[str, Any]], at: TenantsOptions) -> None:
     put_table(columns, ([it[key] for key in keys] for it in problems), ids=columns[:-1])
 
 
-def _checked(counts: dict[str, int]) -> str:
+def _check_name(counts: dict[str, int]) -> str:
     return ", ".join(format_count(number, noun[:-1]) for noun, number in counts.items())
 
 
-async def _verified(
+async def _verify_all(
     at: TenantsOptions, threads: list[str] | None
 ) -> tuple[list[dict[str, Any]], Outcome, set[str | None]]:
     found: Outcome = {}
@@ -164,15 +164,15 @@ def copy(
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
     at.require_one("--thread", is_named=bool(thread))
-    found, into = run(_copied(at, target, thread or None))
+    found, into = run(_copy_all(at, target, thread or None))
     tell(found, lambda it: report_moved(it, "copied") + into, at)
 
 
-async def _copied(
+async def _copy_all(
     at: TenantsOptions, target: str, threads: list[str] | None
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
-    options = _of_target(target, at)
+    options = _choose_target_tenant(target, at)
     async with open_covered(at) as sources, open_backend(target, creates=True, **options) as there:
         require_tenants(there, at)
 
@@ -191,7 +191,7 @@ async def _copied(
         return found, "" if is_same else f", into tenant {to!r}"
 
 
-def _of_target(target: str, at: TenantsOptions) -> dict[str, Any]:
+def _choose_target_tenant(target: str, at: TenantsOptions) -> dict[str, Any]:
     """Return the tenant of a copy's target, unless its URL or backend determines it."""
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
     takes = "tenant" in list_options(target) and not is_named
@@ -231,15 +231,15 @@ def export(
     everything = everything or (all_tenants and user is None)
     if [bool(threads), user is not None, everything].count(True) != 1:
         raise typer.BadParameter("name threads, or --user, or --all")
-    with _written(output) as file:
-        found = run(_exported(at, threads, user, file, prints=output == STANDARD, in_clear=clear))
+    with _open_output(output) as file:
+        found = run(_export_all(at, threads, user, file, prints=output == STANDARD, in_clear=clear))
     for name, counts in found.items():
         about = "" if name is None else f"tenant {name!r}: "
         note(f"{about}{format_count(counts['threads'], 'thread')} exported")
     at.tell_others()
 
 
-async def _exported(
+async def _export_all(
     at: TenantsOptions,
     threads: list[str] | None,
     user: str | None,
@@ -290,7 +290,7 @@ class _Screen:
 
 
 @contextmanager
-def _written(output: str) -> Iterator[BinaryIO]:
+def _open_output(output: str) -> Iterator[BinaryIO]:
     """Open the output: standard output, or a file that appears once it is complete."""
     if output == STANDARD:
         sys.stdout.flush()
@@ -299,7 +299,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
         return
     with (
         translate_errors(output, "written"),
-        _new_file(output, ".export-") as unfinished,
+        _create_file(output, ".export-") as unfinished,
         Path(unfinished).open("wb") as file,
     ):
         yield file
@@ -308,7 +308,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _new_file(output: str, prefix: str) -> Iterator[str]:
+def _create_file(output: str, prefix: str) -> Iterator[str]:
     """Yield the path of a private file, which gets its name at the end of the block.
 
     Raises:
@@ -374,16 +374,16 @@ def backup(
     The file appears once it is complete. Restore it by a copy in the other direction, or in place
     of the database when no process has that open.
     """
-    source = run(_path_of(url))
+    source = run(_find_path(url))
     try:
-        with _new_file(file, ".backup-") as unfinished, show_progress("copying") as advance:
+        with _create_file(file, ".backup-") as unfinished, show_progress("copying") as advance:
             size = _copy_database(source, unfinished, advance)
     except sqlite3.Error as exc:
         raise BackendError(f"{file} was not written: {exc}; run the command again") from exc
     print_line(f"{file}: {format_count(size, 'byte')}")
 
 
-async def _path_of(url: str) -> str:
+async def _find_path(url: str) -> str:
     """Return the path of the SQLite file that a URL names, if its schema is ours."""
     async with open_backend(url) as backend:
         folder = type(backend).__module__.split(".")[2]

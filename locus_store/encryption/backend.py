@@ -15,7 +15,21 @@ from locus_store.encryption.values import CLEAR, Encrypts, Sealing, count_keys, 
 from locus_store.errors import IntegrityError, LocusStoreError, UnsupportedError
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import report_unswept, skip_too_large
-from locus_store.types import Head, Hit
+from locus_store.types import (
+    ArchivedMessage,
+    ArchivedRecord,
+    ArchivedThread,
+    ArchivedWrite,
+    Head,
+    Hit,
+    LineContents,
+    PendingWrite,
+    Save,
+    Stored,
+    Version,
+    VersionsWanted,
+    Written,
+)
 from locus_store.types.arguments import check_limit, check_text
 from locus_store.types.facts import Fact
 from locus_store.values.filters import check_key, has_value, is_found
@@ -34,19 +48,6 @@ from locus_store.versions.threads import ThreadTransaction
 from locus_store.wire.records import IdNeededError
 
 if TYPE_CHECKING:
-    from locus_store.types import (
-        ArchivedMessage,
-        ArchivedRecord,
-        ArchivedThread,
-        ArchivedWrite,
-        LineContents,
-        PendingWrite,
-        Save,
-        Stored,
-        Version,
-        VersionsWanted,
-        Written,
-    )
     from locus_store.versions.sizes import StatusesWanted, ThreadStatus
 
 
@@ -68,8 +69,6 @@ class EncryptedBackend(Encrypts, FullBackend):
 
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), Fact("encryption", repr(self.encryption))]
-
-    # --- versions
 
     async def commit(self, save: Save) -> Written:
         return await super().commit((await self.get_sealing()).seal_save(save))
@@ -133,8 +132,6 @@ class EncryptedBackend(Encrypts, FullBackend):
             shown = replace(shown, place=page[-1].place)
         return found[: criteria.limit]
 
-    # --- pending writes
-
     async def store_writes(
         self,
         thread_id: str,
@@ -167,8 +164,6 @@ class EncryptedBackend(Encrypts, FullBackend):
 
         return await self._unseal(open_with)
 
-    # --- whole threads
-
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         found = await super().read_thread(thread_id)
         require_answer(found is None or found.thread_id == thread_id)
@@ -186,8 +181,6 @@ class EncryptedBackend(Encrypts, FullBackend):
         active_at = datetime.now(UTC) if has_versions(found) else found.active_at
         await self.restore(replace(found, thread_id=dest_thread_id, active_at=active_at))
         return True
-
-    # --- no keys
 
     async def _erase(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
         """Remove threads, and destroy their keys."""
@@ -211,8 +204,6 @@ class EncryptedBackend(Encrypts, FullBackend):
             return None
         read = super().read_thread
         return {it for it in subjects if await read(it[1]) is None}
-
-    # --- other keys
 
     async def count_keys(self) -> Counter[str]:
         """Return how many stored values are sealed with each data key, and how many are in clear.
@@ -259,8 +250,6 @@ class EncryptedBackend(Encrypts, FullBackend):
         if key in chosen.hashed and "." not in key and is_plain and chosen.required:
             return ((await self.get_sealing()).hash_value(key, value),)
         return None
-
-    # --- what the storage cannot find: its content is sealed
 
     async def _iterate_threads(self) -> AsyncIterator[ArchivedThread]:
         after: str | None = None

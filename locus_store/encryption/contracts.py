@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.encryption.values import (
     CLEAR,
@@ -21,13 +21,11 @@ from locus_store.errors import ConflictError
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
 from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Put, StoreItem, Wanted
+from locus_store.types.logs import LogsWanted
 from locus_store.types.messages import LogChange, LogChanged, LogEdit, LogRead, LogWanted
 from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
 from locus_store.values.sealing import CLIENT_FORMAT, THREAD, ForgottenError, Subject
-
-if TYPE_CHECKING:
-    from locus_store.types.logs import LogsWanted
 
 _PAGE: Final = 1000
 _EVERYTHING: Final = 2**30
@@ -174,8 +172,6 @@ class EncryptedStore(Encrypts, BaseStore):
             with suppress(ConflictError):
                 await self.apply([put])
                 yield name, stored.key
-
-    # --- no keys
 
     async def forget_namespace(self, namespace: Namespace) -> int:
         """Remove the items of a namespace and below it, as ``forget`` does."""

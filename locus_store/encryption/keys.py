@@ -14,12 +14,14 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from locus_store.encryption.rings import KeyRing, LocalKeyRing, ask_ring
 from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
+from locus_store.store import BaseStore
 from locus_store.types.arguments import did_you_mean
+from locus_store.types.items import StoreItem
 from locus_store.values.sealing import (
     KEY_BYTES,
     LEAF_BYTES,
@@ -32,10 +34,6 @@ from locus_store.values.sealing import (
     require_cryptography,
     unload_key,
 )
-
-if TYPE_CHECKING:
-    from locus_store.store import BaseStore
-    from locus_store.types.items import StoreItem
 
 REFRESH_SECONDS: Final = 60.0
 """A process learns of new and destroyed data keys at least this often."""
@@ -281,8 +279,6 @@ class Encryption:
             )
         return secrets
 
-    # --- administration
-
     async def list_keys(self) -> list[KeyStatus]:
         """Return the data keys of all tenants."""
         return [
@@ -373,8 +369,6 @@ class Encryption:
             found += [Receipt(tenant, **it.value) for it in page]
             after = page[-1].key
         return found
-
-    # --- the keys of what is forgotten
 
     async def note(self, tenant: str, subjects: Collection[Subject]) -> None:
         """Store which subjects are about to be forgotten, before their data is deleted.

@@ -147,8 +147,6 @@ class Sealing:
     def _get_key(self, thread_id: str) -> SubjectKey:
         return self._derive(make_thread_subject(thread_id))
 
-    # --- metadata
-
     def seal_fields(
         self, metadata: Mapping[str, Any], labels: Mapping[str, Any], *place: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -241,8 +239,6 @@ class Sealing:
             value = int(value)  # equal numbers have equal hashes
         return base64.b64encode(self.keys.current.bind(b"hash", name, value)).decode()
 
-    # --- versions
-
     def seal_save(self, save: Save) -> Save:
         """Return a save of which the storage learns no content."""
         key, place = self.keys.current, (save.thread_id, save.namespace, save.checkpoint_id)
@@ -280,8 +276,6 @@ class Sealing:
             for sequence, chain, payload in records
         ]
 
-    # --- pending writes
-
     def seal_write(
         self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
     ) -> PendingWrite:
@@ -298,8 +292,6 @@ class Sealing:
             return write
         place = make_write_place(thread_id, namespace, checkpoint_id, write)
         return replace(write, payload=self._unseal(write.payload, place))
-
-    # --- messages
 
     def seal_put(self, thread_id: str, namespace: str, put: PutMessage) -> PutMessage:
         """Return a message of which the storage learns its id, role and clear metadata."""
@@ -342,8 +334,6 @@ class Sealing:
         return message._replace(
             metadata=metadata, text=text, payload=content[end:] if has_payload else None
         )
-
-    # --- whole threads
 
     def seal_thread(self, thread: ArchivedThread) -> ArchivedThread:
         """Return a thread as it is stored; its digests are those of its states."""
@@ -437,8 +427,6 @@ class Sealing:
             for it in line.writes
         ]
 
-    # --- archives
-
     def seal_line(self, thread_id: str, line: bytes, before: bytes) -> bytes:
         """Return a line of an archived thread, sealed behind the sealed line before it."""
         tag = before[-16:].hex()  # differs for each sealed line; of none, it is empty
@@ -447,8 +435,6 @@ class Sealing:
     def open_line(self, content: bytes, before: bytes) -> bytes:
         """Return the line of ``seal_line``; see ``open_metadata``."""
         return self._unseal(content, ("archive", before[-16:].hex()))
-
-    # --- items
 
     def seal_item(self, put: Put) -> Put:
         """Return a put of which the storage learns the name and the clear metadata."""

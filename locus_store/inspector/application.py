@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
@@ -40,12 +41,8 @@ from locus_store.inspector.work import Blames, Descriptions, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
 from locus_store.service.application import Parts, PartsOfTenants
 from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalError
+from locus_store.store import BaseStore
 from locus_store.wire import failures
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-    from locus_store.store import BaseStore
 
 log: Final = logging.getLogger("locus_store.inspector")
 """WARNING a failure of the storage; ERROR a page that failed for an unknown reason."""
@@ -205,8 +202,6 @@ class Inspector:
         with viewer.caller.act():
             answer = await _unless_gone(request, route, page_request)
         return render(answer, as_json=as_json, request=page_request, to=page_request.links.to)
-
-    # --- the session
 
     async def _form(self, request: LimitedRequest, viewer: Viewer) -> str:
         """Return the fields of a form that carries the token of its session."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.inspector.bounds import make_row
 from locus_store.runtime.recent import Recent
@@ -26,17 +27,11 @@ from locus_store.timeline.graph import (
     measure_stored,
     name_nodes,
 )
-from locus_store.timeline.paths import parse_path
+from locus_store.timeline.paths import Query, parse_path
 from locus_store.timeline.rewind import is_rewound
+from locus_store.types import Mark, Version
 from locus_store.versions import decode_state_alone
 from locus_store.versions.sizes import MeasuresVersions
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from locus_store.backend import StorageBackend
-    from locus_store.timeline.paths import Query
-    from locus_store.types import Mark, Version
 
 Step: TypeAlias = Callable[[], None]
 T = TypeVar("T")

@@ -41,7 +41,7 @@ from locus_store.turns import HasSyncTurns
 from locus_store.types import Expected, Version
 from locus_store.types.arguments import MAX_COUNT, check_id, check_keep_last, check_ttl
 from locus_store.types.codec import get_labels
-from locus_store.types.marks import LoadOrigin
+from locus_store.types.marks import LoadedVersion
 from locus_store.types.thread_info import (
     ThreadFacts,
     UserIdType,
@@ -482,7 +482,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         _ = self.backend, self.cache  # a wrong option fails before anything is written
         return call_of(config, self.user_id_type)
 
-    def _hand_on(self, config: Mapping[str, Any], origin: LoadOrigin) -> None:
+    def _hand_on(self, config: Mapping[str, Any], origin: LoadedVersion) -> None:
         """Give the version of a state to the next call, where the config has room for it."""
         if VERSION_KEY in config and isinstance(config, dict):
             config[VERSION_KEY] = origin.to_token()
@@ -498,7 +498,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         )
 
 
-def _find_origin(call: Call, state: object, reads: StateReads) -> LoadOrigin:
+def _find_origin(call: Call, state: object, reads: StateReads) -> LoadedVersion:
     """Return the origin of a state: its own, else the config's, else what was seen last."""
     known = call.select_for_thread(states.get_carried(state)) or call.select_for_thread(call.origin)
     return known or call.make_origin(reads.get_newest(call.thread_id))

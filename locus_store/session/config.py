@@ -13,7 +13,7 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.session.cache import StateCache
 from locus_store.types import Mark
 from locus_store.types.arguments import check_id
-from locus_store.types.marks import LoadOrigin, make_thread_key
+from locus_store.types.marks import LoadedVersion, make_thread_key
 from locus_store.types.state_classes import is_model
 from locus_store.types.thread_info import UserIdType, format_user
 
@@ -31,17 +31,17 @@ class Call:
     thread_name: str | None
     thread_meta: Mapping[str, Any] | None
     meta: Mapping[str, Any] | None
-    origin: LoadOrigin | None
+    origin: LoadedVersion | None
     """Of the state that the caller saves, where the configuration has it."""
 
-    def select_for_thread(self, origin: LoadOrigin | None) -> LoadOrigin | None:
+    def select_for_thread(self, origin: LoadedVersion | None) -> LoadedVersion | None:
         """Return the origin if it is of this call's thread: a state may be saved elsewhere."""
         return origin if origin and origin.thread == make_thread_key(self.thread_id) else None
 
-    def make_origin(self, mark: Mark | None, before: LoadOrigin | None = None) -> LoadOrigin:
+    def make_origin(self, mark: Mark | None, before: LoadedVersion | None = None) -> LoadedVersion:
         """Return the origin of a state that was made from, or saved as, a version."""
         load_id = {"load_id": before.load_id} if before else {}
-        return LoadOrigin(
+        return LoadedVersion(
             thread=make_thread_key(self.thread_id), made_from=mark, head=mark, **load_id
         )
 
@@ -68,13 +68,13 @@ def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool 
     )
 
 
-def _parse_origin(token: object) -> LoadOrigin | None:
+def _parse_origin(token: object) -> LoadedVersion | None:
     """Return the version that a caller's dict names, if any.
 
     Raises:
         InvalidArgumentError: The value was not set by a read or write.
     """
-    origin = None if token is None else LoadOrigin.from_token(token)
+    origin = None if token is None else LoadedVersion.from_token(token)
     if origin is None and token is not None:
         raise InvalidArgumentError(
             f"{VERSION_KEY} is not a version that a read or write has set: {token!r:.80}; "

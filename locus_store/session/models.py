@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.types.arguments import check_id, copy_json_object
-from locus_store.types.marks import LoadOrigin, Provenance
+from locus_store.types.marks import LoadedVersion, Provenance
 from locus_store.types.messages import LoggedMessage, NewMessage, put_of
 from locus_store.types.state import describe_refused_fields, dump_state
 from locus_store.values.readable import Readable
@@ -89,7 +89,7 @@ class StateProvenance(Provenance):
 
 
 def _copied(token: str | None) -> StateProvenance:
-    origin = LoadOrigin.from_token(token) if token else None
+    origin = LoadedVersion.from_token(token) if token else None
     return StateProvenance(origin.with_new_load().to_token() if origin else None)
 
 

@@ -22,7 +22,7 @@ from locus_store.runtime.stepping import may_block
 from locus_store.session.cache import CachedState, GuardedCache, StateCache
 from locus_store.session.owners import SeenThreads
 from locus_store.types import Mark, Snapshot
-from locus_store.types.marks import LoadOrigin
+from locus_store.types.marks import LoadedVersion
 from locus_store.types.thread_info import require_describing
 from locus_store.values.encoding import encode
 from locus_store.values.surrogates import escape_within
@@ -104,12 +104,12 @@ class StateReads:
         found = await require_describing(self._backend()).facts_of(thread_id)
         return found.created_at.isoformat() if found else self._here
 
-    def note(self, made: LoadOrigin) -> None:
+    def note(self, made: LoadedVersion) -> None:
         """Remember a version that was saved."""
         if made.load_id is not None and made.made_from is not None:
             self._saved.put(made.load_id, made.made_from, time.monotonic())
 
-    def get_base(self, origin: LoadOrigin) -> Mark | None:
+    def get_base(self, origin: LoadedVersion) -> Mark | None:
         """Return the newest version that was saved from a load, else the one that was loaded."""
         if origin.load_id is None:
             return None

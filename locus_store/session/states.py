@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from locus_store.errors import SerializationError
 from locus_store.session.models import AgentState, StateProvenance
-from locus_store.types.marks import LoadedDict, LoadOrigin, Provenance
+from locus_store.types.marks import LoadedDict, LoadedVersion, Provenance
 from locus_store.types.state import dump_state, restore_state
 from locus_store.types.state_classes import is_model, make_label_name
 from locus_store.values.canonical import encode_canonical_json
@@ -51,7 +51,7 @@ def restore(
     labels: Mapping[str, Any],
     kind: type[BaseModel] | None,
     base: type[BaseModel],
-    origin: LoadOrigin,
+    origin: LoadedVersion,
 ) -> Any:
     """Return the state of a version.
 
@@ -70,7 +70,7 @@ def restore(
     return state
 
 
-def carry(state: object, origin: LoadOrigin) -> None:
+def carry(state: object, origin: LoadedVersion) -> None:
     """Note the version that a state was made from, if its class has room for it.
 
     A framework's state has room in ``execution_meta.internal_data``: a dict that remembers the
@@ -84,14 +84,14 @@ def carry(state: object, origin: LoadOrigin) -> None:
         vars(run)["internal_data"] = noted  # also where the class is frozen, or copies what is set
 
 
-def get_carried(state: object) -> LoadOrigin | None:
+def get_carried(state: object) -> LoadedVersion | None:
     """Return what ``carry`` noted."""
     if isinstance(state, AgentState):
         token = state._version.token  # noqa: SLF001  (our own class)
     else:
         noted = getattr(_run_of(state), "internal_data", None)
         token = noted.provenance.token if isinstance(noted, LoadedDict) else None
-    return LoadOrigin.from_token(token) if token else None
+    return LoadedVersion.from_token(token) if token else None
 
 
 def _run_of(state: object) -> Any:

@@ -439,7 +439,7 @@ def _miscounted(it: Repository) -> str:
 
 
 def _misled(it: Repository) -> str:
-    """Return a message on lines whose open chain would misread the next save, if any."""
+    """Return a message on lines whose current chain would misread the next save, if any."""
     lines, here = it.tables.lines, it.tables.checkpoints
     newer = here.alias("newer")
     is_heads = sa.exists().where(

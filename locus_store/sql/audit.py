@@ -10,15 +10,18 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache, partial, wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from locus_store.errors import (
     BackendError,
@@ -30,7 +33,7 @@ from locus_store.errors import (
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import encode_key, now
 from locus_store.sql.schema.tables import check_prefix, make_tables
-from locus_store.sql.threads.statements import compile_statements
+from locus_store.sql.threads.statements import Scope, compile_statements
 from locus_store.types import Removed, Written
 from locus_store.types.acting import get_actor
 from locus_store.types.arguments import check_text
@@ -48,15 +51,9 @@ from locus_store.versions.audit import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from datetime import datetime
-
-    from sqlalchemy.engine import Connection
-
     from locus_store.runtime.background import Background
     from locus_store.runtime.gathering import PerLoop
     from locus_store.sql.threads.repository import Repository
-    from locus_store.sql.threads.statements import Scope
 
 T = TypeVar("T")
 
@@ -167,8 +164,6 @@ def get_call(audit: Audit | None) -> RecordedCall | None:
     return call if call is not None and call.audit is audit else None
 
 
-# --- which methods, and what is said of them
-
 OF_THREADS: Final = (
     *("commit", "commit_on", "store_writes", "remove", "remove_thread", "copy_thread", "restore"),
     *("prune", "forget_user", "forget_where", "vacuum_report", "renew", "expire", "put_facts"),
@@ -274,9 +269,6 @@ def _describe_result(result: object) -> dict[str, Any]:
     if isinstance(result, int) and not isinstance(result, bool):
         return {"count": result}
     return {}
-
-
-# --- reading and sealing
 
 
 def render_grants(role: str, *, prefix: str, schema: str | None) -> str:

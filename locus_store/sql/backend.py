@@ -36,7 +36,7 @@ from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlThreadInfo, SqlTurns
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.segments import Joining
+from locus_store.sql.threads.segments import SqlSegments
 from locus_store.sql.threads.statuses import SqlSizes
 from locus_store.sql.threads.thread_rows import has_thread
 from locus_store.types import (
@@ -76,7 +76,7 @@ VACUUM_BATCH = 64
 
 
 class SqlBackend(
-    ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, SqlShard, SqlAudit, SqlQuotas
+    ConnectedBackend, SqlTurns, SqlSegments, SqlThreadInfo, SqlSizes, SqlShard, SqlAudit, SqlQuotas
 ):
     """Implements the contract with a repository; a subclass names its database and runner."""
 
@@ -98,12 +98,12 @@ class SqlBackend(
         audit: Audit | None = None,
     ) -> None:
         super().__init__(database, runner, max_state_bytes=max_state_bytes, audit=audit)
-        self._prepare_joining()
+        self._prepare_segments()
         record_calls(self, audit, OF_THREADS, READS_OF_THREADS)
 
     async def close(self) -> None:
         if self._owns_runner:
-            await self._end_joining()
+            await self._end_segments()
         await super().close()
 
     put_facts = limit_calls(measure_facts)(SqlThreadInfo.put_facts)

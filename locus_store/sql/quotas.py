@@ -25,8 +25,11 @@ from locus_store.runtime.recent import Recent
 from locus_store.sql.audit import UNANSWERED
 from locus_store.sql.columns.types import now
 from locus_store.sql.threads.statements import is_live
+from locus_store.types import ArchivedThread, PendingWrite, Save
 from locus_store.types.items import Change, Put
+from locus_store.types.messages import LogChange, PutMessage
 from locus_store.types.tenants import Quota, QuotaUse
+from locus_store.types.thread_info import PutThread
 from locus_store.values.encoding import encode
 from locus_store.versions.quotas import (
     ROW_BYTES,
@@ -48,9 +51,6 @@ if TYPE_CHECKING:
     from locus_store.runtime.gathering import PerLoop
     from locus_store.sql.threads.reads import Reads
     from locus_store.sql.threads.repository import Repository
-    from locus_store.types import ArchivedThread, PendingWrite, Save
-    from locus_store.types.messages import LogChange, PutMessage
-    from locus_store.types.thread_info import PutThread
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -65,9 +65,6 @@ LOOK_SECONDS: Final = 60.0
 
 MOST_TENANTS: Final = 10_000
 """Tenants whose quotas a process remembers."""
-
-
-# --- what a call stores
 
 
 @dataclass(slots=True)
@@ -169,9 +166,6 @@ def measure_copy(source_thread_id: str, dest_thread_id: str) -> Charge:
     return _charge([], thread_id=dest_thread_id, is_new=bool, source=source_thread_id)
 
 
-# --- which calls
-
-
 _under_way: ContextVar[Charge | None] = ContextVar("locus_store_charge", default=None)
 
 
@@ -200,9 +194,6 @@ def limit_calls(charge: Callable[..., Charge | None]) -> Callable[[Method], Meth
         return cast("Method", run_method)
 
     return decorate
-
-
-# --- what a process knows
 
 
 @dataclass(slots=True)
@@ -491,9 +482,6 @@ def _make_error(tenant: str, answer: LeaseAnswer, need: Amounts) -> QuotaError:
         used=used,
         retry_after_seconds=left,
     )
-
-
-# --- the row of a tenant
 
 
 def _read(reads: Reads) -> sa.Row[Any] | None:

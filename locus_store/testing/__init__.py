@@ -52,7 +52,6 @@ from locus_store.testing.kit import (
     seam as seam,
     tick as tick,
 )
-from locus_store.testing.limits import LimitRules as LimitRules
 from locus_store.testing.messages import MessageLogContract as MessageLogContract
 from locus_store.testing.minimal import Minimal as Minimal, RoundTrip as RoundTrip
 from locus_store.testing.sharing import (
@@ -61,7 +60,11 @@ from locus_store.testing.sharing import (
     Copying as Copying,
     Integrity as Integrity,
 )
-from locus_store.testing.states import Marks as Marks, StateClasses as StateClasses
+from locus_store.testing.states import (
+    LimitRules as LimitRules,
+    Marks as Marks,
+    StateClasses as StateClasses,
+)
 from locus_store.testing.store import StoreContract as StoreContract
 from locus_store.testing.tenants import Quotas as Quotas, Tenants as Tenants
 from locus_store.testing.turns import Turns as Turns

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from itertools import product
 from typing import Any
 
@@ -16,6 +19,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     SerializationError,
 )
+from locus_store.saver import CheckpointSaver
 from locus_store.testing.existing import Existence, MustExist
 from locus_store.testing.history import Tails
 from locus_store.testing.kit import (
@@ -25,11 +29,11 @@ from locus_store.testing.kit import (
     TEXTS,
     exact,
     expect_refusals,
+    limited,
     refused,
     requires,
 )
-from locus_store.testing.limits import BackendLimits
-from locus_store.testing.states import RefusedMarks
+from locus_store.testing.states import LARGE, LIMIT
 from locus_store.testing.steps import (
     BackendKit,
     FramedWrites,
@@ -42,8 +46,11 @@ from locus_store.testing.steps import (
 )
 from locus_store.testing.thread_info import Forgetting, LocusSpellings, ThreadInfoRules
 from locus_store.testing.version_lists import Recency, VersionLists
-from locus_store.types import Expected, PendingWrite
+from locus_store.types import Expected, PendingWrite, Vacuumed
+from locus_store.types.marks import MARK_KEY
 from locus_store.types.state import AgentState
+from locus_store.values import frames
+from locus_store.versions import JSON_WRITE
 
 
 @requires("branching")
@@ -238,6 +245,159 @@ class WholeThreads(BackendKit):
         await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
         assert await backend.renew("t", 60) is False
         assert await backend.load("t") is None
+
+
+class RefusedMarks(BackendKit):
+    """No backend stores a mark."""
+
+    async def test_a_mark_in_plain_data_is_refused(self, backend: Any) -> None:
+        for metadata in ({MARK_KEY: "1.a.b.c"}, {MARK_KEY: None, "k": 1}):
+            data: Mapping[str, Any] = {"n": 1, "metadata": metadata}
+            with pytest.raises(SerializationError, match=MARK_KEY):
+                await backend.save("t", data)
+            with pytest.raises(SerializationError, match=MARK_KEY):
+                await CheckpointSaver(backend).put(
+                    thread_id="t", checkpoint_id="v1", checkpoint_data=data
+                )
+        assert await backend.exists("t") is False
+        await backend.save("t", {"metadata": {"deep": {MARK_KEY: 1}}})
+
+
+class BackendLimits(BackendKit):
+    """The limit below a checkpointer: whole threads, pending writes, verification."""
+
+    async def plant(self, backend: Any) -> None:
+        """Save a state and a pending write above the limit."""
+        await backend.write_state("large", {"value": "a" * LARGE}, checkpoint_id="v")
+        payload = frames.encode_value("a" * LARGE, 2 * LARGE)
+        await backend.put_writes("large", "v", [PendingWrite("task", 0, "c", JSON_WRITE, payload)])
+
+    @requires("branching")
+    async def test_an_archived_state_above_the_limit_is_not_restored(self, backend: Any) -> None:
+        await self.plant(backend)
+        archived = replace(await backend.read_thread("large"), thread_id="copy")
+        (line,) = archived.lines
+        for name, it in {
+            "checkpoint": replace(line, writes=[]),
+            "pending write": replace(line, records=[], head=None),
+        }.items():
+            with refused(IntegrityError, name, match="max_state_bytes=20000"):
+                await limited(backend, LIMIT).write_thread(replace(archived, lines=[it]))
+        assert await backend.read_thread("copy") is None
+
+    @requires("branching")
+    async def test_a_check_reports_what_is_above_the_limit(self, backend: Any) -> None:
+        await self.plant(backend)
+        found = await problems(limited(backend, LIMIT))
+        assert len(found) == 2
+        assert all("max_state_bytes=20000" in it for it in found)
+
+    async def sized(self, backend: Any, thread_id: str, versions: int = 4) -> Any:
+        """Save ``v0`` above the limit, and smaller versions that are stored as changes.
+
+        Returns:
+            A backend with the limit.
+        """
+        for n in range(versions):
+            state = {"body": "b" * 1000, "value": n or "a" * LARGE}
+            await backend.write_state(thread_id, state, checkpoint_id=f"v{n}")
+        return limited(backend, LIMIT)
+
+    async def numbers(self, backend: Any, thread_id: str) -> list[int]:
+        """Return the values of the thread's versions below the limit, newest first."""
+        ids = [it.checkpoint_id for it in await backend.history(thread_id, limit=1_000)]
+        found = [await backend.load(thread_id, it) for it in ids if it != "v0"]
+        return [state["value"] for state in found]
+
+    async def test_a_save_is_not_failed_by_its_sweep(
+        self, backend: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        small = await self.sized(backend, "large", 90)
+        await backend.delete("large", "v3")
+        with caplog.at_level(logging.WARNING, "locus_store.operations"):
+            for n in range(90, 93):
+                await small.write_state("large", {"value": n}, checkpoint_id=f"v{n}", keep_last=20)
+        assert "thread 'large'" in caplog.text
+        assert "max_state_bytes=20000" in caplog.text
+        assert await self.numbers(backend, "large") == list(range(92, 72, -1))
+        assert await small.load("large") == {"value": 92}
+        assert await problems(backend) == []
+
+    async def test_a_later_save_sweeps_what_an_earlier_one_left(
+        self, backend: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        small = await self.sized(backend, "large", 90)
+        for n in range(90, 95):
+            await small.write_state("large", {"value": n}, checkpoint_id=f"v{n}", keep_last=20)
+        caplog.clear()
+        for n in range(95, 113):
+            await small.write_state("large", {"value": n}, checkpoint_id=f"v{n}", keep_last=2)
+        if backend.capabilities.branching:
+            (line,) = (await backend.read_thread("large")).lines
+            assert line.records[0].sequence > 90
+        assert not caplog.records
+        assert await problems(small) == []
+
+    async def test_a_version_above_the_limit_without_children_is_deleted(
+        self, backend: Any
+    ) -> None:
+        small = await self.sized(backend, "large", 1)
+        await small.write_state("large", {"value": 1}, checkpoint_id="v1")
+        assert await small.delete("large", "v0") is True
+        assert await problems(small) == []
+
+    async def test_deleting_beside_a_version_above_the_limit_names_it(self, backend: Any) -> None:
+        small = await self.sized(backend, "large")
+        for name in ("v0", "v1", "v2"):
+            with refused(IntegrityError, name, match="max_state_bytes=20000"):
+                await small.delete("large", name)
+        assert await self.numbers(backend, "large") == [3, 2, 1]
+        assert await problems(backend) == []
+        assert await small.delete("large", "v3") is True
+        assert await small.delete("large") is True
+        assert await small.exists("large") is False
+
+    @requires("branching", "vacuum")
+    async def test_vacuum_goes_on_behind_a_thread_above_the_limit(
+        self, backend: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for name in ("a large one", "t"):
+            small = await self.sized(backend, name)
+            if name == "t":
+                await backend.delete(name, "v0")
+            await self.make_old(backend, name)
+        with caplog.at_level(logging.WARNING, "locus_store.operations"):
+            report = await small.vacuum_report(30)
+        assert report == Vacuumed(removed=1, skipped=0, unreadable=1)
+        assert "thread 'a large one'" in caplog.text
+        assert await self.numbers(backend, "t") == [3, 2]
+        assert await self.numbers(backend, "a large one") == [3, 2, 1]
+        assert await small.vacuum(30) == 0
+        assert await problems(backend) == []
+
+    async def make_old(self, backend: Any, thread_id: str) -> None:
+        """Make the first version of a thread older."""
+        thread = await backend.read_thread(thread_id)
+        (line,) = thread.lines
+        first, *rest = line.records
+        old = replace(first, created_at=first.created_at - timedelta(days=40))
+        await backend.delete(thread_id)
+        await backend.write_thread(replace(thread, lines=[replace(line, records=[old, *rest])]))
+
+    @requires("branching")
+    async def test_a_write_above_the_limit_is_neither_saved_nor_read(self, backend: Any) -> None:
+        saver = CheckpointSaver(limited(backend, LIMIT))
+        of: dict[str, Any] = {"thread_id": "t"}
+        await saver.put(**of, checkpoint_id="v", checkpoint_data={"channel_values": {"c": "a"}})
+        of["checkpoint_id"] = "v"
+        for large in ("a" * LARGE, ["a" * 1000] * 30):
+            with pytest.raises(SerializationError, match="max_state_bytes=20000"):
+                await saver.put_writes(**of, task_id="task", writes=[("c", large)])
+        assert await backend.get_writes("t", "v") == []
+        writes = [("c", "a" * LARGE)]
+        await CheckpointSaver(backend).put_writes(**of, task_id="task", writes=writes)
+        with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
+            await saver.get_writes(**of)
 
 
 class StorageBackendContract(

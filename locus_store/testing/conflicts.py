@@ -288,7 +288,7 @@ class Conflicts(Kit):
         self, checkpointer: Any, another: Another, way: str
     ) -> None:
         await self.grow(checkpointer, "t", "a")
-        mine, other = await _through(way, lambda: checkpointer.load("t")), another()
+        mine, other = await _await_through(way, lambda: checkpointer.load("t")), another()
         await other.save(self.said(await other.load("t"), "theirs"), "t")
         with pytest.raises(ConflictError):
             await checkpointer.save(self.said(mine, "mine"), "t")
@@ -298,11 +298,11 @@ class Conflicts(Kit):
         for loads, saves in product(["wait_for", "gather", "thread"], repeat=2):
             name = f"{loads} {saves}"
             await self.grow(checkpointer, name, "a")
-            state = await _through(loads, lambda it=name: checkpointer.load(it))  # type: ignore[misc]
+            state = await _await_through(loads, lambda it=name: checkpointer.load(it))  # type: ignore[misc]
             for text in "bcd":
                 state = self.said(state, text)
                 save = partial(checkpointer.save, state, name)
-                await _through(saves, save)
+                await _await_through(saves, save)
             assert await self.said_in(checkpointer, name) == list("abcd")
 
     @pytest.mark.parametrize("before", [[], ["a"]])
@@ -313,13 +313,13 @@ class Conflicts(Kit):
             name = f"t{passes}"
             await self.grow(checkpointer, name, *before)
             state = self.said(await checkpointer.load(name) or self.new(), "step")
-            await _cancelled(checkpointer.save(state, name, "step"), passes)
+            await _cancel_later(checkpointer.save(state, name, "step"), passes)
             await checkpointer.save(self.said(state, "final"), name, "final")
             assert await self.said_in(checkpointer, name) == [*before, "step", "final"]
             assert (await checkpointer.list_checkpoints(name))[0] == "final"
 
 
-async def _cancelled(call: Coroutine[Any, Any, Any], passes: int) -> None:
+async def _cancel_later(call: Coroutine[Any, Any, Any], passes: int) -> None:
     """Cancel a call after ``passes`` iterations of the loop."""
     task = asyncio.create_task(call)
     for _ in range(passes):
@@ -329,7 +329,7 @@ async def _cancelled(call: Coroutine[Any, Any, Any], passes: int) -> None:
         await task
 
 
-async def _through(way: str, call: Callable[[], Awaitable[Any]]) -> Any:
+async def _await_through(way: str, call: Callable[[], Awaitable[Any]]) -> Any:
     """Await a call in a way in which callers lose their context."""
 
     async def called() -> Any:

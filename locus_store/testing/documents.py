@@ -379,7 +379,7 @@ class WriteFaultsContract(LoopKit):
     async def _require_whole(self, backend: Any, settle: Callable[[], object]) -> None:
         """Require that each version is loaded and found, and nothing else is stored."""
         settle()
-        with _no_age():
+        with _ignore_age():
             await backend.vacuum_report()
         settle()
         threads = sorted(await backend.list_threads())
@@ -414,7 +414,7 @@ async def _save(backend: Any, thread: str, n: int) -> None:
 
 
 @contextmanager
-def _no_age() -> Iterator[None]:
+def _ignore_age() -> Iterator[None]:
     """Let ``vacuum`` remove what no head names at once."""
     age, segmented.GARBAGE_AGE = segmented.GARBAGE_AGE, timedelta(seconds=-5)  # type: ignore[misc]
     try:

@@ -33,12 +33,12 @@ class HistoryRules(Kit):
     """Lists of versions, their limits and cursors."""
 
     async def test_a_limit_that_is_no_count_is_refused(self, checkpointer: Any) -> None:
-        calls = _limited_calls(checkpointer)
+        calls = _list_limited_calls(checkpointer)
         await expect_refusals(InvalidArgumentError, INVALID_LIMITS, *calls, match="limit")
 
     async def test_a_limit_of_zero_lists_nothing(self, checkpointer: Any) -> None:
         await checkpointer.save(self.new("word"), "t", metadata={"k": 1})
-        for call in _limited_calls(checkpointer):
+        for call in _list_limited_calls(checkpointer):
             assert await call(0) == []
 
     async def test_250_versions_are_listed_through_pages_of_100(self, checkpointer: Any) -> None:
@@ -73,7 +73,7 @@ class HistoryRules(Kit):
         assert await checkpointer.list_checkpoints("t", limit=2_000) == ["v7"]
 
 
-def _limited_calls(checkpointer: Any) -> list[Callable[[Any], Awaitable[Any]]]:
+def _list_limited_calls(checkpointer: Any) -> list[Callable[[Any], Awaitable[Any]]]:
     """Return every declared operation that takes a limit."""
     declared = checkpointer.capabilities
     calls = {

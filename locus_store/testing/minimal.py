@@ -108,7 +108,7 @@ class Minimal(Kit):
 
     async def test_what_is_not_declared_is_refused(self, checkpointer: Any) -> None:
         declared = checkpointer.capabilities
-        for name, call in _optional_calls(checkpointer).items():
+        for name, call in _list_optional_calls(checkpointer).items():
             if not getattr(declared, name.partition(" ")[0]):
                 with pytest.raises(UnsupportedError, match=name.partition(" ")[0]):
                     await call()
@@ -119,7 +119,7 @@ class Minimal(Kit):
 
     async def test_what_is_declared_works(self, checkpointer: Any) -> None:
         await checkpointer.save(self.new("hello"), "t")
-        for name, call in _optional_calls(checkpointer).items():
+        for name, call in _list_optional_calls(checkpointer).items():
             if getattr(checkpointer.capabilities, name.partition(" ")[0]):
                 assert await call() is not None
 
@@ -164,7 +164,7 @@ class Minimal(Kit):
         assert self.held(await checkpointer.load("t")) == {"list": [1]}
 
 
-def _optional_calls(checkpointer: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
+def _list_optional_calls(checkpointer: Any) -> dict[str, Callable[[], Awaitable[Any]]]:
     """Return one call per optional operation, by its capability and name."""
     return {
         "search": lambda: checkpointer.search("hello"),

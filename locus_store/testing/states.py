@@ -1,9 +1,13 @@
-"""State classes: marks that users cannot forge, and ``load`` of the class that was saved."""
+"""States: marks that users cannot forge, the class that was saved, and ``max_state_bytes``."""
 
 from __future__ import annotations
 
+import logging
+import random
 import sys
-from collections.abc import Callable, Mapping
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from pickle import dumps, loads
@@ -13,13 +17,30 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from locus_store.errors import ConflictError, SerializationError
-from locus_store.saver import CheckpointSaver
-from locus_store.testing.kit import CUT_TEXTS, Another, Kit, requires, seam
-from locus_store.testing.steps import BackendKit
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    SerializationError,
+)
+from locus_store.testing.kit import (
+    CUT_TEXTS,
+    Another,
+    Kit,
+    StorageProbe,
+    exact,
+    refused,
+    requires,
+    seam,
+)
 from locus_store.types.marks import MARK_KEY
 from locus_store.types.state import AgentState, Message
 from locus_store.types.state_classes import make_label
+from locus_store.values.encoding import pack_frame
+
+LIMIT = 20_000
+LARGE = 50 * LIMIT
+BOMB_BYTES = 64 * 1024 * 1024
 
 
 class RoomyState(BaseModel):
@@ -238,17 +259,122 @@ class StateClasses(Kit):
         assert await another(state_type=Hidden).load("t") == Hidden(total=1)
 
 
-class RefusedMarks(BackendKit):
-    """No backend stores a mark."""
+class LimitRules(Kit):
+    """A state above ``max_state_bytes`` is neither saved nor read; any other state is both."""
 
-    async def test_a_mark_in_plain_data_is_refused(self, backend: Any) -> None:
-        for metadata in ({MARK_KEY: "1.a.b.c"}, {MARK_KEY: None, "k": 1}):
-            data: Mapping[str, Any] = {"n": 1, "metadata": metadata}
-            with pytest.raises(SerializationError, match=MARK_KEY):
-                await backend.save("t", data)
-            with pytest.raises(SerializationError, match=MARK_KEY):
-                await CheckpointSaver(backend).put(
-                    thread_id="t", checkpoint_id="v1", checkpoint_data=data
-                )
-        assert await backend.exists("t") is False
-        await backend.save("t", {"metadata": {"deep": {MARK_KEY: 1}}})
+    async def plant(self, another: Another, thread_id: str = "large") -> Any:
+        """Save a state above the limit by an object with a larger one; it compresses well."""
+        generous = another(max_state_bytes=2 * LARGE)
+        await generous.save(self.holding("needle " + "a" * LARGE), thread_id, "v")
+        return generous
+
+    @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1", None, True])
+    async def test_max_state_bytes_is_checked(self, another: Another, wrong: Any) -> None:
+        with refused(InvalidArgumentError, wrong, match="max_state_bytes"):
+            another(max_state_bytes=wrong)
+
+    async def test_a_state_above_the_limit_is_not_saved(self, another: Another) -> None:
+        limited = another(max_state_bytes=LIMIT)
+        await limited.save(self.new("small"), "t", "v1")
+        for thread_id in ("t", "new"):
+            with pytest.raises(SerializationError, match="max_state_bytes=20000"):
+                await limited.save(self.holding("a" * LIMIT), thread_id, "v2")
+        assert await limited.list_checkpoints("t") == ["v1"]
+        assert await self.said_in(limited, "t") == ["small"]
+        assert not await limited.exists("new")
+
+    async def test_what_save_accepts_is_loaded(self, another: Another) -> None:
+        limited = another(max_state_bytes=LIMIT)
+        dice = random.Random(11)  # noqa: S311  (test data)
+        accepted = dict[str, Any]()
+        value: Any = _make_value(dice)
+        for number in range(60):
+            value = _make_value(dice) if dice.random() < 0.3 else _change_value(dice, value)
+            try:
+                await limited.save(self.holding(value), "t", f"v{number}")
+            except SerializationError:
+                value = _make_value(dice)
+            else:
+                accepted[f"v{number}"] = exact(value)
+        assert 20 < len(accepted) < 60
+        other = another(max_state_bytes=LIMIT)
+        for name, expected in accepted.items():
+            assert exact(self.held(await other.load("t", name))) == expected
+
+    async def test_a_stored_state_above_the_limit_is_not_loaded(self, another: Another) -> None:
+        generous = await self.plant(another)
+        limited = another(max_state_bytes=LIMIT)
+        with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
+            await limited.load("large")
+        with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
+            await limited.load("large", "v")
+        assert await limited.list_checkpoints("large") == ["v"]
+        assert len(self.held(await generous.load("large"))) > LARGE
+        assert await limited.delete("large") is True
+
+    async def test_changes_that_fold_above_the_limit_are_not_loaded(self, another: Another) -> None:
+        generous = another(max_state_bytes=2 * LARGE)
+        value = list[str]()
+        for number in range(8):
+            value = [*value, *(f"{number} " + "a" * 1000,) * 8]  # each change is below the limit
+            await generous.save(self.holding(value), "t", f"v{number}")
+        limited = another(max_state_bytes=LIMIT)
+        assert len(self.held(await limited.load("t", "v1"))) == 16
+        with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
+            await limited.load("t")
+
+    @requires("search")
+    async def test_search_skips_a_thread_above_the_limit(
+        self, checkpointer: Any, another: Another, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await self.plant(another)
+        limited = another(max_state_bytes=LIMIT)
+        await limited.save(self.new("a needle"), "small")
+        with caplog.at_level(logging.WARNING, "locus_store.operations"):
+            assert [it["thread_id"] for it in await limited.search("needle")] == ["small"]
+        assert "skipped thread 'large'" in caplog.text
+        assert "max_state_bytes" in caplog.text
+
+    async def test_a_bomb_takes_no_memory(
+        self, checkpointer: Any, another: Another, below: StorageProbe
+    ) -> None:
+        await checkpointer.save(self.new("a"), "t")
+        bomb = pack_frame(b'[["=",[],{"a":"%b"}]]' % (b"a" * BOMB_BYTES))
+        below.damage(lambda _: bomb)
+        limited = another(max_state_bytes=LIMIT)
+        with _measure_peak() as peak, pytest.raises(IntegrityError):
+            await limited.load("t")
+        assert peak[0] < BOMB_BYTES // 8
+
+
+@contextmanager
+def _measure_peak() -> Iterator[list[int]]:
+    """Return the peak memory in bytes, above that at the start."""
+    peak = [0]
+    tracemalloc.start()
+    try:
+        yield peak
+        peak[0] = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def _make_value(dice: random.Random) -> Any:
+    """Return a value about as large as the limit, of a different form each time."""
+    size = dice.randrange(LIMIT * 9 // 10, LIMIT)
+    forms: Any = ("a" * size, "\x01" * (size // 6), ["b" * 90] * (size // 93), [[]] * (size // 3))
+    if dice.random() < 0.2:  # a long key, which every change below it repeats
+        return {"k" * (size // 2): {str(it): 0 for it in range(size // 20)}}
+    return dice.choice(forms)
+
+
+def _change_value(dice: random.Random, value: Any) -> Any:
+    if isinstance(value, str):
+        at = dice.randrange(len(value) + 1)
+        return value[:at] + dice.choice(("", "\x01é", "c" * 40)) + value[at + dice.randrange(60) :]
+    if isinstance(value, list):
+        at = dice.randrange(len(value) + 1)
+        gone = dice.randrange(40)
+        return [*value[:at], *([f"{dice.random()}"] * dice.randrange(40)), *value[at + gone :]]
+    ((key, below),) = value.items()
+    return {key: {it: below[it] + 1 for it in below}}

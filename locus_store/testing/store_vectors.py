@@ -183,7 +183,7 @@ class Nearness(EmbeddingKit):
         self, store: Any, reopen: Another, metric: str, scores: list[float]
     ) -> None:
         expected = [*zip(("x", "near", "y", "back"), scores, strict=True)]
-        assert await self.score(reopen, metric, [5.0, 0, 0]) == _about(expected)
+        assert await self.score(reopen, metric, [5.0, 0, 0]) == _approximate_scores(expected)
 
     @pytest.mark.parametrize(("metric", "least"), [("cosine", 0.0), ("l2", -4.0), ("ip", 5.0)])
     async def test_a_threshold_is_the_least_score(
@@ -276,7 +276,7 @@ class Nearness(EmbeddingKit):
         await store.apply([put("far", Y, Z), put("best", BACK_X, X), put("good", Z, NEAR_X)])
         hits = await store.search_by_embedding(NS, X)
         scores = [(it.item.key, it.score) for it in hits]
-        assert scores == _about([("best", 1.0), ("good", 0.8), ("far", 0.0)])
+        assert scores == _approximate_scores([("best", 1.0), ("good", 0.8), ("far", 0.0)])
         assert keys_of(await store.search_by_embedding(NS, X, limit=2)) == ["best", "good"]
         assert await store.get_embedding(NS, "best") == BACK_X
         await store.apply([put("best", Y)])
@@ -318,6 +318,6 @@ class Nearness(EmbeddingKit):
             assert keys_of(await meaning.search(NS))[0] == "cats"
 
 
-def _about(expected: list[tuple[str, float]]) -> list[tuple[str, Any]]:
+def _approximate_scores(expected: list[tuple[str, float]]) -> list[tuple[str, Any]]:
     """Return the scores with the tolerance of float32."""
     return [(key, pytest.approx(score, abs=1e-6)) for key, score in expected]

@@ -313,7 +313,7 @@ class HasText:
         """Return whether the condition holds."""
         del version
         if operations is None or self._must_look(folder, operations):
-            self._at = _place_of(self._text, folder.get_settled())
+            self._at = _find_place(self._text, folder.get_settled())
         return self._at is not None
 
     def _must_look(self, folder: Folder, operations: list[list[Any]]) -> bool:
@@ -328,17 +328,17 @@ class HasText:
         if operation[0] == "t":
             found = find_value(folder.get_settled(), tuple(operation[1]))
             return found is None or self._text in found.value
-        return _place_of(self._text, operation[2:]) is not None
+        return _find_place(self._text, operation[2:]) is not None
 
 
-def _place_of(text: str, value: Any) -> Path | None:
+def _find_place(text: str, value: Any) -> Path | None:
     """Return the path of the first string with a text in it."""
     if isinstance(value, str):
         return () if text in value else None
     if not isinstance(value, dict | list):
         return None
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-        below = _place_of(text, item)
+        below = _find_place(text, item)
         if below is not None:
             return (key, *below)
     return None
@@ -352,14 +352,14 @@ def parse_json_or_text(text: str) -> Any:
         return text
 
 
-def _filter(text: str) -> dict[str, Any]:
+def _parse_filter(text: str) -> dict[str, Any]:
     wanted = parse_json_or_text(text)
     if not isinstance(wanted, dict):
         raise InvalidArgumentError(f'a filter is JSON such as {{"$gt": 5}}, not {text!r}')
     return wanted
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
         raise InvalidArgumentError(
             f"a length must be a whole number of 0 or more, not {text[:40]!r}"
@@ -374,9 +374,9 @@ AT_PATH: Final[dict[str, Callable[[Any, str], Condition]]] = {
     "equals": lambda path, text: equals(path, parse_json_or_text(text)),
     "contains": lambda path, text: contains(path, parse_json_or_text(text)),
     "exists": lambda path, _: exists(path),
-    "longer-than": lambda path, text: longer_than(path, _number(text)),
+    "longer-than": lambda path, text: longer_than(path, _parse_number(text)),
     "type": is_type,
-    "filter": lambda path, text: matches(path, _filter(text)),
+    "filter": lambda path, text: matches(path, _parse_filter(text)),
 }
 """The conditions on the value at a path."""
 

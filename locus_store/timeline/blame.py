@@ -95,7 +95,7 @@ class Blame:
         found = find_value(self.state, path)
         if found is None:
             return []
-        parts = islice(_parts(found, is_raw=is_raw), start, start + limit)
+        parts = islice(_list_parts(found, is_raw=is_raw), start, start + limit)
         return [self._blamed(it, (*path, it.path[-1])) for it in parts]
 
     def _blamed(self, found: Located, query: Query) -> Blamed:
@@ -107,7 +107,7 @@ class Blame:
         return Blamed(found.path, query, found.value, made, changed)
 
 
-def _parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
+def _list_parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
     prefix, value = ((), of.value) if is_raw else unwrap(of.value)
     path = (*of.path, *prefix)
     if isinstance(value, dict):
@@ -285,7 +285,7 @@ class Origins:
         return opened
 
     def _expand(self, opened: list[tuple[_Tree, Any]], key: Any, step: int, value: Any) -> _Tree:
-        tree = _expanded(step, value)
+        tree = _expand_tree(step, value)
         if opened:
             opened[-1][0].children[key] = tree
         else:
@@ -306,7 +306,7 @@ class Origins:
             folder.get_settled()  # writes edited strings back
         tree, old = opened[-1]
         part = slice(start, start + gone)
-        tree.children[part] = _replaced(tree.children[part], old[part], elements, self.step)
+        tree.children[part] = _replace_elements(tree.children[part], old[part], elements, self.step)
         self._mark(opened)
 
     def _delete(self, opened: list[tuple[_Tree, Any]], key: str) -> None:
@@ -342,7 +342,7 @@ class Origins:
         if isinstance(old, str) and isinstance(value, str) and old != value:
             self._rewrite(opened, key, path)
             return
-        compare = _of_pair if isinstance(holder, list) else _keep_origins
+        compare = _blame_pair if isinstance(holder, list) else _keep_origins
         tree.children[key] = compare(tree.children[key], old, value, self.step)
         self._mark(opened)
 
@@ -351,7 +351,7 @@ class Origins:
             tree.changed = self.step
 
 
-def _expanded(node: Node, value: Any) -> _Tree:
+def _expand_tree(node: Node, value: Any) -> _Tree:
     if isinstance(node, _Tree):
         return node
     if isinstance(value, dict):
@@ -364,7 +364,7 @@ def _keep_origins(node: Node, old: Any, new: Any, step: int) -> Node:
     if encode_canonical(old) == encode_canonical(new):  # 1, 1.0 and True are equal in Python
         return node
     if isinstance(old, dict) and isinstance(new, dict):
-        tree = _expanded(node, old)
+        tree = _expand_tree(node, old)
         nodes = tree.children
         kept = {
             key: _keep_origins(nodes[key], old[key], value, step) if key in old else step
@@ -372,29 +372,29 @@ def _keep_origins(node: Node, old: Any, new: Any, step: int) -> Node:
         }
         return _Tree(tree.made, step, kept)
     if isinstance(old, list) and isinstance(new, list):
-        tree = _expanded(node, old)
-        return _Tree(tree.made, step, _kept_elements(tree.children, old, new, step))
+        tree = _expand_tree(node, old)
+        return _Tree(tree.made, step, _keep_elements(tree.children, old, new, step))
     return step
 
 
-def _kept_elements(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> list[Node]:
+def _keep_elements(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> list[Node]:
     found: list[Node] = []
     done = 0
     for start, stop, first, last in align(digest_elements(old)[0], digest_elements(new)[0]):
         found += nodes[done:start]
-        found += _replaced(nodes[start:stop], old[start:stop], new[first:last], step)
+        found += _replace_elements(nodes[start:stop], old[start:stop], new[first:last], step)
         done = stop
     return found + nodes[done:]
 
 
-def _replaced(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> list[Node]:
+def _replace_elements(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> list[Node]:
     """Return the origins of elements that replace others, of any number."""
     pairs = zip(nodes, old, new, strict=False)
-    found = [_of_pair(node, before, after, step) for node, before, after in pairs]
+    found = [_blame_pair(node, before, after, step) for node, before, after in pairs]
     return found + [step] * (len(new) - len(found))
 
 
-def _of_pair(node: Node, old: Any, new: Any, step: int) -> Node:
+def _blame_pair(node: Node, old: Any, new: Any, step: int) -> Node:
     return step if _is_another(old, new) else _keep_origins(node, old, new, step)
 
 

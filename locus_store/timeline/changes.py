@@ -202,10 +202,10 @@ def describe_record(payload: bytes, max_bytes: int) -> BriefChanges:
     operations: list[list[Any]] = list(read_operations(payload, max_bytes))
     keys = {str(it[1][0]) for it in operations if it[1]}
     of_graph = not keys.isdisjoint(_GRAPHS)
-    return _collect(_alone(operations[:OPERATIONS], of_graph=of_graph))
+    return _collect(_change_alone(operations[:OPERATIONS], of_graph=of_graph))
 
 
-def _alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[BriefChange]:
+def _change_alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[BriefChange]:
     for kind, stored, *rest in operations:
         path = _strip(tuple(stored), of_graph=of_graph)
         if path is None:

@@ -234,7 +234,7 @@ class StepCopies:
             if len(parts) != 1 or _are_tasks(parts):
                 continue
             versions = await self._versions(line)
-            of_step = [it for it in versions if _caller(it, above) == version.checkpoint_id]
+            of_step = [it for it in versions if _find_caller(it, above) == version.checkpoint_id]
             older = [it for it in versions if it.created_at <= version.created_at]
             if is_left and not find_stopped(stored):
                 of_step = []
@@ -295,7 +295,7 @@ def _is_below(parts: list[str], callers: Collection[tuple[str, ...]]) -> bool:
     return any(tuple(parts[:it]) in callers and not parts[it].isdigit() for it in sizes)
 
 
-def _caller(version: Version, checkpoint_ns: str) -> Any:
+def _find_caller(version: Version, checkpoint_ns: str) -> Any:
     """Return the id of the checkpoint in a namespace above that a version was made on."""
     parents = version.metadata.get("parents")
     return parents.get(checkpoint_ns) if isinstance(parents, dict) else None

@@ -55,16 +55,16 @@ def parse_path(text: str) -> Query:
     while at < len(text):
         found = _STEP.match(text, at)
         if found is None or (found["name"] and bool(found["dot"]) is not bool(at)):
-            raise _not_a_path(text, at)
+            raise _make_path_error(text, at)
         try:
             steps.append(_step(found))
         except (ValueError, SyntaxError, RecursionError) as exc:
-            raise _not_a_path(text, at) from exc
+            raise _make_path_error(text, at) from exc
         at = found.end()
     return tuple(steps)
 
 
-def _not_a_path(text: str, at: int) -> InvalidArgumentError:
+def _make_path_error(text: str, at: int) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{text!r:.200} is not a path, at character {at + 1}; write it as messages[3].content, "
         "messages[id=\"m7\"].content or ['a key']"
@@ -78,10 +78,10 @@ def _step(found: re.Match[str]) -> str | int | Where:
         return int(found["index"])
     if found["key"]:
         return str(ast.literal_eval(found["key"]))
-    return Where(found["field"].strip(), _value(found["value"].strip()))
+    return Where(found["field"].strip(), _parse_value(found["value"].strip()))
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Return the value of a text: a quoted string, JSON, or the text itself."""
     if not text:
         raise ValueError("no value")
@@ -123,22 +123,22 @@ def follow_path(state: Any, path: Query) -> tuple[Located, Query]:
     found: Path = ()
     value = state
     for at, step in enumerate(path):
-        entered = _entered(value, step)
+        entered = _enter_value(value, step)
         if entered is None:
             return Located(found, value), path[at:]
         found, value = (*found, *entered.path), entered.value
     return Located(found, value), ()
 
 
-def _entered(value: Any, step: str | int | Where) -> Located | None:
+def _enter_value(value: Any, step: str | int | Where) -> Located | None:
     prefix, content = unwrap(value)
-    below = _child(content, step)
+    below = _find_child(content, step)
     if below is not None:
         return Located((*prefix, *below.path), below.value)
-    return _child(value, step) if prefix else None
+    return _find_child(value, step) if prefix else None
 
 
-def _child(value: Any, step: str | int | Where) -> Located | None:
+def _find_child(value: Any, step: str | int | Where) -> Located | None:
     if isinstance(step, str):
         return Located((step,), value[step]) if isinstance(value, dict) and step in value else None
     if not isinstance(value, list):
@@ -152,7 +152,7 @@ def _child(value: Any, step: str | int | Where) -> Located | None:
 def select_matching(items: list[Any], step: Where) -> Iterator[Located]:
     """Yield the elements of a list that a step chooses; their paths begin at the list."""
     for at, item in enumerate(items):
-        found = _entered(item, step.field)
+        found = _enter_value(item, step.field)
         if found is not None and encode_canonical(found.value) == encode_canonical(step.value):
             yield Located((at,), item)
 
@@ -188,14 +188,14 @@ def unwrap(value: Any) -> tuple[Path, Any]:
     object of a class has both: its fields are tagged for their order.
     """
     path: Path = ()
-    while step := _wrapping(value):
+    while step := _find_wrapping(value):
         path += step
         for key in step:
             value = value[key]
     return path, value
 
 
-def _wrapping(value: Any) -> Path:
+def _find_wrapping(value: Any) -> Path:
     """Return the path through the outermost wrapping of a value; empty if it is plain."""
     if not isinstance(value, dict):
         return ()

@@ -80,7 +80,7 @@ def strip_tags(value: Any) -> Any:
         return value
 
 
-def _object(value: dict[str, Any]) -> Any:
+def _show_object(value: dict[str, Any]) -> Any:
     """Return an object of a class as text or JSON, from its stored form."""
     if not isinstance(value.get("v"), list) or len(value["v"]) <= _PARTS:
         return f"<object, code {value['c']}>"
@@ -94,7 +94,7 @@ def _object(value: dict[str, Any]) -> Any:
 def format_message(fields: Mapping[str, Any], kind: str = "message") -> str:
     """Return one message: ``human: Hello``."""
     role, name = str(fields.get("type") or fields.get("role") or kind), fields.get("name")
-    said = [_text(fields.get("content"))]
+    said = [_show_text(fields.get("content"))]
     calls = fields.get("tool_calls")
     said += [_call(it) for it in calls if isinstance(it, dict)] if isinstance(calls, list) else []
     return f"{role}{f' ({name})' if name else ''}: {' '.join(filter(None, said))}"
@@ -110,18 +110,18 @@ def format_content(content: Any) -> str:
         for name in _TEXTS:
             if isinstance(content.get(name), str | list | dict):
                 return format_content(content[name])
-    return _json(content)
+    return _show_json(content)
 
 
-def _text(content: Any) -> str:
+def _show_text(content: Any) -> str:
     if isinstance(content, str) or content is None:
         return content or ""
     if not isinstance(content, list):
-        return _json(content)
-    return " ".join(map(_block, content))
+        return _show_json(content)
+    return " ".join(map(_show_block, content))
 
 
-def _block(block: Any) -> str:
+def _show_block(block: Any) -> str:
     if not isinstance(block, dict):
         return str(block)
     return str(block["text"]) if "text" in block else f"[{block.get('type', 'block')}]"
@@ -132,10 +132,10 @@ def _call(call: Mapping[str, Any]) -> str:
     function = call.get("function")
     made = function if isinstance(function, dict) else call
     given = made.get("args", made.get("arguments"))
-    return f"[calls {made.get('name')}({given if isinstance(given, str) else _json(given)})]"
+    return f"[calls {made.get('name')}({given if isinstance(given, str) else _show_json(given)})]"
 
 
-def _json(value: Any) -> str:
+def _show_json(value: Any) -> str:
     return encode(value).decode()
 
 
@@ -144,7 +144,7 @@ _TAGS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "m": lambda it: {str(strip_tags(key)): strip_tags(value) for key, value in it["v"]},
     "b": lambda it: f"<bytes {it['v']}>",
     "f": lambda it: it["v"],
-    "x": _object,
+    "x": _show_object,
     "t": lambda it: f"<{it['t']} {it['v']}>",
 }
 
@@ -200,14 +200,14 @@ def find_differences(
     if encode_canonical(old) == encode_canonical(new):  # 1, 1.0 and True are equal in Python
         return
     if isinstance(old, dict) and isinstance(new, dict) and len(path) < _LEVELS:
-        yield from _of_objects(old, new, path, step)
+        yield from _compare_objects(old, new, path, step)
     elif isinstance(old, list) and isinstance(new, list) and len(path) < _LEVELS:
-        yield from _of_lists(old, new, path, step)
+        yield from _compare_lists(old, new, path, step)
     else:
         yield Difference("changed", path, old, new)
 
 
-def _of_objects(
+def _compare_objects(
     old: dict[str, Any], new: dict[str, Any], path: Path, step: Callable[[], None] | None
 ) -> Iterator[Difference]:
     for key in sorted(old.keys() | new.keys()):
@@ -219,7 +219,7 @@ def _of_objects(
             yield from find_differences(old[key], new[key], (*path, key), step=step)
 
 
-def _of_lists(
+def _compare_lists(
     old: list[Any], new: list[Any], path: Path, step: Callable[[], None] | None
 ) -> Iterator[Difference]:
     """Yield the differences of lists; equal elements are matched, runs of one length compared."""

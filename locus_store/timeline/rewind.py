@@ -134,7 +134,7 @@ async def prepare(
     if found is None:
         raise NotFoundError(f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}")
     if not is_graphs(found.state):
-        return Prepared([_plain(backend, found)], [])
+        return Prepared([_make_plain_copy(backend, found)], [])
     name, known = generate_graph_id(), {*names, *find_names(convert_to_json(found.state))}
     copying = StepCopies(backend, thread_id, known)
     await copying.add(found, name)
@@ -147,7 +147,7 @@ async def prepare(
     return Prepared(copying.copies, copying.repeated)
 
 
-def _plain(backend: StorageBackend, found: Snapshot) -> Copy:
+def _make_plain_copy(backend: StorageBackend, found: Snapshot) -> Copy:
     """Return the copy of a version that no graph saved."""
     version = found.version
     return Copy(
@@ -207,7 +207,7 @@ async def _write(backend: StorageBackend, copy: Copy) -> None:
     thread_id = version.thread_id
     expected = Expected(made_from=None, head=None)  # a namespace of its own
     if copy.namespace == version.namespace:
-        made_from = await _made_from(backend, version)
+        made_from = await _find_made_from(backend, version)
         expected = Expected(made_from=made_from, head=copy.found.head)
     writing = needs(backend, StoresWrites)
     await writing.put_writes(thread_id, name, copy.writes, namespace=copy.namespace)
@@ -223,7 +223,7 @@ async def _write(backend: StorageBackend, copy: Copy) -> None:
     )
 
 
-async def _made_from(backend: StorageBackend, version: Version) -> Mark | None:
+async def _find_made_from(backend: StorageBackend, version: Version) -> Mark | None:
     if not version.labels.get(REBUILT):
         return version.mark
     parent = version.parent_id

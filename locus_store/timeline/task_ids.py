@@ -71,7 +71,7 @@ class Renamed:
     def interrupt(self, answers: int) -> tuple[bytes, bytes]:
         """Return the old and the new id of an interrupt, after so many answers."""
         ending = f"|{answers}" if answers else ""
-        old, new = (_xxh3((it + ending).encode()) for it in self.place)
+        old, new = (_hash_text((it + ending).encode()) for it in self.place)
         return old.encode(), new.encode()
 
 
@@ -200,7 +200,7 @@ class TaskIds:
         except ValueError:  # LangGraph runs no task on such a checkpoint
             return ""
         is_new = self.state.get("v", 1) > 1
-        digest = _xxh3(content) if is_new else hashlib.sha1(content, usedforsecurity=False)
+        digest = _hash_text(content) if is_new else hashlib.sha1(content, usedforsecurity=False)
         return str(UUID(digest if isinstance(digest, str) else digest.hexdigest()[:32]))
 
     def _triggers(self, node: str) -> Iterator[Parts]:
@@ -221,7 +221,7 @@ class TaskIds:
     def _sent(self, place: int) -> Iterator[str]:
         sent = unwrap(self.state[CHANNELS])[1].get(_SENT)
         if isinstance(sent, list) and place < len(sent):
-            yield from islice(_texts(sent[place]), _TEXTS)
+            yield from islice(_list_texts(sent[place]), _TEXTS)
         yield from self.names
 
 
@@ -250,15 +250,15 @@ def describe_path(task_path: str) -> str:
     return f"call {int(number) + 1 if number.isdigit() else number} of {describe_path(caller)}"
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _list_texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
         for it in value.values() if isinstance(value, dict) else value:
-            yield from _texts(it)
+            yield from _list_texts(it)
 
 
-def _xxh3(content: bytes) -> str:
+def _hash_text(content: bytes) -> str:
     try:
         from xxhash import xxh3_128_hexdigest  # noqa: PLC0415  (LangGraph brings it)
     except ImportError as exc:

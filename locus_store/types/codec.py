@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.marks import LoadedDict, LoadOrigin, Provenance
+from locus_store.types.marks import LoadedDict, LoadedVersion, Provenance
 from locus_store.types.state_classes import (
     find_class,
     get_class_label,
@@ -37,7 +37,7 @@ class StateCodec:
         self.state_type = state_type
         self._tried: set[type[Any]] = set()
 
-    def dump(self, state: Any) -> tuple[dict[str, Any], LoadOrigin | None]:
+    def dump(self, state: Any) -> tuple[dict[str, Any], LoadedVersion | None]:
         """Return the state as a JSON object, and the origin that it carried.
 
         A mark counts only where ``load`` puts it: in our own classes, and in the ``metadata`` of
@@ -48,7 +48,7 @@ class StateCodec:
         """
         data, token = _dump(state)
         self._require_loadable(state, data)
-        return data, LoadOrigin.from_token(token) if token else None
+        return data, LoadedVersion.from_token(token) if token else None
 
     def _require_loadable(self, state: Any, data: dict[str, Any]) -> None:
         """Try, once per type, that what is saved can be loaded: an alias may be in the way."""
@@ -58,7 +58,7 @@ class StateCodec:
             return
         if self.state_type is None:
             require_named(state)
-        _restore(target, data, LoadOrigin(thread="", made_from=None, head=None))
+        _restore(target, data, LoadedVersion(thread="", made_from=None, head=None))
         self._tried.add(kind)
 
     def find_class(self, labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any]:
@@ -70,7 +70,7 @@ class StateCodec:
         return self.state_type or find_class(labels, data) or _default_class()
 
     def restore(
-        self, data: dict[str, Any], origin: LoadOrigin, labels: Mapping[str, Any] | None = None
+        self, data: dict[str, Any], origin: LoadedVersion, labels: Mapping[str, Any] | None = None
     ) -> Any:
         """Return the state of ``data``, carrying ``origin`` where its type has room for one.
 
@@ -100,7 +100,7 @@ def _dump(state: Any) -> tuple[dict[str, Any], Any]:
     return dump_state(state)
 
 
-def _restore(kind: type[Any], data: dict[str, Any], origin: LoadOrigin) -> Any:
+def _restore(kind: type[Any], data: dict[str, Any], origin: LoadedVersion) -> Any:
     from locus_store.types.state import restore_state  # noqa: PLC0415  (as above)
 
     return restore_state(kind, data, origin)

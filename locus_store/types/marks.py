@@ -77,8 +77,8 @@ class LoadedDict(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOrigin:
-    """One load, which everything that is made from it shares.
+class LoadedVersion:
+    """The version that one load returned, for all states that are made from it.
 
     ``load_id`` differs for each load, so that two runs that loaded the same version differ.
     """
@@ -90,9 +90,9 @@ class LoadOrigin:
     head: Mark | None
     load_id: str | None = field(default_factory=lambda: uuid4().hex[:16])
 
-    def with_new_load(self) -> LoadOrigin:
+    def with_new_load(self) -> LoadedVersion:
         """Return the origin of a copy, which is saved by itself."""
-        return LoadOrigin(thread=self.thread, made_from=self.made_from, head=self.head)
+        return LoadedVersion(thread=self.thread, made_from=self.made_from, head=self.head)
 
     def to_token(self) -> str:
         """Return the origin as text, for a place inside a state."""
@@ -104,7 +104,7 @@ class LoadOrigin:
         return f"1.{self.thread}.{self.load_id}.{base64.urlsafe_b64encode(body).decode()}"
 
     @classmethod
-    def from_token(cls, token: object) -> LoadOrigin | None:
+    def from_token(cls, token: object) -> LoadedVersion | None:
         """Return the origin in a token; ``None`` for anything that is not one of ours."""
         try:
             version, thread, load_id, body = str(token).split(".")
@@ -121,7 +121,7 @@ class LoadOrigin:
         return found if found.to_token() == token else None  # base64 skips what it does not know
 
 
-Loads = Mapping[tuple[int, str], LoadOrigin]
+Loads = Mapping[tuple[int, str], LoadedVersion]
 loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
 """The last loads of the caller's own context, by adapter and thread. They are lost through
 ``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on them alone;
@@ -132,7 +132,7 @@ the blocking facade passes them on to the caller."""
 class OneLoad:
     """A load through one adapter, for callers that lose their context."""
 
-    origin: LoadOrigin
+    origin: LoadedVersion
     is_marked: bool
     """The loaded state itself carries its mark."""
 

@@ -159,8 +159,8 @@ class Save:
 
     on_conflict: OnConflict = "raise"
     writer: str | None = None
-    """The id of the load that the state descends from (``LoadOrigin.load_id``). A head that a save
-    with the same id made is the caller's own work, so there is no conflict."""
+    """The id of the load that the state descends from (``LoadedVersion.load_id``). A head that a
+    save with the same id made is the caller's own work, so there is no conflict."""
 
     run: str | None = None
     """The key of the agent's run. It identifies own work if there is no ``writer``."""

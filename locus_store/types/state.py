@@ -17,7 +17,7 @@ from pydantic_core import PydanticSerializationError
 
 from locus_store.errors import SerializationError
 from locus_store.types.escaped_keys import REFUSED, dump_with_keys, escape_keys
-from locus_store.types.marks import MARK_KEY, LoadOrigin, Provenance, split_mark
+from locus_store.types.marks import MARK_KEY, LoadedVersion, Provenance, split_mark
 from locus_store.types.state_classes import Checkpointable, has_room
 from locus_store.values import surrogates
 from locus_store.values.encoding import encode
@@ -171,7 +171,7 @@ LOOK: Final = "with state_type=dict it can be looked at"
 
 
 def restore_state(
-    kind: Any, data: dict[str, Any], origin: LoadOrigin | None, advice: str = LOOK
+    kind: Any, data: dict[str, Any], origin: LoadedVersion | None, advice: str = LOOK
 ) -> Any:
     """Return the state of ``data``, carrying ``origin``, if any, where its class has room for one.
 
@@ -192,7 +192,7 @@ def describe_refused_fields(exc: ValidationError) -> str:
     return f"{exc.error_count()} field(s) refused, the first {first!r}"
 
 
-def _built(kind: Any, data: dict[str, Any], origin: LoadOrigin | None) -> Any:
+def _built(kind: Any, data: dict[str, Any], origin: LoadedVersion | None) -> Any:
     if origin is not None and has_room(kind) and not issubclass(kind, AgentState):
         metadata = data.get("metadata")
         if metadata is None or isinstance(metadata, dict):

@@ -37,7 +37,7 @@ class History:
     """Pending writes by checkpoint id, task and place."""
 
     is_settled: bool = False
-    """The open chain of ``line`` is known. It is not stored, but computed at the first change."""
+    """The current chain of ``line`` is known: not stored, but computed at the first change."""
 
     unshared: set[int | str] = field(default_factory=set)
     """The chains whose sequences, and the checkpoint ids whose writes, no copy shares."""

@@ -52,7 +52,7 @@ class Line:
     """The chain whose last record is the head, else ``None``."""
 
     open_bytes: int = 0
-    """The sum of payload bytes + ``RECORD_OVERHEAD`` over the records of the open chain."""
+    """The sum of payload bytes + ``RECORD_OVERHEAD`` over the records of the current chain."""
 
     floor: int = 0
     """Versions below this sequence are hidden, but for the head."""

@@ -233,7 +233,7 @@ def _settle(lines: Lines, line: Line, *, head_moved: bool, chains: set[int]) -> 
 
 
 def settle(lines: Lines, line: Line) -> None:
-    """Restore the line's fields about its open chain from the stored versions."""
+    """Restore the line's fields about its current chain from the stored versions."""
     head = None if line.head is None else lines.record(line, line.head)
     rows = lines.payloads(line, head.chain) if head else []
     if head is None or not rows or rows[-1][0] != line.head:

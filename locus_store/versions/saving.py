@@ -77,7 +77,7 @@ def append(lines: Lines, line: Line, request: Save, *, continues: bool) -> Writt
         lines: See ``save``.
         line: Locked, as it is stored.
         request: The save.
-        continues: It continues the open chain.
+        continues: It continues the current chain.
     """
     lines.touch(request)
     place = Placement(line.head, moves_head=True)
@@ -314,7 +314,7 @@ def _write(
 
 
 def _continues(lines: Lines, line: Line, request: Save, place: Placement) -> bool:
-    """Return whether the frames may follow the last record of the open chain, which is the head.
+    """Return whether the frames may follow the last record of the current chain, which is the head.
 
     The bounds keep reading proportional to the state and storage linear. A chain ends when its
     records outgrow the state. Frames of more than half of the state are replaced by the whole.
@@ -369,7 +369,7 @@ def _list_hidden(lines: Lines, line: Line, limit: int) -> list[int]:
 
 
 class Append(NamedTuple):
-    """A plain append: it continues or begins a chain at the head.
+    """An append at the head: it continues or begins a chain there.
 
     ``save`` decides all other cases: another head, an id in use, a chain that is closed.
     """
@@ -402,7 +402,7 @@ class Append(NamedTuple):
 
 
 def make_append(save: Save, store: str) -> Append | None:
-    """Return a save as a plain append to the database ``store``; ``None`` if it is not one."""
+    """Return a save as an append at the head, in the database ``store``; ``None``: it is none."""
     expected = save.expected
     if expected is not None and expected.made_from and expected.made_from.store != store:
         expected = None  # a state from another database says nothing of this one
@@ -425,7 +425,7 @@ def make_append(save: Save, store: str) -> Append | None:
 
 
 def can_append(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
-    """Return whether a plain append to a line has no conflict; else the full rules decide.
+    """Return whether an append at the head of a line has no conflict; else the full rules decide.
 
     A statement of PostgreSQL checks the same on the server.
 

@@ -489,7 +489,7 @@ def rewrite_thread(
 
 
 def settle(transaction: ThreadTransaction) -> None:
-    """Compute the open chains of lines that were restored."""
+    """Compute the current chains of lines that were restored."""
     for history in transaction.thread.histories.values() if transaction.thread else ():
         if not history.is_settled:
             versions.settle(transaction, history.line)

@@ -82,7 +82,7 @@ async def import_adk(
     tally = Tally(progress)
     async with open_rows(source, READABLE) as rows, rows.snapshot():
         await _require_tables(rows)
-        found = await _threads(backend, rows)
+        found = await _read_threads(backend, rows)
         for thread_id in thread_ids or ():
             if thread_id not in found:
                 raise NotFoundError(f"{rows.shown} has no thread {thread_id!r}")
@@ -104,7 +104,7 @@ async def _require_tables(rows: Rows) -> None:
         )
 
 
-async def _threads(backend: StoresThreads, rows: Rows) -> dict[str, Taking]:
+async def _read_threads(backend: StoresThreads, rows: Rows) -> dict[str, Taking]:
     """Return by thread id the calls that import a thread; without states that are empty."""
     found: dict[str, Taking] = {}
     for app, state, at in await rows.fetch_all(_APPS):
@@ -125,7 +125,7 @@ def _taking_shared(backend: StoresThreads, log: LogName, state: str, at: Any) ->
 
 async def _take_shared(backend: StoresThreads, log: LogName, state: str, at: Any) -> bool:
     thread_id, namespace = log
-    values = _json(state, f"the state of {thread_id!r}")
+    values = _parse_json(state, f"the state of {thread_id!r}")
     messages = [
         archive_message(make_value_message(*it), sequence, at, backend, namespace)
         for sequence, it in enumerate(values.items(), 1)
@@ -140,18 +140,18 @@ async def _take_session(
     ((state, updated),) = await rows.fetch_all(_SESSION, *names)
     at = parse_time(updated)
     exact = updated if isinstance(updated, int | float) else at.timestamp()
-    record = SessionRecord(_json(state, "the state"), exact)
+    record = SessionRecord(_parse_json(state, "the state"), exact)
     events = await rows.fetch_all(_EVENTS.format(tie="rowid" if rows.is_sqlite else "id"), *names)
-    messages = [_archived(backend, row, sequence) for sequence, row in enumerate(events, 1)]
+    messages = [_archive_event(backend, row, sequence) for sequence, row in enumerate(events, 1)]
     messages.append(archive_message(record.to_message(), 1, at, backend, STATE))
     return await put_thread(backend, thread_id, messages, user_id=names[1] or None)
 
 
-def _archived(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessage:
+def _archive_event(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessage:
     event_id, invocation_id, at, data = row
     at = parse_time(at)
     names = {"id": event_id, "invocation_id": invocation_id}
-    content = {"timestamp": at.timestamp(), **_json(data, f"event {event_id!r}"), **names}
+    content = {"timestamp": at.timestamp(), **_parse_json(data, f"event {event_id!r}"), **names}
     try:
         message, _ = make_event_message(Event.model_validate(content))
     except ValidationError as exc:
@@ -159,7 +159,7 @@ def _archived(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessag
     return archive_message(message, sequence, at, backend)
 
 
-def _json(text: str | None, what: str) -> Document:
+def _parse_json(text: str | None, what: str) -> Document:
     try:
         found = json.loads(text or "{}")
     except ValueError as exc:

@@ -84,7 +84,7 @@ class LocusMemoryService(Adapter, BaseMemoryService):
 
         These keep the ``custom_metadata`` that they were added with.
         """
-        entries = _entries_of(session.events)
+        entries = _list_entries(session.events)
         await self._put(session.app_name, session.user_id, entries, replaces=True)
 
     async def add_events_to_memory(
@@ -98,7 +98,7 @@ class LocusMemoryService(Adapter, BaseMemoryService):
     ) -> None:
         """Add events that have a text; existing ones stay. Found memories have the metadata."""
         del session_id  # a search covers all sessions of the user
-        await self._put(app_name, user_id, _entries_of(events, custom_metadata), replaces=False)
+        await self._put(app_name, user_id, _list_entries(events, custom_metadata), replaces=False)
 
     async def add_memory(
         self,
@@ -123,26 +123,26 @@ class LocusMemoryService(Adapter, BaseMemoryService):
         self, *, app_name: str, user_id: str, query: str
     ) -> SearchMemoryResponse:
         """Return at most ten memories of a user, the best first; of equal ones the newest."""
-        namespace = _namespace_of(app_name, user_id)
+        namespace = _make_namespace(app_name, user_id)
         if not split_words(query):
             found = []
         elif self.store.embed is not None:
             found = await self.store.search(namespace, query, limit=MAX_FOUND, recursive=False)
         else:
             found = await self._with_words(namespace, set(split_words(query)))
-        return SearchMemoryResponse(memories=[_memory_of(it) for it in found])
+        return SearchMemoryResponse(memories=[_read_memory(it) for it in found])
 
     async def delete_memory(
         self, *, app_name: str, user_id: str, memory_id: str | None = None
     ) -> None:
         """Delete a memory by the id of its event, for good: adding its session leaves it out."""
-        namespace = _namespace_of(app_name, user_id)
+        namespace = _make_namespace(app_name, user_id)
         if memory_id and await self.store.exists(namespace, memory_id):
             await self.store.put(namespace, memory_id, None, {"user_id": user_id})
 
     async def delete_user(self, *, app_name: str, user_id: str) -> int:
         """Delete the memories of a user; return how many items were stored."""
-        return await self.store.clear_namespace(_namespace_of(app_name, user_id))
+        return await self.store.clear_namespace(_make_namespace(app_name, user_id))
 
     async def _put(
         self,
@@ -157,7 +157,7 @@ class LocusMemoryService(Adapter, BaseMemoryService):
 
         A memory that is deleted or added in the meantime has another version than was read.
         """
-        namespace = _namespace_of(app_name, user_id)
+        namespace = _make_namespace(app_name, user_id)
         given = {it.id or str(uuid4()): it for it in entries}
         for key in given:
             check_name(namespace, key)
@@ -165,7 +165,7 @@ class LocusMemoryService(Adapter, BaseMemoryService):
             names = [(namespace, key) for key in given]
             found = {it.key: it for it in await self.store.read(names) if it is not None}
             due = [
-                _item_of(namespace, key, user_id, entry, found.get(key))
+                _make_item(namespace, key, user_id, entry, found.get(key))
                 for key, entry in given.items()
                 if key not in found or (replaces and (restores or found[key].value is not None))
             ]
@@ -188,17 +188,17 @@ _ROOT: Final = "adk-memory"
 """First segment of the namespaces."""
 
 
-def _namespace_of(app_name: str, user_id: str) -> Namespace:
+def _make_namespace(app_name: str, user_id: str) -> Namespace:
     """Return the namespace of a user's memories."""
     return _ROOT, app_name, user_id
 
 
-def _entries_of(
+def _list_entries(
     events: Iterable[Event], custom_metadata: Mapping[str, object] | None = None
 ) -> Iterator[MemoryEntry]:
     """Give the events that have a text as memories."""
     for it in events:
-        if it.content and _text_of(it.content):
+        if it.content and _extract_text(it.content):
             yield MemoryEntry(
                 id=it.id,
                 content=it.content,
@@ -208,12 +208,12 @@ def _entries_of(
             )
 
 
-def _text_of(content: Content) -> str:
+def _extract_text(content: Content) -> str:
     """Return the text that is searched, as ``InMemoryMemoryService`` takes it."""
     return " ".join(it.text for it in content.parts or () if it.text)
 
 
-def _item_of(
+def _make_item(
     namespace: Namespace, key: str, user_id: str, entry: MemoryEntry, stored: StoreItem | None
 ) -> PutItem:
     """Return a memory as an item that takes the place of a stored one.
@@ -227,10 +227,10 @@ def _item_of(
         memory = {**memory, "custom_metadata": kept}
     metadata = {"user_id": user_id, "memory": memory}
     version = 0 if stored is None else stored.version
-    return PutItem(namespace, key, _text_of(entry.content), metadata, expected_version=version)
+    return PutItem(namespace, key, _extract_text(entry.content), metadata, expected_version=version)
 
 
-def _memory_of(item: StoreItem) -> MemoryEntry:
+def _read_memory(item: StoreItem) -> MemoryEntry:
     """Return the memory of an item.
 
     Raises:
@@ -251,10 +251,10 @@ def _rank_of(item: StoreItem, wanted: set[str]) -> tuple[int, float]:
     text = fold(item.value or "")
     there = set(split_words(text))
     score = sum(it in there or (not it.isascii() and it in text) for it in wanted)
-    return score, _time_of(item.metadata.get("memory", {}).get("timestamp"))
+    return score, _parse_time(item.metadata.get("memory", {}).get("timestamp"))
 
 
-def _time_of(timestamp: str | None) -> float:
+def _parse_time(timestamp: str | None) -> float:
     """Return the seconds of an ISO 8601 time; any other text is older than all times."""
     try:
         made = datetime.fromisoformat(timestamp or "")

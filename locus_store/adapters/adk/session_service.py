@@ -110,14 +110,14 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         names = app_name, user_id, (session_id or "").strip() or str(uuid4())
         scopes = Scopes.divide(convert_state(state or {}))
         record = SessionRecord(scopes.session, time.time())
-        shared = await _shared_state(self.log, app_name, user_id)
+        shared = await _merge_shared_state(self.log, app_name, user_id)
         try:
             revision = await settle(_put_session(self.log, names, record, scopes, 0))
         except TurnError:
             raise
         except ConflictError as exc:
             raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
-        return _session(names, record, revision, {**shared, **scopes.add_prefixes()})
+        return _make_session(names, record, revision, {**shared, **scopes.add_prefixes()})
 
     async def get_session(
         self,
@@ -136,12 +136,12 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         if not names[-1]:
             return None  # as in delete_session
         found, shared = await asyncio.gather(
-            _read_session(self.log, names, config), _shared_state(self.log, app_name, user_id)
+            _read_session(self.log, names, config), _merge_shared_state(self.log, app_name, user_id)
         )
         if found is None:
             return None
         state, session_events = found
-        session = _session(names, SessionRecord.parse(state), state.info.revision, shared)
+        session = _make_session(names, SessionRecord.parse(state), state.info.revision, shared)
         session.events = session_events
         return session
 
@@ -150,7 +150,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
     ) -> ListSessionsResponse:
         """Return sessions without events, the least recently changed first."""
         names = (app_name,) if user_id is None else (app_name, user_id)
-        shared: Document = await _state_of(self.log, name_app_log(app_name), State.APP_PREFIX)
+        shared: Document = await _read_state_of(self.log, name_app_log(app_name), State.APP_PREFIX)
         logs = list_all(
             self.log.heads, prefix=make_thread_id(*names, ""), namespace=STATE, whole=True
         )
@@ -162,7 +162,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
                 state: Any = deepcopy({**shared, **users.get(user, {})})  # each its own
                 its_names = app, user, session
                 found.append(
-                    _session(its_names, SessionRecord.parse(log), log.info.revision, state)
+                    _make_session(its_names, SessionRecord.parse(log), log.info.revision, state)
                 )
             else:
                 contents = [it.content for it in log.messages]
@@ -195,7 +195,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         return len(found - {prefix})
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        return await _state_of(self.log, name_user_log(app_name, user_id))
+        return await _read_state_of(self.log, name_user_log(app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Store an event and the changes of the states that it makes.
@@ -208,7 +208,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         """
         if event.partial:
             return event
-        names = _names(session)
+        names = _make_names(session)
         async with self._appends.get_lock(
             make_thread_id(*names)
         ):  # branches of a run share the session
@@ -230,7 +230,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             except TurnError:
                 raise
             except ConflictError as exc:
-                raise _stale(session) from exc
+                raise _make_stale_error(session) from exc
         session.last_update_time = event.timestamp
         session._storage_update_marker = str(revision)  # noqa: SLF001  (made for services)
         return await super().append_event(session, event)
@@ -243,7 +243,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         marker = session._storage_update_marker  # noqa: SLF001
         if marker != str(revision - 1):
             return False
-        return await _newest_event(self.log, _names(session)) == event.id
+        return await _find_newest_event(self.log, _make_names(session)) == event.id
 
     async def _require_current(
         self, session: Session, revision: int, record: SessionRecord
@@ -255,12 +255,12 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             is_current = True
         else:  # made by the caller, from events
             newest = session.events[-1].id if session.events else None
-            is_current = await _newest_event(self.log, _names(session)) == newest
+            is_current = await _find_newest_event(self.log, _make_names(session)) == newest
         if not is_current:
-            raise _stale(session)
+            raise _make_stale_error(session)
 
 
-def _session(names: _Names, record: SessionRecord, revision: int, shared: Document) -> Session:
+def _make_session(names: _Names, record: SessionRecord, revision: int, shared: Document) -> Session:
     app_name, user_id, session_id = names
     session = Session(
         app_name=app_name,
@@ -273,13 +273,13 @@ def _session(names: _Names, record: SessionRecord, revision: int, shared: Docume
     return session
 
 
-def _stale(session: Session) -> StaleSessionError:
+def _make_stale_error(session: Session) -> StaleSessionError:
     return StaleSessionError(
         f"session {session.id!r} was changed after it was read; get it again, and repeat the event"
     )
 
 
-def _names(session: Session) -> _Names:
+def _make_names(session: Session) -> _Names:
     return session.app_name, session.user_id, session.id
 
 
@@ -327,12 +327,12 @@ async def _read_session(
         contents = await log.contents(thread_id, newest=newest) if newest != 0 else []
         again = await log.read(thread_id, namespace=STATE) if contents else state
         if again is not None and again.info == state.info:
-            return state, await _events(log, thread_id, contents, config)
+            return state, await _read_events(log, thread_id, contents, config)
         state = again
     return None
 
 
-async def _events(
+async def _read_events(
     log: BaseMessageLog, thread_id: str, contents: list[Any], config: GetSessionConfig
 ) -> list[Event]:
     try:
@@ -343,22 +343,22 @@ async def _events(
         raise IntegrityError(f"event {''.join(ids)!r} of thread {thread_id!r} is damaged") from exc
 
 
-async def _newest_event(log: BaseMessageLog, names: _Names) -> str | None:
+async def _find_newest_event(log: BaseMessageLog, names: _Names) -> str | None:
     """Return the id of the newest event; ``None`` if there is none."""
     found = await log.load(make_thread_id(*names), newest=1)
     return found[-1].message_id if found else None
 
 
-async def _shared_state(log: BaseMessageLog, app_name: str, user_id: str) -> Document:
+async def _merge_shared_state(log: BaseMessageLog, app_name: str, user_id: str) -> Document:
     """Return the states of an app and a user, as a session has them."""
     app, user = await asyncio.gather(
-        _state_of(log, name_app_log(app_name), State.APP_PREFIX),
-        _state_of(log, name_user_log(app_name, user_id), State.USER_PREFIX),
+        _read_state_of(log, name_app_log(app_name), State.APP_PREFIX),
+        _read_state_of(log, name_user_log(app_name, user_id), State.USER_PREFIX),
     )
     return {**app, **user}
 
 
-async def _state_of(log: BaseMessageLog, name: LogName, prefix: str = "") -> Document:
+async def _read_state_of(log: BaseMessageLog, name: LogName, prefix: str = "") -> Document:
     """Return the state of an app or user, with a prefix before each key.
 
     Raises:

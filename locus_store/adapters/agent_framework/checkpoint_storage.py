@@ -167,10 +167,10 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
         """
         latest: Version | None = None
         async for run in self._recent_runs(workflow_name):
-            if latest is not None and run.active_at < _order(latest)[0]:
+            if latest is not None and run.active_at < _make_order_key(latest)[0]:
                 break  # no version of this run, or of those behind it, is later
             found = await self._latest(run.thread_id, workflow_name)
-            latest = max(filter(None, (found, latest)), key=_order, default=None)
+            latest = max(filter(None, (found, latest)), key=_make_order_key, default=None)
         if latest is None:
             return None
         self._places.put(latest.checkpoint_id, latest.thread_id)
@@ -199,7 +199,7 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
             "ttl_seconds": self.checkpointer.ttl_seconds,
         }
         thread_id = await self._run_of(checkpoint)
-        *attempts, last = _attempts(checkpoint.previous_checkpoint_id)
+        *attempts, last = _list_attempts(checkpoint.previous_checkpoint_id)
         for attempt in attempts:
             with suppress(ConflictError, NotFoundError):
                 await self._threads.write_state(thread_id, data, **attempt, **options)
@@ -251,8 +251,8 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
         while True:
             page = await self._threads.history(thread_id, limit=limit)
             mine = [it for it in page if _is_of(it, workflow_name)]
-            latest = max(mine, key=_order, default=None)
-            if len(page) < limit or (latest and page[-1].created_at < _order(latest)[0]):
+            latest = max(mine, key=_make_order_key, default=None)
+            if len(page) < limit or (latest and page[-1].created_at < _make_order_key(latest)[0]):
                 return latest
             limit *= GROWTH
 
@@ -280,7 +280,7 @@ def _is_of(version: Head | Version, workflow_name: str) -> bool:
     return is_checkpoint and metadata.get(WORKFLOW) == workflow_name
 
 
-def _order(version: Version) -> tuple[datetime, datetime, int]:
+def _make_order_key(version: Version) -> tuple[datetime, datetime, int]:
     """Return the key by which the latest checkpoint is the greatest; its time is first."""
     at = datetime.fromisoformat(version.metadata[TIME])
     if at.tzinfo is None:
@@ -288,7 +288,7 @@ def _order(version: Version) -> tuple[datetime, datetime, int]:
     return at, version.created_at, version.mark.sequence
 
 
-def _attempts(parent_id: str | None) -> list[dict[str, Any]]:
+def _list_attempts(parent_id: str | None) -> list[dict[str, Any]]:
     """Return the ways of a save, the fastest first: onto the head, as a fork, without a parent."""
     root: dict[str, Any] = {"is_root": True}
     if parent_id is None:

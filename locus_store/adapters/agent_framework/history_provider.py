@@ -108,7 +108,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
             IntegrityError: A stored message is damaged.
         """
         found = await self.log.load(session_id or NO_SESSION, namespace=self._namespace)
-        messages = list(map(_restored, found or ()))
+        messages = list(map(_restore_message, found or ()))
         if not self.skip_excluded:
             return messages
         return [it for it in messages if not it.additional_properties.get("_excluded", False)]
@@ -130,8 +130,8 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         newest = len(incoming) + 1  # one more shows that the log is longer than what is given
         while True:
             found = await self.log.read(thread_id, namespace=self._namespace, newest=newest)
-            stored = list(map(_restored, found.messages)) if found else []
-            new = list(map(_message, filter_new_messages(stored, incoming)))
+            stored = list(map(_restore_message, found.messages)) if found else []
+            new = list(map(_make_message, filter_new_messages(stored, incoming)))
             try:
                 await self.log.append(
                     thread_id,
@@ -147,12 +147,12 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
             return
 
 
-def _message(message: agent_framework.Message) -> NewMessage:
+def _make_message(message: agent_framework.Message) -> NewMessage:
     content = message.to_dict()
     return NewMessage(tag_numbers(content), message.role, text=READABLE.get_text(content))
 
 
-def _restored(message: LoggedMessage) -> agent_framework.Message:
+def _restore_message(message: LoggedMessage) -> agent_framework.Message:
     try:
         return agent_framework.Message.from_dict(untag_numbers(message.content))
     except (AttributeError, KeyError, TypeError, ValueError) as exc:

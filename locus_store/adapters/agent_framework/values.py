@@ -71,7 +71,7 @@ class CheckpointValues(Trees):
             "class": self._class,
             "alias": lambda origin, *of: types.GenericAlias(origin, of),
             "union": lambda *of: Union[of],  # noqa: UP007  (of values, not of a type)
-            "event": _event,
+            "event": _restore_event,
             "object": self._made,
         }
 
@@ -192,7 +192,7 @@ class CheckpointValues(Trees):
         return found
 
 
-def _event(held: dict[str, Any]) -> WorkflowEvent[Any]:
+def _restore_event(held: dict[str, Any]) -> WorkflowEvent[Any]:
     event: WorkflowEvent[Any] = WorkflowEvent("request_info")
     if held.keys() != vars(event).keys():
         raise CheckpointIntegrityError("a stored event has other fields than a WorkflowEvent")

@@ -89,7 +89,7 @@ class LocusSessionStore(LogAdapter, SessionStore):
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         thread_id, namespace = _log_of(key)
-        messages = [_message(cast("dict[str, Any]", it)) for it in entries]
+        messages = [_make_message(cast("dict[str, Any]", it)) for it in entries]
         if namespace:
             await self.log.append(thread_id, messages, namespace=namespace, user_id=self.user_id)
             return
@@ -106,7 +106,7 @@ class LocusSessionStore(LogAdapter, SessionStore):
     ) -> bool:
         """Append entries and fold the summary; ``False``: another append was faster."""
         found = await self.log.read(thread_id, namespace=SUMMARY, newest=1)
-        previous = _summary(found) if found and found.messages else None
+        previous = _make_summary(found) if found and found.messages else None
         folded = fold_session_summary(previous, key, entries)["data"]
         try:
             await self.log.append(
@@ -130,11 +130,11 @@ class LocusSessionStore(LogAdapter, SessionStore):
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         found = list_all(self.log.logs, prefix=make_thread_id(project_key, ""), namespace=SUMMARY)
-        return [{"session_id": _session_of(it), "mtime": _mtime(it)} async for it in found]
+        return [{"session_id": _get_session(it), "mtime": _compute_mtime(it)} async for it in found]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         found = list_all(self.log.heads, prefix=make_thread_id(project_key, ""), namespace=SUMMARY)
-        return [_summary(it) async for it in found if it.messages]
+        return [_make_summary(it) async for it in found if it.messages]
 
     async def delete(self, key: SessionKey) -> None:
         thread_id, namespace = _log_of(key)
@@ -153,24 +153,24 @@ def _log_of(key: SessionKey) -> tuple[str, str]:
     return make_thread_id(key["project_key"], key["session_id"]), namespace
 
 
-def _session_of(info: LogInfo) -> str:
+def _get_session(info: LogInfo) -> str:
     return split_thread_id(info.thread_id)[-1]
 
 
-def _mtime(info: LogInfo) -> int:
+def _compute_mtime(info: LogInfo) -> int:
     return int(info.changed_at.timestamp() * 1000)
 
 
-def _summary(found: LogSnapshot) -> SessionSummaryEntry:
+def _make_summary(found: LogSnapshot) -> SessionSummaryEntry:
     info, (message,) = found
     return {
-        "session_id": _session_of(info),
-        "mtime": _mtime(info),
+        "session_id": _get_session(info),
+        "mtime": _compute_mtime(info),
         "data": untag_numbers(message.content),
     }
 
 
-def _message(entry: dict[str, Any]) -> NewMessage:
+def _make_message(entry: dict[str, Any]) -> NewMessage:
     role, uuid = entry.get("type"), entry.get("uuid")
     return NewMessage(
         tag_numbers(entry),

@@ -32,8 +32,8 @@ def make_copier(value: Any) -> Maker | None:
     if kind is list:
         return _list_maker(value)
     if kind is dict:
-        return _dict_maker(value)
-    return _message_maker(value) if is_message(kind) else None
+        return _make_dict_maker(value)
+    return _make_message_maker(value) if is_message(kind) else None
 
 
 def is_message(kind: type) -> bool:
@@ -45,21 +45,21 @@ def _list_maker(value: list[Any]) -> Maker | None:
     if SCALARS.issuperset(map(type, value)):
         return value.copy
     makers = [it for it in map(make_copier, value) if it is not None]
-    return partial(_made_list, makers) if len(makers) == len(value) else None
+    return partial(_make_list, makers) if len(makers) == len(value) else None
 
 
-def _made_list(makers: list[Maker]) -> list[Any]:
+def _make_list(makers: list[Maker]) -> list[Any]:
     return [make() for make in makers]
 
 
-def _dict_maker(value: dict[Any, Any]) -> Maker | None:
-    nested = _nested(value)
+def _make_dict_maker(value: dict[Any, Any]) -> Maker | None:
+    nested = _find_makers(value)
     if nested is None:
         return None
-    return partial(_made_dict, value, nested) if nested else value.copy
+    return partial(_make_dict, value, nested) if nested else value.copy
 
 
-def _nested(value: dict[Any, Any]) -> list[tuple[Any, Maker]] | None:
+def _find_makers(value: dict[Any, Any]) -> list[tuple[Any, Maker]] | None:
     """Return the makers for values that can be changed; ``None`` if one must be decoded again."""
     if not SCALARS.issuperset(map(type, value)):
         return None
@@ -68,22 +68,22 @@ def _nested(value: dict[Any, Any]) -> list[tuple[Any, Maker]] | None:
     return nested if len(nested) == len(found) else None
 
 
-def _made_dict(held: dict[Any, Any], nested: list[tuple[Any, Maker]]) -> dict[Any, Any]:
+def _make_dict(held: dict[Any, Any], nested: list[tuple[Any, Maker]]) -> dict[Any, Any]:
     made = held.copy()
     for key, make in nested:
         made[key] = make()
     return made
 
 
-def _message_maker(value: BaseMessage) -> Maker | None:
-    nested, extra = _nested(value.__dict__), make_copier(value.__pydantic_extra__)
+def _make_message_maker(value: BaseMessage) -> Maker | None:
+    nested, extra = _find_makers(value.__dict__), make_copier(value.__pydantic_extra__)
     if nested is None or extra is None or value.__pydantic_private__ is not None:
         return None
     names = value.__pydantic_fields_set__
-    return partial(_made_message, type(value), value.__dict__, nested, extra, names)
+    return partial(_make_message, type(value), value.__dict__, nested, extra, names)
 
 
-def _made_message(
+def _make_message(
     kind: type[BaseMessage],
     held: dict[str, Any],
     nested: list[tuple[str, Maker]],

@@ -116,12 +116,12 @@ async def _take(store: BaseStore, rows: Sequence[ItemRow], counts: ItemCounts) -
             counts.same += 1
         else:
             counts.newer += 1
-    stored = await _written(store, new, counts) if new else []
+    stored = await _store_items(store, new, counts) if new else []
     counts.written += len(stored)
     counts.without_embeddings += sum(not is_whole for _, is_whole in stored)
 
 
-async def _written(
+async def _store_items(
     store: BaseStore, puts: list[tuple[Put, bool]], counts: ItemCounts
 ) -> list[tuple[Put, bool]]:
     """Store the items that were not put meanwhile; return them."""
@@ -129,7 +129,7 @@ async def _written(
         await store.apply([it for it, _ in puts])
     except ConflictError:
         if len(puts) > 1:
-            return [it for one in puts for it in await _written(store, [one], counts)]
+            return [it for one in puts for it in await _store_items(store, [one], counts)]
         counts.newer += 1
         return []
     return puts
@@ -170,10 +170,10 @@ async def _open_pages(url: str) -> AsyncIterator[tuple[str, Pages]]:
                 "PostgresStore or SqliteStore wrote"
             )
         async with rows.snapshot():
-            yield rows.shown, _pages(rows)
+            yield rows.shown, _read_pages(rows)
 
 
-async def _pages(rows: Rows) -> Pages:
+async def _read_pages(rows: Rows) -> Pages:
     there = await rows.list_columns("store")
     ttl = ", ".join(f"s.{it}" if it in there else f"NULL AS {it}" for it in _OF_TTL)
     has_vectors = bool(await rows.list_columns("store_vectors"))
@@ -237,7 +237,7 @@ async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
     """
     from locus_store.backends.redis import addresses  # noqa: PLC0415  (an extra)
 
-    plain, prefixes = _parted(url)
+    plain, prefixes = _split_prefixes(url)
     connections = addresses.connect(plain)
     try:
         client = await connections.get_client()
@@ -254,7 +254,7 @@ async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
         await connections.close()
 
 
-def _parted(url: str) -> tuple[str, dict[str, str]]:
+def _split_prefixes(url: str) -> tuple[str, dict[str, str]]:
     """Part a URL from the prefixes in it."""
     place, _, query = url.partition("?")
     options = [it.partition("=") for it in query.split("&") if it]
@@ -283,7 +283,7 @@ class _Keys:
         keys = (it.decode(errors="replace") for it in await self._client.retry(scanned))
         names = (it.removeprefix(self._item) for it in keys)
         heads: list[tuple[float, str, tuple[str, str]]] = []
-        for some in _chunks([it for it in names if _ID.fullmatch(it)]):
+        for some in _split_chunks([it for it in names if _ID.fullmatch(it)]):
             heads += await asyncio.gather(*map(self._head, some))
         newest: dict[tuple[str, str], str] = {}
         for _, name, item in sorted(heads):
@@ -305,7 +305,7 @@ class _Keys:
 
     async def iterate_pages(self, ids: list[str]) -> Pages:
         """Items in the order of their ids, without those that were deleted meanwhile."""
-        for some in _chunks(ids):
+        for some in _split_chunks(ids):
             rows = await asyncio.gather(*map(self._row, some))
             yield [it for it in rows if it is not None]
 
@@ -335,7 +335,7 @@ class _Keys:
         return found
 
 
-def _chunks(ids: list[str]) -> list[list[str]]:
+def _split_chunks(ids: list[str]) -> list[list[str]]:
     return [ids[at : at + AT_ONCE] for at in range(0, len(ids), AT_ONCE)]
 
 

@@ -81,11 +81,11 @@ async def import_langgraph(
         for thread_id in expect_steps(
             await source.list_threads() if thread_ids is None else thread_ids
         ):
-            await tally.add(thread_id, _taken(backend, source, thread_id))
+            await tally.add(thread_id, _import_thread(backend, source, thread_id))
         return tally.finish(source.shown)
 
 
-async def _taken(backend: StoresThreads, source: TableSource, thread_id: str) -> bool:
+async def _import_thread(backend: StoresThreads, source: TableSource, thread_id: str) -> bool:
     """Import a thread; return whether it was new to the backend."""
     async with source.begin_snapshot():
         try:
@@ -107,7 +107,7 @@ async def _read(source: TableSource, thread_id: str) -> ArchivedThread:
     for namespace in namespaces:
         parents = await source.read_parents(thread_id, namespace)
         times: dict[str, datetime] = {}
-        async for version in _versions(source, thread_id, namespace, parents):
+        async for version in _read_versions(source, thread_id, namespace, parents):
             times[version.checkpoint_id] = version.created_at
             await builder.add(version, namespace=make_line_name(namespace))
         newest = max(times.values(), default=UNKNOWN_TIME)
@@ -145,10 +145,10 @@ def make_aes_cipher() -> Cipher:
     return found
 
 
-async def _versions(
+async def _read_versions(
     source: TableSource, thread_id: str, namespace: str, parents: Mapping[str, str | None]
 ) -> AsyncIterator[NewVersion]:
-    sends = _sends(await source.read_writes(thread_id, namespace))
+    sends = _read_sends(await source.read_writes(thread_id, namespace))
     for checkpoint_id in sort_by_parent(parents):
         found = await source.read_checkpoint(thread_id, namespace, checkpoint_id)
         parent = parents[checkpoint_id]
@@ -158,7 +158,7 @@ async def _versions(
         yield replace(found, parent_id=parent if parent in parents else None, labels=labels)
 
 
-def _sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, list[Any]]:
+def _read_sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, list[Any]]:
     """Return the sends of tasks to others, as stored, by the checkpoint that they ran on."""
     found: dict[str | None, list[Any]] = {}
     for checkpoint_id, write in sorted(writes, key=lambda it: order_of_writes(it[1])):
@@ -224,7 +224,7 @@ async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id
         kept = {it.checkpoint_id: it for it in line.records} if line else {}
         names = {it.sequence: it.checkpoint_id for it in kept.values()}
         parents = await source.read_parents(thread_id, namespace)
-        async for version in _versions(source, thread_id, namespace, parents):
+        async for version in _read_versions(source, thread_id, namespace, parents):
             record = kept.pop(version.checkpoint_id, None)
             digest = frames.compare_states(version.state, None, packed=True).tree.digest
             if (
@@ -233,21 +233,21 @@ async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id
                 or restore(record.metadata) != version.metadata
                 or names.get(record.parent or 0) != version.parent_id
             ):
-                raise _differs(f"checkpoint {version.checkpoint_id!r}")
+                raise _make_difference_error(f"checkpoint {version.checkpoint_id!r}")
         if kept:
-            raise _differs(f"checkpoint {min(kept)!r}")
+            raise _make_difference_error(f"checkpoint {min(kept)!r}")
         there = {
             (it.checkpoint_id, it.write.task_id, it.write.idx): it.write
             for it in (line.writes if line else [])
         }
         for checkpoint_id, write in await source.read_writes(thread_id, namespace):
             if there.pop((checkpoint_id, write.task_id, write.idx), None) != write:
-                raise _differs(f"a pending write of checkpoint {checkpoint_id!r}")
+                raise _make_difference_error(f"a pending write of checkpoint {checkpoint_id!r}")
         if there:
-            raise _differs("a pending write")
+            raise _make_difference_error("a pending write")
 
 
-def _differs(what: str) -> IntegrityError:
+def _make_difference_error(what: str) -> IntegrityError:
     return IntegrityError(
         f"{what} differs between LangGraph's tables and what was stored; if "
         "an agent is using the thread, stop it, delete the thread here, and import it again"

@@ -73,7 +73,7 @@ def pack(value: Any, rules: Rules) -> bytes:
         RefusedError: It, or a value in it, cannot be kept exactly; has the path to it.
     """
     try:
-        return _plain(value) or _Packer(rules, is_careful=False).pack(value)
+        return _pack_plain(value) or _Packer(rules, is_careful=False).pack(value)
     except SerializationError:
         raise
     except (TypeError, ValueError):
@@ -94,10 +94,10 @@ class _Packer(Trees):
         self._rules = rules
 
     def pack(self, value: Any) -> bytes:
-        return _bytes(self.convert(value))
+        return _encode_bytes(self.convert(value))
 
     def make_node(self, tag: str, *held: Any) -> Any:
-        return ormsgpack.Ext(FORM, _bytes([tag, *held]))
+        return ormsgpack.Ext(FORM, _encode_bytes([tag, *held]))
 
     def convert_formed(self, value: Any, kind: type) -> Any:
         return (
@@ -155,7 +155,7 @@ class _Packer(Trees):
         return self._rules.convert_langgraph(obj)
 
 
-def _plain(value: Any) -> bytes | None:
+def _pack_plain(value: Any) -> bytes | None:
     """Return a dict or list of nothing but JSON as MessagePack; ``None`` for other values."""
     if type(value) is not dict and type(value) is not list:
         return None
@@ -186,13 +186,13 @@ EXACT: Final = (
 """With these, ormsgpack refuses what would come back as another type."""
 
 
-def _bytes(value: Any) -> bytes:
+def _encode_bytes(value: Any) -> bytes:
     made: bytes = ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
     return made
 
 
 def _pack_named(code: int, name: Name, *parts: Any) -> Any:
-    return ormsgpack.Ext(code, _bytes([*name, *parts]))
+    return ormsgpack.Ext(code, _encode_bytes([*name, *parts]))
 
 
 def _is_theirs(value: Any, kind: type) -> bool:

@@ -352,7 +352,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "packed": True,
             "ttl_seconds": get_ttl(config),
             "writes": [
-                (name, self._values.store(_reported(name, it), f"channel {name!r}"))
+                (name, self._values.store(_report_value(name, it), f"channel {name!r}"))
                 for name, it in writes
             ],
         }
@@ -581,7 +581,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         return f"{number + 1:032}"
 
 
-def _reported(channel: str, value: Any) -> Any:
+def _report_value(channel: str, value: Any) -> Any:
     """Return a write's value; of an error that ended a task, its text, as LangGraph's savers."""
     is_error = channel in SPECIAL_CHANNELS and isinstance(value, BaseException)
     return repr(value) if is_error else value

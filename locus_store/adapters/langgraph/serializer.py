@@ -116,7 +116,7 @@ class ExactSerializer(JsonPlusSerializer):
         kind, held = data
         if kind != "msgpack":
             return super().loads_typed(data)
-        return _unmasked(lambda: self._unpacked(held))
+        return _unmask_error(lambda: self._unpacked(held))
 
     def _reviver(self, value: dict[str, Any]) -> Any:
         """Return an object of a value of type ``json``: LangChain's messages, and LangGraph's own.
@@ -146,19 +146,19 @@ class ExactSerializer(JsonPlusSerializer):
         cls = type(obj)
         is_plain = name_of(cls) in SAFE_MSGPACK_TYPES or cls is re.Pattern
         if isinstance(obj, BaseException | date | time | timedelta) and not is_plain:
-            raise _unstorable(cls)
+            raise _make_unstorable_error(cls)
         try:
-            made: Any = _taken_apart(super().dumps_typed(obj)[1])
+            made: Any = _take_apart(super().dumps_typed(obj)[1])
         except TypeError:
-            raise _unstorable(cls) from None
+            raise _make_unstorable_error(cls) from None
         if not isinstance(made, _Extension):
-            raise _unstorable(cls)
+            raise _make_unstorable_error(cls)
         if made.code == EXT_NUMPY_ARRAY:
             if cls is not forms.find_numpy().ndarray:
-                raise _unstorable(cls)
+                raise _make_unstorable_error(cls)
             forms.require_exact(obj.dtype)
         elif not is_plain:
-            module, path, *_ = _taken_apart(made.data)
+            module, path, *_ = _take_apart(made.data)
             self.require_allowed((module, path))
             self._require_readable(cls, made)
         return ormsgpack.Ext(made.code, made.data)
@@ -167,11 +167,11 @@ class ExactSerializer(JsonPlusSerializer):
         """Refuse an object that reading would refuse, or return as another."""
         self._classes.note(cls)
         try:
-            found = _unmasked(lambda: self._object(made.code, made.data))
+            found = _unmask_error(lambda: self._object(made.code, made.data))
         except SerializationError as exc:
-            raise _unstorable(cls) from exc
+            raise _make_unstorable_error(cls) from exc
         if type(found) is not cls:
-            raise _unstorable(cls)
+            raise _make_unstorable_error(cls)
 
     def _unpacked(self, data: bytes) -> Any:
         return ormsgpack.unpackb(data, ext_hook=self._object, option=ormsgpack.OPT_NON_STR_KEYS)
@@ -179,16 +179,16 @@ class ExactSerializer(JsonPlusSerializer):
     def _object(self, code: int, data: bytes) -> Any:
         """Return the object of an extension."""
         if code == EXT_NUMPY_ARRAY:
-            return _array(data)
+            return _make_array(data)
         held = self._unpacked(data)
         if code == EXT_DELTA_SNAPSHOT:
             return _DeltaSnapshot(held)
         try:
             return self._form(*held) if code == FORM else self._convert_named(code, *held)
         except SerializationError as exc:
-            raise _noted(exc) from exc
+            raise _note_error(exc) from exc
         except Exception as exc:
-            raise _noted(_unreadable(held, exc)) from exc
+            raise _note_error(_make_unreadable_error(held, exc)) from exc
 
     def _form(self, tag: str, *held: Any) -> Any:
         if tag != SUBCLASS:
@@ -201,9 +201,9 @@ class ExactSerializer(JsonPlusSerializer):
     def _convert_named(self, code: int, module: str, path: str, held: Any, *more: Any) -> Any:
         name = module, path
         if code == EXT_METHOD_SINGLE_ARG:
-            return _method(module, path, held, *more)
+            return _call_method(module, path, held, *more)
         if name in SAFE_MSGPACK_TYPES or name == TUPLE:
-            return _safe(code, name, held)
+            return _make_safe_object(code, name, held)
         kind = _KINDS.get(code)
         self.require_allowed(name, kind)
         cls = self._classes.find(name)
@@ -250,55 +250,55 @@ class _Extension(NamedTuple):
     data: bytes
 
 
-def _refused(code: int, data: bytes) -> Any:
-    raise _noted(
+def _refuse_extension(code: int, data: bytes) -> Any:
+    raise _note_error(
         SerializationError(f"an array has an extension in it (code {code}, {len(data)} bytes)")
     )
 
 
-def _array(data: bytes) -> Any:
+def _make_array(data: bytes) -> Any:
     """Return the array of an extension, without importing NumPy.
 
     Raises:
         SerializationError: NumPy is not imported, or the data is damaged.
     """
     try:
-        dtype, shape, order, held = ormsgpack.unpackb(data, ext_hook=_refused)
+        dtype, shape, order, held = ormsgpack.unpackb(data, ext_hook=_refuse_extension)
         return forms.build_array(dtype, shape, order, held)
     except SerializationError as exc:
-        raise _noted(exc) from exc
+        raise _note_error(exc) from exc
     except Exception as exc:
         failure = SerializationError(f"a NumPy array cannot be read: {type(exc).__name__}")
-        raise _noted(failure) from exc
+        raise _note_error(failure) from exc
 
 
-def _taken_apart(data: bytes) -> Any:
+def _take_apart(data: bytes) -> Any:
     return ormsgpack.unpackb(data, ext_hook=_Extension, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
-def _safe(code: int, name: Name, held: Any) -> Any:
+def _make_safe_object(code: int, name: Name, held: Any) -> Any:
     """Return an object of a class that LangGraph considers safe, made as LangGraph does."""
     try:
         if name == ("langgraph.types", "Send"):
             return _send_from_args(held)
-        return _CALLS[code](_safe_class(name), held)
+        return _CALLS[code](_find_safe_class(name), held)
     except Exception as exc:  # noqa: BLE001  (LangGraph's promise: the data, and a warning)
         return _reconstruction_fallback((*name, held), exc)
 
 
 @cache
-def _safe_class(name: Name) -> Any:
+def _find_safe_class(name: Name) -> Any:
     module, path = name
     return getattr(importlib.import_module(module), path)
 
 
-def _method(module: str, path: str, held: Any, method: str) -> Any:
+def _call_method(module: str, path: str, held: Any, method: str) -> Any:
     if (module, path, method) not in SAFE_MSGPACK_METHODS:
         raise SerializationError(f"{module}.{path}.{method} is not allowed: no row may name it")
-    return getattr(_safe_class((module, path)), method)(held)
+    return getattr(_find_safe_class((module, path)), method)(held)
 
 
-def _model(cls: Any, held: Any) -> Any:
+def _make_model(cls: Any, held: Any) -> Any:
     try:
         return cls(**held)
     except Exception:  # noqa: BLE001  (as LangGraph does)
@@ -310,12 +310,12 @@ _CALLS: Final[dict[int, Callable[[Any, Any], Any]]] = {
     EXT_CONSTRUCTOR_POS_ARGS: lambda cls, held: cls(*held),
     EXT_CONSTRUCTOR_KW_ARGS: lambda cls, held: cls(**held),
     EXT_PYDANTIC_V1: lambda cls, held: cls(**held),
-    EXT_PYDANTIC_V2: _model,
+    EXT_PYDANTIC_V2: _make_model,
 }
 """Calls of a constructor, by the extension; for classes that are safe or listed."""
 
 
-def _unmasked(call: Callable[[], T]) -> T:
+def _unmask_error(call: Callable[[], T]) -> T:
     """Call ``ormsgpack``, and raise the error that it replaced by its own."""
     failures: list[SerializationError] = []
     outer = _failures.set(failures)
@@ -329,14 +329,14 @@ def _unmasked(call: Callable[[], T]) -> T:
         _failures.reset(outer)
 
 
-def _noted(failure: SerializationError) -> SerializationError:
+def _note_error(failure: SerializationError) -> SerializationError:
     failures = _failures.get()
     if failures is not None:
         failures.append(failure)
     return failure
 
 
-def _unstorable(cls: type) -> SerializationError:
+def _make_unstorable_error(cls: type) -> SerializationError:
     hint = next((it for kind, it in _HINTS if issubclass(cls, kind)), "convert it to one of these")
     return SerializationError(
         f"an object of class {cls.__module__}.{cls.__qualname__} cannot be stored. Pydantic models,"
@@ -352,6 +352,6 @@ _HINTS: Final = (
 )
 
 
-def _unreadable(held: Any, exc: Exception) -> SerializationError:
+def _make_unreadable_error(held: Any, exc: Exception) -> SerializationError:
     name = ".".join(map(str, held[:2])) if isinstance(held, list) else "an unknown class"
     return SerializationError(f"an object of {name} cannot be read: {type(exc).__name__}")

@@ -46,7 +46,7 @@ async def open_source(url: str, cipher: Cipher | None = None) -> AsyncIterator[T
         yield source
 
 
-def _version(
+def _make_version(
     checkpoint_id: str,
     checkpoint: Mapping[str, Any],
     channels: Mapping[str, Any],
@@ -210,7 +210,7 @@ class _SQLite(TableSource):
         )
         fields = convert_members(*self._clear(kind, data))
         metadata = _parse_json(stored or b"{}", f"the metadata of {checkpoint_id!r}")
-        return _version(checkpoint_id, fields, fields[CHANNELS], metadata)
+        return _make_version(checkpoint_id, fields, fields[CHANNELS], metadata)
 
 
 class _PostgreSQL(TableSource):
@@ -250,4 +250,4 @@ class _PostgreSQL(TableSource):
         channels = {name: store_value(MSGPACK, pack(it)) for name, it in inline.items()}
         channels |= {name: store_value(*self._clear(kind, it)) for name, kind, it in blobs}
         fields = {name: convert_to_json(it) for name, it in checkpoint.items()}
-        return _version(checkpoint_id, fields, channels, metadata)
+        return _make_version(checkpoint_id, fields, channels, metadata)

@@ -122,11 +122,11 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         self.ttl_config = ttl
         self.index_config = index.copy() if index else None
         self.embeddings = ensure_embeddings(index.get("embed")) if index else None
-        self._fields = [_tokens(it) for it in (index or {}).get("fields") or [ALL]]
+        self._fields = [_split_path(it) for it in (index or {}).get("fields") or [ALL]]
         self._portals = Portals() if index else Portals.of(self, store)
         self._owns_portals = True
         self._sweeper: _Sweeper | None = None
-        if index and store.dimension != _dimension(index):
+        if index and store.dimension != _find_dimension(index):
             raise InvalidArgumentError(
                 f"index= has dims={index['dims']}, and {type(store).__name__} keeps embeddings of "
                 f"{store.dimension or 'no'} numbers: open it with dimension={index['dims']}"
@@ -145,7 +145,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
 
         The dimension is ``index["dims"]``. Use it as it is, in ``with`` or in ``async with``.
         """
-        dimension = _dimension(index) if index else None
+        dimension = _find_dimension(index) if index else None
         return cls(opening.open_store(url, dimension=dimension, **options), index=index, ttl=ttl)
 
     def _enter(self, tenant: str) -> None:
@@ -176,12 +176,12 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
             InvalidArgumentError: An operation is not valid; nothing was done.
             SerializationError: JSON cannot keep a value exactly; nothing was done.
         """
-        todo = [_checked(it) for it in ops]
+        todo = [_check_operation(it) for it in ops]
         puts = [it for it in todo if isinstance(it, PutOp)]
         changes = await self._changes(puts) if puts else []
         results: list[Result] = []
         if len(puts) < len(todo):
-            names = _names(todo)
+            names = _list_names(todo)
             found = await self.store.read(names) if names else []
             results = await self._read(todo, dict(zip(names, found, strict=True)))
         if changes:
@@ -238,7 +238,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
     ) -> list[Result]:
         """Return the results of the reads; restart the times to live of the items returned."""
         searches = [it for it in ops if isinstance(it, SearchOp)]
-        wanted = iter([_wanted(it) for it in searches])
+        wanted = iter([_make_wanted(it) for it in searches])
         queries = await self._queries(searches) if searches else {}
         results: list[Result] = []
         renewed: list[StoreItem] = []
@@ -260,7 +260,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         return results
 
     async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
-        paths = _merged(op.match_conditions or ())
+        paths = _merge_conditions(op.match_conditions or ())
         if paths is None:
             return []
         prefix, suffix = paths
@@ -323,7 +323,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         """Return the strings of an item that are embedded, each once."""
         if op.index is False:
             return []
-        paths = self._fields if op.index is None else [_tokens(it) for it in op.index]
+        paths = self._fields if op.index is None else [_split_path(it) for it in op.index]
         found = (text for path in paths for text in get_text_at_path(op.value, path))
         return list(dict.fromkeys(it for it in found if it.strip()))
 
@@ -406,7 +406,7 @@ class _Sweeper(threading.Thread):
         return not self.is_alive()
 
 
-def _dimension(index: IndexConfig) -> int:
+def _find_dimension(index: IndexConfig) -> int:
     """Return the number of dimensions of the index's embeddings.
 
     Raises:
@@ -417,11 +417,11 @@ def _dimension(index: IndexConfig) -> int:
     return index["dims"]
 
 
-def _tokens(path: str) -> Path:
+def _split_path(path: str) -> Path:
     return path if path == ALL else tokenize_path(path)
 
 
-def _checked(op: Op) -> Op:
+def _check_operation(op: Op) -> Op:
     """Return the operation with its namespace as a tuple; LangGraph also accepts a list.
 
     Raises:
@@ -448,7 +448,7 @@ def _check_name(namespace: object, key: str) -> Name:
     return name
 
 
-def _names(ops: Iterable[Op]) -> list[Name]:
+def _list_names(ops: Iterable[Op]) -> list[Name]:
     """Return the names of the items that are read, each once."""
     names: dict[Name, None] = {}
     for op in ops:
@@ -458,7 +458,7 @@ def _names(ops: Iterable[Op]) -> list[Name]:
     return [*names]
 
 
-def _wanted(op: SearchOp) -> Wanted:
+def _make_wanted(op: SearchOp) -> Wanted:
     check_namespace(op.namespace_prefix)
     return Wanted(
         prefix=op.namespace_prefix,
@@ -469,7 +469,7 @@ def _wanted(op: SearchOp) -> Wanted:
     )
 
 
-def _merged(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace] | None:
+def _merge_conditions(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace] | None:
     """Return the prefix and suffix that satisfy all conditions; ``None`` if nothing has both.
 
     Raises:
@@ -479,16 +479,16 @@ def _merged(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace]
     suffix: Namespace | None = ()
     for kind, path in conditions:
         if kind == "prefix":
-            prefix = _both(prefix, tuple(path))
+            prefix = _merge_prefixes(prefix, tuple(path))
         elif kind == "suffix":
-            backwards = _both(suffix and suffix[::-1], tuple(path)[::-1])
+            backwards = _merge_prefixes(suffix and suffix[::-1], tuple(path)[::-1])
             suffix = backwards and backwards[::-1]
         else:
             raise InvalidArgumentError(f"match_type must be prefix or suffix, not {kind!r}")
     return None if prefix is None or suffix is None else (prefix, suffix)
 
 
-def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
+def _merge_prefixes(one: Namespace | None, other: Namespace) -> Namespace | None:
     """Return the prefix that satisfies both prefixes, if any; ``*`` is any segment."""
     if one is None or any("*" not in it and it[0] != it[1] for it in zip(one, other, strict=False)):
         return None

@@ -128,11 +128,11 @@ class ChannelValues:
 
     def make_objects(self, elements: list[Any]) -> list[Any]:
         """Return a new object for each element of a list."""
-        return list(self.load(MSGPACK, join_packed(list(map(_packed, elements)))))
+        return list(self.load(MSGPACK, join_packed(list(map(_pack_value, elements)))))
 
     def make_makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element of the list."""
-        data = list(map(_packed, elements))
+        data = list(map(_pack_value, elements))
         objects = self.load(MSGPACK, join_packed(data))
         return [
             make_copier(it) or partial(self.load, MSGPACK, each)
@@ -307,7 +307,7 @@ class StateHistory:
             for name, it in state[CHANNELS].items()  # type: ignore[union-attr]  # an object
         }
         fields = self._values.make_fields(version, state)
-        return partial(_made_checkpoint, fields, makers)
+        return partial(_make_checkpoint, fields, makers)
 
     def _note(self, operation: list[Any]) -> None:
         """Forget the values that an operation changed, so that they are decoded again."""
@@ -333,7 +333,7 @@ class StateHistory:
         if name in self._others:
             return self._others[name]
         if isinstance(value, list):
-            self._others[name] = partial(_made_list, self._elements(name, value))
+            self._others[name] = partial(_make_list, self._elements(name, value))
         else:
             self._others[name] = self._values.make_maker(value)
         return self._others[name]
@@ -367,15 +367,15 @@ class _Shared:
         return value
 
 
-def _made_list(makers: list[Maker]) -> list[Any]:
+def _make_list(makers: list[Maker]) -> list[Any]:
     return [make() for make in makers]
 
 
-def _made_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
+def _make_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
     return {**fields, CHANNELS: {name: make() for name, make in makers.items()}}
 
 
-def _packed(element: Any) -> bytes:
+def _pack_value(element: Any) -> bytes:
     return element if type(element) is bytes else get_packed(element)
 
 
@@ -403,7 +403,7 @@ def _lists(value: Any) -> Any:
     JSON has them so, and a filter finds them.
     """
     if isinstance(value, str | int | float):
-        return value if type(value) in SCALARS else _plain_scalar(value)
+        return value if type(value) in SCALARS else _convert_scalar(value)
     if isinstance(value, tuple | list):
         return [_lists(it) for it in value]
     if isinstance(value, dict):
@@ -411,7 +411,7 @@ def _lists(value: Any) -> Any:
     return value
 
 
-def _plain_scalar(value: str | float) -> str | int | float:
+def _convert_scalar(value: str | float) -> str | int | float:
     """Return the number or string that a value of a subclass is; of an enum, its member's value."""
     if isinstance(value, str):
         return str.__str__(value)

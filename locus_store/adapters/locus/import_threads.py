@@ -71,13 +71,13 @@ async def import_locus(
     await backend.exists("-")  # its schema is made now: that may wait for all who read
     tally = Tally(progress)
     async with make_source(source, table_name=table_name, tenant=tenant) as reader:
-        chosen = _chosen(await reader.read_threads(), thread_ids, reader)
+        chosen = _choose_threads(await reader.read_threads(), thread_ids, reader)
         for thread_id, found in expect_steps(chosen).items():
-            await tally.add(thread_id, _taken(backend, reader, thread_id, found))
+            await tally.add(thread_id, _import_thread(backend, reader, thread_id, found))
         return tally.finish(reader.shown)
 
 
-def _chosen(
+def _choose_threads(
     found: dict[str, FoundThread], thread_ids: Sequence[str] | None, reader: LocusSource
 ) -> dict[str, FoundThread]:
     if thread_ids is None:
@@ -88,7 +88,7 @@ def _chosen(
     return {it: found[it] for it in thread_ids}
 
 
-async def _taken(
+async def _import_thread(
     backend: StoresThreads, reader: LocusSource, thread_id: str, found: FoundThread
 ) -> bool:
     """Import a thread; return whether it was new to the backend."""
@@ -99,7 +99,7 @@ async def _taken(
     builder, states = ThreadBuilder(thread_id), {}
     parent: str | None = None
     for entry in found.entries:
-        version = await _version(reader, entry, parent)
+        version = await _make_version(reader, entry, parent)
         try:
             await builder.add(version)
         except (InvalidArgumentError, SerializationError) as exc:
@@ -112,7 +112,7 @@ async def _taken(
     return is_new
 
 
-async def _version(reader: LocusSource, entry: Entry, parent: str | None) -> NewVersion:
+async def _make_version(reader: LocusSource, entry: Entry, parent: str | None) -> NewVersion:
     content = await reader.read(entry)
     state, _ = split_mark(content.state)  # of a state that this library loaded
     return NewVersion(
@@ -140,14 +140,14 @@ def _compare(
     records = lines[0].records if len(lines) == 1 else []
     if len(records) != len(entries) or lines[0].head != records[-1].sequence:
         raise IntegrityError("what was stored has other checkpoints, or was changed meanwhile")
-    found = _fingerprints(lines[0], max_bytes)
+    found = _compute_fingerprints(lines[0], max_bytes)
     for entry, record, kept in zip(entries, records, found, strict=True):
         there = (record.checkpoint_id, record.created_at, kept, restore(record.metadata))
         if there != (entry.checkpoint_id, entry.created_at, *states[entry.checkpoint_id]):
             raise IntegrityError(f"what was stored of {entry.where} differs from it")
 
 
-def _fingerprints(line: ArchivedLine, max_bytes: int) -> list[str]:
+def _compute_fingerprints(line: ArchivedLine, max_bytes: int) -> list[str]:
     folders: dict[int, frames.Folder] = {}
     found = []
     for record in line.records:

@@ -112,7 +112,7 @@ class SourceKeys:
         self._seen[name] = row.fingerprint
         if row.is_index or row.saved_as is not None:
             return row
-        return replace(row, updated_at=_updated_at(data, where))
+        return replace(row, updated_at=_find_update_time(data, where))
 
     async def read(self, entry: Entry) -> Content:
         name = self._prefix.encode() + entry.key.encode(errors="surrogateescape")
@@ -123,7 +123,7 @@ class SourceKeys:
         return unwrap(data, None, entry.where)
 
 
-def _updated_at(data: dict[str, Any], where: str) -> datetime:
+def _find_update_time(data: dict[str, Any], where: str) -> datetime:
     """Return the time of a state that the SDK stored without its adapter; keys have no time."""
     found = data.get("updated_at")
     return datetime.now(UTC) if found is None else parse_time(found, where)

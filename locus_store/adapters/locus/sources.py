@@ -79,7 +79,7 @@ def make_source(
     return open_source(source, **{it: options[it] for it in known})
 
 
-def _names(table_name: str | None) -> Sequence[str]:
+def _choose_tables(table_name: str | None) -> Sequence[str]:
     """Return the tables to look for; a name from the caller becomes part of statements."""
     if table_name is None:
         return TABLES
@@ -115,11 +115,11 @@ async def _open_sqlite(source: str, table_name: str | None) -> AsyncIterator[Loc
     if unknown := given.keys() - {"table_name"}:
         raise InvalidArgumentError(f"a SQLite source has no option {min(unknown)!r}")
     path = unquote(parts.path.removeprefix("/"))
-    with closing(_connected(path)) as connection:
+    with closing(_connect_file(path)) as connection:
         yield _SQLite(connection, path, table_name or given.get("table_name"))
 
 
-def _connected(path: str) -> sqlite3.Connection:
+def _connect_file(path: str) -> sqlite3.Connection:
     try:
         uri = f"{Path(path).absolute().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None)
@@ -136,8 +136,8 @@ class _SQLite:
         self._connection = connection
         self._path = path
         self._rows("BEGIN")
-        columns = {it: self._columns(it) for it in _names(table_name)}
-        table = _the_one(columns, f"SQLite {path}")
+        columns = {it: self._columns(it) for it in _choose_tables(table_name)}
+        table = _choose_table(columns, f"SQLite {path}")
         self._table = f'"{table}"'
         self.shown = f"SQLite {path}, table {table}"
 
@@ -186,7 +186,7 @@ class _SQLite:
 _NEEDED: Final = {"thread_id", "checkpoint_id", "data", "updated_at", "metadata"}
 
 
-def _the_one(columns: Mapping[str, set[str]], where: str) -> str:
+def _choose_table(columns: Mapping[str, set[str]], where: str) -> str:
     """Return the table to read, given the columns of each.
 
     Raises:
@@ -264,11 +264,11 @@ class _PostgreSQL:
     async def choose(self, table_name: str | None) -> None:
         """Find the table and its layout."""
         columns: dict[str, set[str]] = {}
-        for name in _names(table_name):
+        for name in _choose_tables(table_name):
             ((found,),) = await self._fetch("SELECT pg_catalog.to_regclass($1)::text", name)
             pairs = await self._fetch(_COLUMNS, found) if found else []
             columns[found or name] = {it[0] for it in pairs if it[0] != "data" or it[1] == "jsonb"}
-        self._table = _the_one(columns, self.shown)
+        self._table = _choose_table(columns, self.shown)
         self._by_tenant = {"tenant", "seq"} <= columns[self._table]
         self.shown = f"{self.shown}, table {self._table}"
         if self._by_tenant:
@@ -400,7 +400,7 @@ class _Files:
 
     def _entry(self, path: Path) -> tuple[str, Entry]:
         where = f"file {path.relative_to(self._directory)}"
-        self._seen[path] = _stamp(path)
+        self._seen[path] = _stat_file(path)
         data = _parse_file(path, where)
         checkpoint_id, thread_id = data.get("checkpoint_id"), data.get("thread_id")
         if not isinstance(checkpoint_id, str) or not isinstance(thread_id, str):
@@ -415,7 +415,7 @@ class _Files:
     async def read(self, entry: Entry) -> Content:
         try:
             data = _parse_file(entry.key, entry.where)
-            is_same = _stamp(entry.key) == self._seen[entry.key]
+            is_same = _stat_file(entry.key) == self._seen[entry.key]
         except FileNotFoundError:
             is_same = False
         if not is_same:
@@ -423,7 +423,7 @@ class _Files:
         return make_content(data.get("state"), data.get("metadata"), entry.where)
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _stat_file(path: Path) -> tuple[int, int, int]:
     """Return a value that changes when the file is changed or replaced."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_size

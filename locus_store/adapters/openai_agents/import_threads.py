@@ -72,18 +72,18 @@ async def import_openai_agents(
             if thread_id not in found:
                 raise NotFoundError(f"{rows.shown} has no session {thread_id!r}")
         for thread_id in expect_steps(found if thread_ids is None else thread_ids):
-            await tally.add(thread_id, _taken(backend, rows, thread_id, messages_table))
+            await tally.add(thread_id, _import_session(backend, rows, thread_id, messages_table))
         return tally.finish(rows.shown)
 
 
-async def _taken(backend: StoresThreads, rows: Rows, thread_id: str, table: str) -> bool:
+async def _import_session(backend: StoresThreads, rows: Rows, thread_id: str, table: str) -> bool:
     """Import a session; return whether its thread was new to the backend."""
     items = await rows.fetch_all(_ITEMS.format(table=table), thread_id)
-    messages = [_archived(backend, row, sequence) for sequence, row in enumerate(items, 1)]
+    messages = [_archive_item(backend, row, sequence) for sequence, row in enumerate(items, 1)]
     return await put_thread(backend, thread_id, messages)
 
 
-def _archived(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessage:
+def _archive_item(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessage:
     number, data, created_at = row
     try:
         message = make_message(json.loads(data))._replace(message_id=f"openai-agents-{number}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from locus_store.types.marks import LoadOrigin
+    from locus_store.types.marks import LoadedVersion
 
 
 class Library(NamedTuple):
@@ -46,7 +46,7 @@ def find_installed() -> Library:
             f"{'.'.join(map(str, sys.version_info[:2]))}. locus_store.session has the same "
             "methods with classes of its own"
         )
-    found = _agentflow() or _pyagenity()
+    found = _find_agentflow() or _find_pyagenity()
     if found is None:
         raise MissingExtraError(
             f"neither AgentFlow nor PyAgenity is installed: {make_install_command('agentflow')} "
@@ -55,8 +55,8 @@ def find_installed() -> Library:
     return found
 
 
-def _agentflow() -> Library | None:
-    checkpointers = _module("agentflow.storage.checkpointer")
+def _find_agentflow() -> Library | None:
+    checkpointers = _import_module("agentflow.storage.checkpointer")
     if checkpointers is None:
         return None
     state = import_module("agentflow.core.state")
@@ -66,8 +66,8 @@ def _agentflow() -> Library | None:
     return Library(checkpointers.BaseCheckpointer, models, errors.StaleStateError)
 
 
-def _pyagenity() -> Library | None:
-    checkpointers = _module("pyagenity.checkpointer")
+def _find_pyagenity() -> Library | None:
+    checkpointers = _import_module("pyagenity.checkpointer")
     if checkpointers is None:
         return None
     state = import_module("pyagenity.state")
@@ -77,7 +77,7 @@ def _pyagenity() -> Library | None:
     return Library(checkpointers.BaseCheckpointer, models, None)
 
 
-def _module(name: str) -> ModuleType | None:
+def _import_module(name: str) -> ModuleType | None:
     """Import a module of a library; ``None`` if the library is not installed."""
     try:
         return import_module(name)
@@ -99,7 +99,7 @@ else:
     _LibraryCheckpointer = LIBRARY.base
 
 
-def _conflict_class() -> type[ConflictError]:
+def _make_conflict_class() -> type[ConflictError]:
     """Return the class of a lost race: also the library's, if it has one."""
     if LIBRARY.stale is None:
         return ConflictError
@@ -110,7 +110,7 @@ def _conflict_class() -> type[ConflictError]:
     return StaleThreadError
 
 
-LOST_RACE = _conflict_class()
+LOST_RACE = _make_conflict_class()
 
 
 class SessionCheckpointer(session.SessionCheckpointer, _LibraryCheckpointer[StateT]):
@@ -141,7 +141,7 @@ class SessionCheckpointer(session.SessionCheckpointer, _LibraryCheckpointer[Stat
             checked(self, state_type)  # a second class for one checkpointer is refused
         super().bind_state_type(state_type)
 
-    def _hand_on(self, config: Mapping[str, Any], origin: LoadOrigin) -> None:
+    def _hand_on(self, config: Mapping[str, Any], origin: LoadedVersion) -> None:
         if "is_stream" not in config or not isinstance(config, dict):
             super()._hand_on(config, origin)
         elif origin.made_from is None:  # a graph's own, whose next state is a new one

@@ -146,7 +146,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         """
         previous = self.read_agent(session_id, session_agent.agent_id)
         if previous is None:
-            raise _no_agent(session_id, session_agent.agent_id)
+            raise _make_agent_error(session_id, session_agent.agent_id)
         session_agent.created_at = previous.created_at
         self.create_agent(session_id, session_agent)
 
@@ -218,7 +218,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
             limit=MAX_COUNT if limit is None else limit,
         )
         if not found and self.read_agent(session_id, agent_id) is None:
-            raise _no_agent(session_id, agent_id)
+            raise _make_agent_error(session_id, agent_id)
         return [SessionMessage.from_dict(untag_numbers(it.content)) for it in found]
 
     def create_multi_agent(
@@ -248,7 +248,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
     def _put(self, session_id: str, agent_id: str, message: SessionMessage, **options: Any) -> None:
         shown = message.to_message()  # redacted, where the message was
         new = NewMessage(
-            _json(message.to_dict()),
+            _parse_json(message.to_dict()),
             shown["role"],
             str(message.message_id),
             text=READABLE.get_text(shown),
@@ -257,7 +257,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         self.log.append(session_id, [new], **options)
 
     def _write(self, session_id: str, namespace: str, document: Document, **options: Any) -> None:
-        message = NewMessage(_json(document), "state", "state", text="")
+        message = NewMessage(_parse_json(document), "state", "state", text="")
         options |= {"namespace": namespace, "user_id": self.user_id}
         self.log.append(session_id, [message], **options)
 
@@ -266,10 +266,10 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         return None if found is None else dict(untag_numbers(found.content))
 
 
-def _json(value: Document) -> Any:
+def _parse_json(value: Document) -> Any:
     # As the framework's own repositories store it, which write NaN.
     return tag_numbers(json.loads(json.dumps(value, ensure_ascii=False)))
 
 
-def _no_agent(session_id: str, agent_id: str) -> SessionNotFoundError:
+def _make_agent_error(session_id: str, agent_id: str) -> SessionNotFoundError:
     return SessionNotFoundError(f"session {session_id!r} has no agent {agent_id!r}")

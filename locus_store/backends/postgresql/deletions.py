@@ -11,7 +11,7 @@ from locus_store.backends.postgresql.columns import BoundText
 from locus_store.sql.columns.types import Key, encode_key
 from locus_store.sql.schema.tables import TENANT_LENGTH
 from locus_store.sql.threads.pending import split_batches
-from locus_store.sql.threads.server_repository import IndexedRepository, is_fact
+from locus_store.sql.threads.server_repository import IndexedRepository, is_setting
 from locus_store.sql.threads.statements import compile_other, is_live
 from locus_store.sql.threads.thread_rows import has_activity
 from locus_store.types import Removed
@@ -25,7 +25,7 @@ _FEW: Final = [sa.bindparam(f"line_{at}", type_=sa.BigInteger()) for at in range
 anyway."""
 
 _STORE: Final = sa.bindparam("store", type_=BoundText())
-_FACTS: Final = sa.bindparam("facts", type_=sa.BigInteger())
+_SETTING_ROWS: Final = sa.bindparam("setting_rows", type_=sa.BigInteger())
 
 
 def delete_thread(it: IndexedRepository, thread_id: str, *, has_index: bool) -> Removed | None:
@@ -44,7 +44,7 @@ def delete_thread(it: IndexedRepository, thread_id: str, *, has_index: bool) -> 
     if locked is None:
         return Removed(existed=False, versions=0)
     lines = locked[1]
-    key |= {"lines": len(lines), "store": it.scope.store, "facts": 1 + has_index}
+    key |= {"lines": len(lines), "store": it.scope.store, "setting_rows": 1 + has_index}
     [(versions, _, existed, is_decided)] = _run(it, key, lines, has_index=has_index, is_sole=True)
     return Removed(existed is not None, versions) if is_decided else None
 
@@ -114,8 +114,9 @@ def _drop(it: IndexedRepository, *, few: int, has_index: bool, is_sole: bool) ->
     more: list[sa.ColumnElement[Any]] = []
     if is_sole:
         found = sa.select(sa.func.count()).select_from(of_lines.subquery()).scalar_subquery()
-        facts = sa.select(sa.func.count()).where(is_fact(t, _STORE)).scalar_subquery()
-        decided = sa.select(sa.and_(found == _LINES, facts == _FACTS).label("is_it")).cte("decided")
+        settings = sa.select(sa.func.count()).where(is_setting(t, _STORE)).scalar_subquery()
+        is_it = sa.and_(found == _LINES, settings == _SETTING_ROWS)
+        decided = sa.select(is_it.label("is_it")).cte("decided")
         is_decided = sa.select(decided.c.is_it).scalar_subquery()
         existed = of_threads.where(is_live(t), has_activity(t)).scalar_subquery()
         more = [existed, is_decided]

@@ -248,11 +248,11 @@ class PostgreSQLDatabase(ServerDatabase):
     @property
     def fast(self) -> FastStatements:
         """The statements for the opened database."""
-        facts = self._facts
+        opened = self._opened
         return _make_statements(
             self.tables,
-            has_partitions=facts.has_partitions,
-            has_row_security=facts.has_row_security,
+            has_partitions=opened.has_partitions,
+            has_row_security=opened.has_row_security,
             has_audit=self.audit is not None,
         )
 
@@ -262,17 +262,17 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def read_settings(self, settings: Settings) -> None:
         super().read_settings(settings)
-        self._facts.has_partitions = PARTITIONS_SETTING in settings.raw
-        self._facts.has_row_security = ROW_SECURITY_SETTING in settings.raw
+        self._opened.has_partitions = PARTITIONS_SETTING in settings.raw
+        self._opened.has_row_security = ROW_SECURITY_SETTING in settings.raw
 
     def guard(self, text: str) -> str:
         """Return a statement that reads, with its tenant if the server has to know it."""
-        is_done = f"'{TENANT}'" in text or not self._facts.has_row_security
+        is_done = f"'{TENANT}'" in text or not self._opened.has_row_security
         return text if is_done else guard(text)
 
     def enter_tenant(self, connection: Connection) -> None:
         """Name the tenant of what follows, in the statement itself where each one commits."""
-        if self._facts.has_row_security:
+        if self._opened.has_row_security:
             name_tenant(connection, self.tenant)
 
     def begin_write(self, connection: Connection) -> None:

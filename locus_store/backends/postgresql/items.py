@@ -122,7 +122,7 @@ class PostgreSQLItems(Items):
         bound = {
             "tenant": encode_key(scope.tenant),
             "store_id": scope.store,
-            "facts": 1 + self._has_embeddings,
+            "setting_rows": 1 + self._has_embeddings,
             "namespaces": [encode_path(encode_namespace(it.namespace)) for it in changes],
             "keys": [encode_key(it.key) for it in changes],
             "values": [None if it is None else dump_valueb(it.json) for it in puts],
@@ -185,11 +185,11 @@ class PostgreSQLItems(Items):
     def _holds(self) -> sa.ColumnElement[bool]:
         """The condition that this is the opened database, with embeddings if it had them then."""
         settings = self.tables.settings.c
-        is_fact = sa.or_(
+        is_setting = sa.or_(
             sa.and_(settings.name == "store_id", settings.value == self.context.scope.store),
             settings.name == DIMENSION_SETTING,
         )
-        count = sa.select(sa.func.count()).where(is_fact).scalar_subquery()
+        count = sa.select(sa.func.count()).where(is_setting).scalar_subquery()
         return count == 1 + self._has_embeddings
 
     def rank(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
@@ -320,7 +320,7 @@ WITH input AS MATERIALIZED (
     WITH ORDINALITY i (namespace, key, value, metadata, ttl, expected, removes, batch, position)),
 fact AS MATERIALIZED (
   -- It is the opened database, with a table of embeddings if it had one then.
-  SELECT count(*) = :facts{patience} AS holds FROM {settings} s
+  SELECT count(*) = :setting_rows{patience} AS holds FROM {settings} s
   WHERE (s.name = 'store_id' AND s.value = :store_id) OR s.name = 'vector_dimension'),
 locked AS MATERIALIZED (
   -- Each by the index: a plan made when the table was small would prefer the whole table.
@@ -429,7 +429,7 @@ def _apply(
         "batches": numbers,
         "tenant": PlainText(),
         "store_id": PlainText(),
-        "facts": sa.BigInteger(),
+        "setting_rows": sa.BigInteger(),
     }
     if home:
         kinds |= {"positions": numbers, "parts": numbers, "embeddings": texts}

@@ -259,8 +259,6 @@ class _Move:
                 "move to partitions would lose; drop it, and create it again afterwards"
             )
 
-    # --- the copy
-
     def _prepare(self) -> bool:
         """Create the copy and the triggers if they are missing; return whether all is done."""
         with self._transaction():
@@ -372,8 +370,6 @@ class _Move:
         """Return the last line that was copied, or ``joined``; ``None``: there is no log."""
         return self._ask(f"SELECT obj_description({self._oid(self.log)}, 'pg_class')").scalar()
 
-    # --- the switch
-
     def _join(self) -> None:
         """Let writers write to both tables, which are equal from then on."""
         with self._transaction(statement_timeout=_RENEW_MILLISECONDS), self._blocking():
@@ -432,8 +428,6 @@ class _Move:
         yield f"DROP TABLE {self.gone}, {self.log}"
         yield f"DROP FUNCTION {self.log}()"
         yield from (statement for statement, _ in renamed)
-
-    # --- transactions and names
 
     @contextmanager
     def _begin(self, level: str = "READ COMMITTED") -> Iterator[None]:

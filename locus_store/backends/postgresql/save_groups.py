@@ -491,7 +491,7 @@ def _awaited(items: deque[_Item]) -> deque[_Item]:
 
 
 def make_row(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveRow | None:
-    """Return a save's fields for the statement; ``None`` if it is not a plain append."""
+    """Return a save's fields for the statement; ``None`` if it is not an append at the head."""
     append = versions.make_append(save, store)
     if append is None:
         return None

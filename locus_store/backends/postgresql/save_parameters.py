@@ -11,7 +11,7 @@ class SaveGroup(NamedTuple):
 
     tenant: str
     store: str
-    facts: int
+    setting_rows: int
     """The number of settings that identify the opened database; see the statement."""
 
 
@@ -103,7 +103,7 @@ class RecordedSave(NamedTuple):
 
 
 _TYPES: Final = {
-    **dict.fromkeys(("facts", "line", "expected", "basis", "known"), "bigint"),
+    **dict.fromkeys(("setting_rows", "line", "expected", "basis", "known"), "bigint"),
     **dict.fromkeys(("state_bytes", "keep_last", "turn"), "bigint"),
     **dict.fromkeys(("expected_digest", "basis_digest", "known_digest"), "bytea"),
     **dict.fromkeys(("digest", "payload"), "bytea"),

@@ -195,8 +195,8 @@ WITH moved AS (
       WHERE c.line = {line} AND c.checkpoint_id = {checkpoint_id} LIMIT 1) IS NULL
     AND (SELECT {is_active} AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
       FROM {threads} t WHERE t.tenant = {tenant} AND t.thread_id = {thread_id})
-    AND (SELECT count(*) FROM {settings} s
-      WHERE (s.name = 'store_id' AND s.value = {store}) OR s.name = 'full_text_index') = {facts}
+    AND (SELECT count(*) FROM {settings} s WHERE (s.name = 'store_id' AND s.value = {store})
+      OR s.name = 'full_text_index') = {setting_rows}
     AND {is_turn} AND {has_few_hidden}
   RETURNING l.last_sequence, l.open_chain),
 kept AS (
@@ -481,7 +481,7 @@ class FastStatements:
         known = self._of("digest", fields["line"], fields["known"])
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
         audited = self._audited("kept", **fields)
-        parts = {"added": "NULL", "indexed": "", "facts": str(1 + has_index), **fields}
+        parts = {"added": "NULL", "indexed": "", "setting_rows": str(1 + has_index), **fields}
         parts |= {"digest_of_known": known, "is_turn": is_turn, "audited": audited}
         if has_index:
             parts["indexed"] = self._indexed("kept", fields["words"])

@@ -1,4 +1,4 @@
-"""The writes of a plain append, as two statements on the driver's cursor.
+"""The writes of an append at the head, as two statements on the driver's cursor.
 
 They are faster than ``Compiled``, which converts each value by the type of its column, in the
 thread that all saves wait for.

@@ -102,15 +102,15 @@ class SQLiteRepository(Repository):
         self.connection.execute(table.insert(), [{**it, "payload": None} for it in rows])
 
     def save(self, save: Save) -> Written:
-        """A plain append looks at its line once; the full rules decide all other saves."""
-        appended = self._append_plainly(save) if save.claim is None else None
+        """An append at the head looks at its line once; the full rules decide all other saves."""
+        appended = self._append_at_head(save) if save.claim is None else None
         return appended or super().save(save)
 
-    def _append_plainly(self, save: Save) -> Written | None:
+    def _append_at_head(self, save: Save) -> Written | None:
         append = versions.make_append(save, self.store)
         if append is None or append.line is None:
             return None
-        row = self.sql.append_facts.fetch_first(
+        row = self.sql.append_columns.fetch_first(
             self.connection,
             {
                 "tenant": self.scope.tenant,

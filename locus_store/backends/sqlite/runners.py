@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
@@ -21,16 +23,13 @@ from locus_store.errors import BackendError, InvalidArgumentError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.portals import call_when_dropped
 from locus_store.runtime.stepping import may_block, run_in_thread, run_now
+from locus_store.sql.connections.backend import Body
+from locus_store.sql.connections.database import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-
-    from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.backends.sqlite.dialect import SQLiteDatabase
-    from locus_store.sql.connections.backend import Body
-    from locus_store.sql.connections.database import Database
 
 T = TypeVar("T")
 B = TypeVar("B")

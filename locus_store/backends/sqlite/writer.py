@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from sqlalchemy.engine import Connection, Engine
+
 from locus_store.runtime import loops, observe
+from locus_store.sql.connections.backend import Body
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable
-
-    from sqlalchemy.engine import Connection, Engine
-
     from locus_store.backends.sqlite.dialect import SQLiteDatabase
-    from locus_store.sql.connections.backend import Body
 
     _Answer = tuple[object, BaseException | None]
 

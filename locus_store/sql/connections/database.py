@@ -26,7 +26,7 @@ from locus_store.versions.sharding import ShardLayout
 
 @dataclass(slots=True)
 class OpenedDatabase:
-    """Facts about the opened database, shared by the objects of all tenants."""
+    """The settings of the opened database, shared by the objects of all tenants."""
 
     store: str = ""
     """``store_id``; ``""`` before the database was opened."""
@@ -89,7 +89,7 @@ class Database(ForTenants, ABC):
         self.audit: Audit | None = None
         """The recording of calls, if they are recorded; its backend sets it."""
 
-        self._facts = OpenedDatabase()
+        self._opened = OpenedDatabase()
         self._scope: Scope | None = None
 
     def _enter(self, tenant: str) -> None:
@@ -116,25 +116,25 @@ class Database(ForTenants, ABC):
             prefix=self.tables.prefix,
             schema=self.tables.schema,
         )
-        if (layout := settings.raw.get(SHARDS_SETTING)) and not self._facts.joins_set:
+        if (layout := settings.raw.get(SHARDS_SETTING)) and not self._opened.joins_set:
             ShardLayout.from_text(layout).require_whole()
-        self._facts.store = settings.store_id
-        self._facts.user_id_type = settings.user_id_type
-        self._facts.quotas.note(has_some=QUOTAS_SETTING in settings.raw)
+        self._opened.store = settings.store_id
+        self._opened.user_id_type = settings.user_id_type
+        self._opened.quotas.note(has_some=QUOTAS_SETTING in settings.raw)
         self.read_settings(settings)
 
     def read_settings(self, settings: Settings) -> None:
-        """Take a dialect's facts from the settings of the opened database."""
+        """Take what a dialect needs from the settings of the opened database."""
 
     def join_set(self) -> None:
         """Open the database even if it is one shard of several."""
-        self._facts.joins_set = True
+        self._opened.joins_set = True
 
     @property
     def scope(self) -> Scope:
         """The scope of the opened database."""
         assert self.store  # noqa: S101  (a runner opens before it runs)
-        users = self._facts.user_id_type
+        users = self._opened.user_id_type
         if (
             self._scope is None
             or self._scope.store != self.store
@@ -151,30 +151,30 @@ class Database(ForTenants, ABC):
     @property
     def store(self) -> str:
         """Identity of the opened database; ``""`` before it is opened."""
-        return self._facts.store
+        return self._opened.store
 
     @property
     def user_id_type(self) -> UserIdType:
         """The type of the column for users' ids."""
-        return self._facts.user_id_type
+        return self._opened.user_id_type
 
     def change_user_ids(self, users: UserIdType) -> None:
         """Take the type that the column for users' ids now has."""
-        self._facts.user_id_type = users
+        self._opened.user_id_type = users
 
     @property
     def quotas(self) -> KnownQuotas:
         """The quotas of all tenants, as this process knows them."""
-        return self._facts.quotas
+        return self._opened.quotas
 
     @property
     def has_index(self) -> bool:
         """True if there is a full-text index, as far as this object knows."""
-        return self._facts.has_index
+        return self._opened.has_index
 
     @has_index.setter
     def has_index(self, has_index: bool) -> None:
-        self._facts.has_index = has_index
+        self._opened.has_index = has_index
 
     def make_repository(self, connection: Connection) -> Repository:
         """Return the repository on a connection of the opened database."""
@@ -271,7 +271,7 @@ class ServerDatabase(Database):
     @property
     def has_partitions(self) -> bool:
         """True if tables are divided by line."""
-        return self._facts.has_partitions
+        return self._opened.has_partitions
 
     @abstractmethod
     def is_lost_race(self, exc: BaseException) -> bool:

@@ -217,7 +217,7 @@ sa.Table(
     sa.Column("head", BigInteger, nullable=True),
     # The chain whose last record is the head; NULL: the next save starts a chain.
     sa.Column("open_chain", BigInteger, nullable=True),
-    # Over the open chain: frame bytes and the overhead of each record.
+    # Over the current chain: frame bytes and the overhead of each record.
     sa.Column("open_bytes", BigInteger, server_default=sa.text("0"), nullable=False),
     # Checkpoints with a smaller sequence are hidden and await pruning.
     sa.Column("floor", BigInteger, server_default=sa.text("0"), nullable=False),

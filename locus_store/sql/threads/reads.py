@@ -211,8 +211,6 @@ class Reads(Scoped):
             query = query.where(c.last >= within[0], c.first <= within[1])
         return [(row[0], RecordSegment(*row[1:])) for row in self.connection.execute(query)]
 
-    # --- versions
-
     def read_version(
         self, thread_id: str, namespace: str, checkpoint_id: str | None = None
     ) -> Version | None:
@@ -359,8 +357,6 @@ class Reads(Scoped):
         """Return the columns of a version that lists show."""
         names = ("checkpoint_id", "metadata", "labels", "created_at")
         return [self.tables.checkpoints.c[name] for name in names]
-
-    # --- metadata
 
     def query(self, key: str, value: Any, limit: int) -> list[Head]:
         """See ``QueriesMetadata.query``; candidates are read in batches, of any tenant."""

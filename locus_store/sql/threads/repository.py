@@ -36,7 +36,7 @@ class Repository(Reads):
     """Portable statements in one transaction that holds the lock of the line it changes.
 
     See ``Reads`` for what a repository is. A database's subclass overrides the methods under
-    "dialect hooks"; SQLite's also decides a plain append, and PostgreSQL's deletes threads.
+    "dialect hooks"; SQLite's also decides an append at the head, and PostgreSQL's deletes threads.
     """
 
     _is_save = False
@@ -303,8 +303,6 @@ class Repository(Reads):
         self.lock(thread_id)  # another transaction may be creating a line of it
         settle(self, thread_id, saved_at)
 
-    # --- saving and deleting
-
     def guard(self, thread_id: str, number: int | None) -> None:
         """Refuse a write that the turn of its thread does not permit; see ``Save.turn``.
 
@@ -388,8 +386,6 @@ class Repository(Reads):
                 self.connection.execute(lines.delete().where(is_one))
         return removed
 
-    # --- housekeeping
-
     def find_expired(self, among: Sequence[str] | None = None) -> list[str]:
         """Return a batch of threads whose time to live is over."""
         threads = self.tables.threads
@@ -460,8 +456,6 @@ class Repository(Reads):
             lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
         )
         return list(self.connection.execute(found).scalars())
-
-    # --- the full-text index
 
     def index_line(self, line: int) -> None:
         """Add a line's records to the full-text index."""

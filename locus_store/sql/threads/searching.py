@@ -74,9 +74,6 @@ class Ranked:
     snippet: str
 
 
-# --- statements
-
-
 def find_candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
     """Return the live lines that may match, newest first; without an index, all lines."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
@@ -201,9 +198,6 @@ def make_hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
         for match in best
         if (row := found.get((match.line, match.sequence))) is not None
     ]
-
-
-# --- matching
 
 
 class Matching:

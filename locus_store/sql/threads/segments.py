@@ -23,7 +23,7 @@ from locus_store.versions.segments import RecordSegment, UnjoinedRecord
 
 T = TypeVar("T")
 
-JOINING_SECONDS: Final = 5.0
+SEGMENT_SECONDS: Final = 5.0
 """``close`` waits no longer than this for records that are being joined."""
 
 STORED_BYTES: Final = 512 * 1024
@@ -93,7 +93,7 @@ def join(
     return True
 
 
-class Joining(StorageBackend):
+class SqlSegments(StorageBackend):
     """Joins a thread's records from time to time.
 
     A save does not wait for it. The records of one thread are joined at a time, in each event loop.
@@ -103,7 +103,7 @@ class Joining(StorageBackend):
     _runner: Any
     _write: Callable[..., Awaitable[Any]]
 
-    def _prepare_joining(self) -> None:
+    def _prepare_segments(self) -> None:
         self._background = PerLoop(Background)
         """Shared by the objects of all tenants."""
 
@@ -132,5 +132,5 @@ class Joining(StorageBackend):
         except Exception as exc:  # noqa: BLE001  (the save is done, and the records are there)
             report_not_joined(thread_id, exc)
 
-    async def _end_joining(self) -> None:
-        await self._background.get().finish(JOINING_SECONDS)
+    async def _end_segments(self) -> None:
+        await self._background.get().finish(SEGMENT_SECONDS)

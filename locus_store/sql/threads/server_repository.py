@@ -143,7 +143,7 @@ _INDEXED_WORDS: Final = 64
 """Words of a query that the index is asked for; the lines are looked at again."""
 
 
-def is_fact(tables: Tables, store: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+def is_setting(tables: Tables, store: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     """Return the condition of a row of ``settings``: the opened database's, or an index's."""
     c = tables.settings.c
     return sa.or_(sa.and_(c.name == "store_id", c.value == store), c.name == SEARCH_SETTING)

@@ -122,8 +122,8 @@ class Statements:
         return _payloads(self.tables).where(has_own)
 
     @compile_once
-    def append_facts(self) -> sa.Select[Any]:
-        """The facts that decide a plain append.
+    def append_columns(self) -> sa.Select[Any]:
+        """The columns that decide an append at the head.
 
         The columns of ``line``, the digest of its head, whether a version has the checkpoint id,
         and whether there is a search index.

@@ -44,16 +44,16 @@ def kinds(sent: list[str]) -> list[str]:
 
 @pytest.fixture
 def appended(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Return for each save whether it was a plain append."""
+    """Return for each save whether it was an append at the head."""
     found: list[bool] = []
-    append = SQLiteRepository._append_plainly
+    append = SQLiteRepository._append_at_head
 
     def noted(self: SQLiteRepository, save: Any) -> Any:
         written = append(self, save)
         found.append(written is not None)
         return written
 
-    monkeypatch.setattr(SQLiteRepository, "_append_plainly", noted)
+    monkeypatch.setattr(SQLiteRepository, "_append_at_head", noted)
     return found
 
 
@@ -105,7 +105,7 @@ async def test_pending_writes_take_a_look_and_one_insert_each(tmp_path: Path) ->
         await backend.close()
 
 
-# --- what is not a plain append
+# --- what is not an append at the head
 
 
 async def test_a_first_save_is_decided_by_the_rules(
