@@ -120,16 +120,16 @@ class ChannelLists:
     @staticmethod
     def _make_known(
         old: Known,
-        given: tuple[list[Any], list[Any]],
+        pair: tuple[list[Any], list[Any]],
         count: int,
         prints: list[bytes],
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
         """Return the entry of a list that begins with ``count`` elements, or none, of ``old``.
 
-        ``given``: its elements, and what they hold.
+        ``pair``: its elements, and what they hold.
         """
-        items, held = given
+        items, held = pair
         base = old if count else _NOTHING
         there = {} if base is old else old.index_places()
         new = [at for at, it in enumerate(prints, count) if it not in there]
@@ -262,11 +262,11 @@ def _print(old: Known, elements: list[Any]) -> tuple[int, list[bytes]] | None:
     return None
 
 
-def _print_list(held: list[Any]) -> bytes | None:
+def _print_list(contents: list[Any]) -> bytes | None:
     """Return the prints of what elements hold, joined; ``None`` if one has none."""
     for encode, make_head in _PRINTERS:
         try:
-            return encode(held)[len(make_head(len(held))) :]
+            return encode(contents)[len(make_head(len(contents))) :]
         except (ValueError, TypeError, RecursionError):
             continue
     return None
@@ -304,12 +304,14 @@ def _name(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _show(held: list[Any]) -> bytes | None:
-    """Return what elements hold as JSON; ``None`` if other values may have the same prints.
+def _show(contents: list[Any]) -> bytes | None:
+    """Return contents as JSON; ``None`` if other values may have the same prints.
 
     A print shows an array as its bytes, which orjson refuses.
     """
     try:
-        return orjson.dumps(held, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(
+            contents, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_NON_STR_KEYS
+        )
     except TypeError:
         return None

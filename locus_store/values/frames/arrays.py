@@ -14,7 +14,6 @@ from locus_store.values.encoding import (
     digest_each,
     encode_canonical,
     encode_checked,
-    encode_each,
     is_flat,
     require_levels,
 )
@@ -277,7 +276,7 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     lengths, size = array("Q"), LIST_HEAD
     for at in range(0, len(value), _CHUNK):
         items = value[at : at + _CHUNK]
-        raws = encode_each(items)
+        raws = list(map(encode_canonical, items))
         sizes = list(map(len, raws))
         if {*map(type, items)} != {bytes}:
             _require_levels(items, raws, sizes, depth)
