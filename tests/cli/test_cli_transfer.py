@@ -76,7 +76,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 def named(url: str) -> str:
     """Return the beginning of a summary."""
-    return "tenant 'default': " if url.startswith(("sqlite", "postgresql")) else ""
+    return "tenant 'default': " if url.startswith(("sqlite", "postgresql", "redis")) else ""
 
 
 def with_tenant(url: str, counts: dict[str, int]) -> dict[str, Any]:

@@ -275,6 +275,7 @@ BACKEND: dict[str, Scenario] = {
     "find_threads": lambda it: it.backend.find_threads("k", 1),
     "forget_where": lambda it: it.backend.forget_where("k", 1),
     "tenants": lambda it: it.backend.tenants(),
+    "may_see_all_tenants": lambda it: it.backend.may_see_all_tenants(),
     "damage": lambda it: it.backend.damage(),
     "join": _join,
     "facts": lambda it: it.backend.facts(),
