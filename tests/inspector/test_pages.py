@@ -462,6 +462,12 @@ async def test_an_interrupted_checkpoint_says_so(graphs: Site) -> None:
     page = await graphs.page("writes", thread="g")
     assert "Interrupted" in page.text
     assert "Which day?" in page.text
+    state = await graphs.page("version", thread="g")
+    assert "Interrupted:" in state.text
+    assert "Which day?" in state.text
+    name = found["version"]["checkpoint_id"]
+    assert any("writes?" in it and f"version={name}" in it for it in state.links)
+    assert "Read-only: rewind" in state.text
 
 
 async def test_the_effects_of_a_thread_are_listed() -> None:

@@ -49,6 +49,9 @@ T = TypeVar("T")
 LISTED: Final = 60
 """Versions beside a state."""
 
+ASKED: Final = 5
+"""Questions of interrupted tasks on the page of a version."""
+
 COMPARED: Final = 50
 """Differences beside a state."""
 
@@ -113,11 +116,18 @@ async def show_version(request: PageRequest) -> Page | Redirect:
         **await _list_nearby(request, seen),
         **await request.run_heavy(seen.size, lambda _: look()),
         "difference": await _compare(request, seen),
+        "asked": [],
         "blame": None,
         "blame_failed": None,
         "origins": None,
     }
     backend, blames = request.parts.threads, request.blames
+    stopped = {it["version"].checkpoint_id for it in values["rows"] if it["is_interrupted"]}
+    if seen.version.checkpoint_id in stopped:
+        stops = [it for it in await read_pending(request, seen) if it.channel == INTERRUPT]
+        some, size = _fitting(stops[:ASKED], seen, backend.max_state_bytes)
+        rows = partial(_rows, some, seen, backend.max_state_bytes)
+        values["asked"] = await request.run_heavy(size, rows)
     if path:
         origin = blames.find(backend, seen, path)
         values["blame"], values["blame_failed"] = await _find_or_tell(origin)
