@@ -16,9 +16,10 @@ from locus_store.sql.schema.status import SHARDS_SETTING
 from locus_store.sql.threads import listing
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import FOREVER, Active, ArchivedThread, Head
+from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
@@ -122,8 +123,10 @@ def _swap(repository: Repository, table: sa.Table, key: Row, old: Row | None, ne
 
 def _make_key(repository: Repository, thread_id: str) -> Row:
     # In ``turns``, which an application may write, and of the tenant, as row security demands.
+    # Longer than an id: a turn of such a thread would replace the move, and lose what was taken.
     digest = sha256(thread_id.encode(errors="surrogatepass")).hexdigest()
-    return {"tenant": repository.scope.tenant, "thread_id": HIDDEN_TENANT + digest}
+    key = digest.rjust(MAX_ID_CHARACTERS + 1, "_")
+    return {"tenant": repository.scope.tenant, "thread_id": key}
 
 
 def _list_moves(repository: Repository, **key: Any) -> list[Move]:

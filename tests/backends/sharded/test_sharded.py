@@ -410,6 +410,20 @@ async def test_a_thread_on_its_way_is_found_changed_and_forgotten(
     check_places(urls[:3], rest)
 
 
+async def test_no_turn_replaces_the_move_of_a_thread(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(urls[:2])
+    await end_in(monkeypatch, urls[:3], "admit_thread", 1)
+    [key] = [it for url in urls[:2] for it in rows(url, MOVES)]
+    async with open_sharded(urls[:3]) as storage:
+        with pytest.raises(InvalidArgumentError, match="1 to 255 characters"):
+            async with storage.checkpointer().turn(key):
+                pass
+        await rebalance(storage.backend)
+        await check_states(storage)
+
+
 async def test_a_mark_of_the_former_shard_still_tells_of_a_later_save(urls: list[str]) -> None:
     await made(urls[:2])
     moving = [it for it in THREADS if choose_shard(3, "default", it) == 2][:2]
