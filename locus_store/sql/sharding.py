@@ -133,7 +133,13 @@ def _list_moves(repository: Repository, **key: Any) -> list[Move]:
     c = repository.tables.turns.c
     query = sa.select(c.tickets, c.revision, c.turn).where(c.turn < 0).filter_by(**key)
     return [
-        Move(tenant=of["tenant"], target=int(of["target"]), number=number, is_taken=turn == _TAKEN)
+        Move(
+            tenant=of["tenant"],
+            thread_id=of["thread_id"],
+            target=int(of["target"]),
+            number=number,
+            is_taken=turn == _TAKEN,
+        )
         for of, number, turn in repository.connection.execute(query)
     ]
 
@@ -152,7 +158,7 @@ def _identify(move: Move) -> Row:
 
 
 def _swap_move(repository: Repository, thread_id: str, old: Move | None, new: Move) -> bool:
-    tickets = {"tenant": new.tenant, "target": new.target}
+    tickets = {"tenant": new.tenant, "thread_id": thread_id, "target": new.target}
     row = {**_identify(new), "tickets": tickets, "expires_at": FOREVER}
     key, before = _make_key(repository, thread_id), _identify(old) if old else None
     return _swap(repository, repository.tables.turns, key, before, row)
