@@ -570,6 +570,26 @@ async def test_a_copy_to_another_shard_is_as_one_within_it(urls: list[str]) -> N
     assert set(tenants) == {"default"}
 
 
+async def test_a_copy_finds_a_thread_that_moves_meanwhile(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(urls[:2])
+    moving = next(it for it in THREADS if choose_shard(3, "default", it) == 2)
+    async with open_sharded(urls[:3]) as storage:
+        identify = storage.backend._identify
+
+        async def rebalance_and_identify(shard: Any) -> Any:
+            found = await identify(shard)
+            if sum(len(rows(it)) for it in urls[2:3]) == 0:
+                await rebalanced(urls[:3])
+            return found
+
+        monkeypatch.setattr(storage.backend, "_identify", rebalance_and_identify)
+        assert await storage.checkpointer().copy_thread(moving, "copy")
+        assert (await storage.checkpointer(state_type=dict).load("copy"))["of"] == moving
+    check_places(urls[:3], [*THREADS, "copy"])
+
+
 async def test_pages_are_those_of_one_database(urls: list[str]) -> None:
     async with open_sharded(urls[:3]) as storage:
         await put(storage, THREADS[::-1])
