@@ -16,9 +16,10 @@ from locus_store.sql.schema.status import SHARDS_SETTING
 from locus_store.sql.threads import listing
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import FOREVER, Active, ArchivedThread, Head
+from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
@@ -122,15 +123,23 @@ def _swap(repository: Repository, table: sa.Table, key: Row, old: Row | None, ne
 
 def _make_key(repository: Repository, thread_id: str) -> Row:
     # In ``turns``, which an application may write, and of the tenant, as row security demands.
+    # Longer than an id: a turn of such a thread would replace the move, and lose what was taken.
     digest = sha256(thread_id.encode(errors="surrogatepass")).hexdigest()
-    return {"tenant": repository.scope.tenant, "thread_id": HIDDEN_TENANT + digest}
+    key = digest.rjust(MAX_ID_CHARACTERS + 1, "_")
+    return {"tenant": repository.scope.tenant, "thread_id": key}
 
 
 def _list_moves(repository: Repository, **key: Any) -> list[Move]:
     c = repository.tables.turns.c
     query = sa.select(c.tickets, c.revision, c.turn).where(c.turn < 0).filter_by(**key)
     return [
-        Move(tenant=of["tenant"], target=int(of["target"]), number=number, is_taken=turn == _TAKEN)
+        Move(
+            tenant=of["tenant"],
+            thread_id=of["thread_id"],
+            target=int(of["target"]),
+            number=number,
+            is_taken=turn == _TAKEN,
+        )
         for of, number, turn in repository.connection.execute(query)
     ]
 
@@ -149,7 +158,7 @@ def _identify(move: Move) -> Row:
 
 
 def _swap_move(repository: Repository, thread_id: str, old: Move | None, new: Move) -> bool:
-    tickets = {"tenant": new.tenant, "target": new.target}
+    tickets = {"tenant": new.tenant, "thread_id": thread_id, "target": new.target}
     row = {**_identify(new), "tickets": tickets, "expires_at": FOREVER}
     key, before = _make_key(repository, thread_id), _identify(old) if old else None
     return _swap(repository, repository.tables.turns, key, before, row)

@@ -170,6 +170,7 @@ class Move:
     """A move of one thread to another shard, as its old database stores it."""
 
     tenant: str
+    thread_id: str
     target: int
     """Number of the new shard."""
 

@@ -210,13 +210,11 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         """See ``StoresThreads``; to another shard, the copy becomes visible at its end."""
         check_text("source_thread_id", source_thread_id)
-        numbers = [
-            await self.change_at(thread_id, self._identify)
-            for thread_id in (source_thread_id, dest_thread_id)
-        ]
-        source, dest = (self.shards[number] for number in numbers)
+        # After the writes to the source that wait for its place.
+        await self.change_at(source_thread_id, self._identify)
 
-        async def copy(_: Shard) -> bool:
+        async def copy(dest: Shard) -> bool:
+            source = self.shards[await self.shard_set.settle(self.shards, source_thread_id)]
             if source is dest:
                 return await source.copy_thread(source_thread_id, dest_thread_id)
             if not await source.has_thread(source_thread_id):

@@ -277,7 +277,7 @@ class ShardSet:
                 if (await old.find_move(thread_id))[0]:
                     raise make_twice_error(thread_id, was, at)
                 continue  # another client has moved it
-            mine = Move(tenant=old.tenant or "", target=at)
+            mine = Move(tenant=old.tenant or "", thread_id=thread_id, target=at)
             if not await old.reserve_move(thread_id, found, mine):
                 continue
             if found is not None:
@@ -355,13 +355,20 @@ class ShardSet:
         others = await run_together(ask(it) for it in parts[not shrinks])
         return others + left if shrinks else left + others
 
-    async def admit_taken(self, shards: Sequence[Shard], layout: ShardLayout) -> None:
-        """Complete the moves of this tenant whose threads were taken."""
+    async def admit_taken(
+        self, shards: Sequence[Shard], layout: ShardLayout, *, sees_all: bool = False
+    ) -> None:
+        """Complete the moves of this tenant whose threads were taken.
+
+        Without ``sees_all``, row security may hide a copy from the role; see ``_admit``.
+        """
         for was in range(layout.former):
             for move in await shards[was].list_moves():
                 if move.is_taken and move.tenant == shards[0].tenant:
                     hidden = shards[move.target].for_tenant(move.hidden_tenant)
-                    await self._admit(shards, was, move, await hidden.scan())
+                    found = await hidden.scan()
+                    known = found if found or sees_all else [move.thread_id]
+                    await self._admit(shards, was, move, known)
 
 
 def make_twice_error(thread_id: str, was: int, at: int) -> ConflictError:

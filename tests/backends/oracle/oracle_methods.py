@@ -39,7 +39,7 @@ STATUSES = StatusesWanted(
     until=FOREVER,
 )
 QUOTA = Quota(threads=100, bytes=10**9)
-MOVE = Move(tenant="default", target=1, number=7)
+MOVE = Move(tenant="default", thread_id="t", target=1, number=7)
 
 
 class Opened(NamedTuple):

@@ -410,6 +410,20 @@ async def test_a_thread_on_its_way_is_found_changed_and_forgotten(
     check_places(urls[:3], rest)
 
 
+async def test_no_turn_replaces_the_move_of_a_thread(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(urls[:2])
+    await end_in(monkeypatch, urls[:3], "admit_thread", 1)
+    [key] = [it for url in urls[:2] for it in rows(url, MOVES)]
+    async with open_sharded(urls[:3]) as storage:
+        with pytest.raises(InvalidArgumentError, match="1 to 255 characters"):
+            async with storage.checkpointer().turn(key):
+                pass
+        await rebalance(storage.backend)
+        await check_states(storage)
+
+
 async def test_a_mark_of_the_former_shard_still_tells_of_a_later_save(urls: list[str]) -> None:
     await made(urls[:2])
     moving = [it for it in THREADS if choose_shard(3, "default", it) == 2][:2]
@@ -554,6 +568,26 @@ async def test_a_copy_to_another_shard_is_as_one_within_it(urls: list[str]) -> N
     check_places(urls[:3])
     tenants = [it for url in urls[:3] for it in rows(url, "SELECT tenant FROM locus_threads")]
     assert set(tenants) == {"default"}
+
+
+async def test_a_copy_finds_a_thread_that_moves_meanwhile(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(urls[:2])
+    moving = next(it for it in THREADS if choose_shard(3, "default", it) == 2)
+    async with open_sharded(urls[:3]) as storage:
+        identify = storage.backend._identify
+
+        async def rebalance_and_identify(shard: Any) -> Any:
+            found = await identify(shard)
+            if sum(len(rows(it)) for it in urls[2:3]) == 0:
+                await rebalanced(urls[:3])
+            return found
+
+        monkeypatch.setattr(storage.backend, "_identify", rebalance_and_identify)
+        assert await storage.checkpointer().copy_thread(moving, "copy")
+        assert (await storage.checkpointer(state_type=dict).load("copy"))["of"] == moving
+    check_places(urls[:3], [*THREADS, "copy"])
 
 
 async def test_pages_are_those_of_one_database(urls: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 from lazily import TESTS_RUN
@@ -14,6 +15,7 @@ from locus_store.backends.postgresql import row_security
 from locus_store.backends.sharded import shard_set
 from locus_store.backends.sharded.rebalance import rebalance
 from locus_store.sql import migrate
+from locus_store.sql.sharding import SqlShard
 
 if TESTS_RUN:
     import asyncpg
@@ -99,17 +101,22 @@ async def begin_moving(urls: list[str]) -> None:
         await of.write_layout(layout)
 
 
+async def add_wall(urls: list[str], postgresql: Any) -> list[str]:
+    """Bind a role to a tenant; return its URLs."""
+    with suppress(asyncpg.DuplicateObjectError):
+        await asyncio.to_thread(postgresql.execute, "CREATE ROLE locus_walled LOGIN")
+    for url in urls:
+        admin = url.replace(OWNER, "postgres")
+        await asyncio.to_thread(row_security.add_role, admin, "acme", "locus_walled")
+    return [it.replace(OWNER, "locus_walled") for it in urls]
+
+
 @pytest.mark.parametrize("urls", ["row security"], indirect=True)
 async def test_a_role_of_one_tenant_is_refused_what_it_cannot_move(
     urls: list[tuple[str, str]], postgresql: Any
 ) -> None:
-    owned, limited = (list(it) for it in zip(*urls, strict=True))
-    walled = [it.replace(ROLE, "locus_walled") for it in limited]
-    with suppress(asyncpg.DuplicateObjectError):
-        await asyncio.to_thread(postgresql.execute, "CREATE ROLE locus_walled LOGIN")
-    for url in owned:
-        admin = url.replace(OWNER, "postgres")
-        await asyncio.to_thread(row_security.add_role, admin, "acme", "locus_walled")
+    owned = [owner for owner, _ in urls]
+    walled = await add_wall(owned, postgresql)
     states = {it: {"n": 1} for it in THREADS}
     async with opened(owned[:2]) as storage:
         checkpointer = storage.checkpointer(state_type=dict).for_tenant("acme")
@@ -133,3 +140,28 @@ async def test_a_role_of_one_tenant_is_refused_what_it_cannot_move(
         await rebalance(storage.backend)
         checkpointer = storage.checkpointer(state_type=dict).for_tenant("acme")
         assert {it: await checkpointer.load(it) for it in THREADS} == states
+
+
+@pytest.mark.parametrize("urls", ["row security"], indirect=True)
+async def test_a_list_of_a_role_of_one_tenant_does_not_end_a_move(
+    urls: list[tuple[str, str]], postgresql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_set, "ANNOUNCED_SECONDS", 0.1)
+    owned = [owner for owner, _ in urls]
+    walled = await add_wall(owned, postgresql)
+    async with opened(owned[:2]) as storage:
+        checkpointer = storage.checkpointer(state_type=dict).for_tenant("acme")
+        for thread_id in THREADS:
+            await checkpointer.save({"n": 1}, thread_id)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlShard, "admit_thread", AsyncMock(side_effect=BackendError("ended here")))
+        async with opened(owned) as storage:
+            with pytest.raises(BackendError, match="ended here"):
+                await rebalance(storage.backend)
+    async with opened(walled) as storage:
+        with pytest.raises(BackendError, match="row security hides its copy"):
+            await storage.checkpointer().for_tenant("acme").list_threads()
+    async with opened(owned) as storage:
+        await rebalance(storage.backend)
+        checkpointer = storage.checkpointer(state_type=dict).for_tenant("acme")
+        assert [await checkpointer.load(it) for it in THREADS] == [{"n": 1}] * len(THREADS)
