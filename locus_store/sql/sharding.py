@@ -125,23 +125,14 @@ def _make_key(repository: Repository, thread_id: str) -> Row:
     # In ``turns``, which an application may write, and of the tenant, as row security demands.
     # Longer than an id: a turn of such a thread would replace the move, and lose what was taken.
     digest = sha256(thread_id.encode(errors="surrogatepass")).hexdigest()
-    key = digest.rjust(MAX_ID_CHARACTERS + 1, "_")
-    return {"tenant": repository.scope.tenant, "thread_id": key}
+    return {"tenant": repository.scope.tenant, "thread_id": digest.zfill(MAX_ID_CHARACTERS + 1)}
 
 
 def _list_moves(repository: Repository, **key: Any) -> list[Move]:
     c = repository.tables.turns.c
     query = sa.select(c.tickets, c.revision, c.turn).where(c.turn < 0).filter_by(**key)
-    return [
-        Move(
-            tenant=of["tenant"],
-            thread_id=of["thread_id"],
-            target=int(of["target"]),
-            number=number,
-            is_taken=turn == _TAKEN,
-        )
-        for of, number, turn in repository.connection.execute(query)
-    ]
+    rows = repository.connection.execute(query)
+    return [Move(**of, number=number, is_taken=turn == _TAKEN) for of, number, turn in rows]
 
 
 def _list_all_moves(repository: Repository) -> list[Move]:

@@ -141,8 +141,7 @@ async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
     while moves := [(shard, move) for shard in former for move in await shard.list_moves()]:
         for shard, move in moves:
             if move.is_taken:
-                shards = [it.for_tenant(move.tenant) for it in of.shards]
-                await of.admit_taken(shards, layout, sees_all=True)
+                await of.admit_taken([it.for_tenant(move.tenant) for it in of.shards], layout)
             else:  # or it was taken meanwhile
                 await shard.for_tenant(move.tenant).drop_move(move)
     for number, tenant in hidden:

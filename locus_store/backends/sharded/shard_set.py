@@ -330,7 +330,8 @@ class ShardSet:
                     break  # another client was faster
                 await pause(_PAUSE_SECONDS)
             else:
-                raise make_unseen_error(thread_id)
+                if not await hidden.may_see_all_tenants():
+                    raise make_unseen_error(thread_id)
         await shards[was].drop_move(move)
 
     async def gather(
@@ -355,20 +356,13 @@ class ShardSet:
         others = await run_together(ask(it) for it in parts[not shrinks])
         return others + left if shrinks else left + others
 
-    async def admit_taken(
-        self, shards: Sequence[Shard], layout: ShardLayout, *, sees_all: bool = False
-    ) -> None:
-        """Complete the moves of this tenant whose threads were taken.
-
-        Without ``sees_all``, row security may hide a copy from the role; see ``_admit``.
-        """
+    async def admit_taken(self, shards: Sequence[Shard], layout: ShardLayout) -> None:
+        """Complete the moves of this tenant whose threads were taken."""
         for was in range(layout.former):
             for move in await shards[was].list_moves():
                 if move.is_taken and move.tenant == shards[0].tenant:
                     hidden = shards[move.target].for_tenant(move.hidden_tenant)
-                    found = await hidden.scan()
-                    known = found if found or sees_all else [move.thread_id]
-                    await self._admit(shards, was, move, known)
+                    await self._admit(shards, was, move, await hidden.scan() or [move.thread_id])
 
 
 def make_twice_error(thread_id: str, was: int, at: int) -> ConflictError:
