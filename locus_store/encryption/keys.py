@@ -237,6 +237,10 @@ class Encryption:
             unload_key(key_id)
         return made
 
+    async def has_keys(self, tenant: str) -> bool:
+        """Return whether a tenant has data keys, without creating one."""
+        return bool(await self._list(tenant))
+
     async def _list(self, tenant: str) -> list[StoreItem]:
         return await self.keys.list(_name(tenant), limit=_MOST_KEYS)
 

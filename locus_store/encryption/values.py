@@ -554,6 +554,10 @@ class Encrypts:
         keys = await self.encryption.get_or_load(self._tenant_name, self.has_sealed)
         return self._make_sealing(keys)
 
+    async def has_keys(self) -> bool:
+        """Return whether this object's tenant has data keys; ``get_sealing`` creates one."""
+        return await self.encryption.has_keys(self._tenant_name)
+
     async def has_sealed(self) -> bool:
         """Return whether the storage has sealed values, as far as a few of its threads tell."""
         owner: Any = getattr(self, "backend", None)

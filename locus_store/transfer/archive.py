@@ -38,7 +38,7 @@ from locus_store.types import (
 )
 from locus_store.types.arguments import check_tenant
 from locus_store.values import frames
-from locus_store.values.sealing import UnknownKeyError
+from locus_store.values.sealing import UnknownKeyError, get_key_id
 from locus_store.versions.archives import (
     describe_log,
     describe_message,
@@ -280,8 +280,9 @@ class _Opener:
             raise EncryptionError(
                 "the file is sealed: open the storage with the encryption= of the exported one"
             )
-        self._sealing = await owner.get_sealing()
         try:
+            content = base64.b64decode(line["sealed"], validate=True)
+            self._sealing = await _find_sealing(owner, content)
             found = self._open(self._sealing, line["sealed"])
         except UnknownKeyError as exc:
             await self._tally.add(thread_id, _refuse(exc), tenant=tenant)
@@ -296,6 +297,13 @@ class _Opener:
         found: dict[str, Any] = orjson.loads(sealing.open_line(content, self._before))
         self._before = b"" if found["kind"] == "end" else content
         return found
+
+
+async def _find_sealing(owner: EncryptedBackend, content: bytes) -> Sealing:
+    """Return the sealing of a tenant that has keys: a file that is not trusted creates none."""
+    if not await owner.has_keys():
+        raise UnknownKeyError(get_key_id(content))
+    return await owner.get_sealing()
 
 
 async def _refuse(exc: UnknownKeyError) -> None:

@@ -125,6 +125,10 @@ async def test_a_sealed_export_needs_its_keys(
     async with open_storage(copy_url, encryption=others) as storage:
         with pytest.raises(EncryptionError, match=r"'t': the data key .* Nor were 1 others: 'u'"):
             await import_threads(storage.backend, lines)
+        named = [it.replace(b'"format":2', b'"format":2,"tenant":"evil"') for it in lines]
+        with pytest.raises(EncryptionError, match="the data key"):
+            await import_threads(storage.backend, named)
+    assert await others.list_keys() == []
 
 
 async def test_a_forgotten_thread_is_in_no_export(
