@@ -239,7 +239,7 @@ class Encryption:
 
     async def has_keys(self, tenant: str) -> bool:
         """Return whether a tenant has data keys, without creating one."""
-        return bool(await self._list(tenant))
+        return self.get(tenant) is not None or bool(await self._list(tenant))
 
     async def _list(self, tenant: str) -> list[StoreItem]:
         return await self.keys.list(_name(tenant), limit=_MOST_KEYS)

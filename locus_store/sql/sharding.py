@@ -172,8 +172,7 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
 
 def _admit_thread(repository: Repository, database: Database, thread_id: str) -> bool:
     """Store a thread again below the tenant of a database: no row may change its tenant."""
-    is_live = repository.is_live_thread(thread_id)
-    if is_live is None or not repository.lock(thread_id):
+    if repository.is_live_thread(thread_id) is None or not repository.lock(thread_id):
         return False
     thread = archives.read_thread(repository, thread_id)
     updated_at = repository.connection.execute(

@@ -264,7 +264,7 @@ class _Opener:
             return None
         if self._sealing is None or not self._before:
             raise ValueError("a sealed line before any thread")
-        return self._open(self._sealing, line["sealed"])
+        return self._open(self._sealing, base64.b64decode(line["sealed"], validate=True))
 
     async def _begin(self, line: dict[str, Any]) -> dict[str, Any] | None:
         tenant, thread_id = line.get("tenant"), line["thread_id"]
@@ -283,7 +283,7 @@ class _Opener:
         try:
             content = base64.b64decode(line["sealed"], validate=True)
             self._sealing = await _find_sealing(owner, content)
-            found = self._open(self._sealing, line["sealed"])
+            found = self._open(self._sealing, content)
         except UnknownKeyError as exc:
             await self._tally.add(thread_id, _refuse(exc), tenant=tenant)
             return None
@@ -292,8 +292,7 @@ class _Opener:
             raise ValueError("another tenant is named than was sealed")
         return found
 
-    def _open(self, sealing: Sealing, text: str) -> dict[str, Any]:
-        content = base64.b64decode(text, validate=True)
+    def _open(self, sealing: Sealing, content: bytes) -> dict[str, Any]:
         found: dict[str, Any] = orjson.loads(sealing.open_line(content, self._before))
         self._before = b"" if found["kind"] == "end" else content
         return found
