@@ -57,7 +57,7 @@ CLEAR: Final = "clear"
 """Stands for values that are not sealed, in counts of data keys."""
 
 TAG_BYTES: Final = 8
-"""Length of the tag of labels, which stands before the sealed part of metadata, or before its tag."""
+"""Length of a tag. That of labels stands before the sealed part of metadata, or before its tag."""
 
 CONTENT_LABELS: Final = frozenset({"agent_id", "tags", "user_id"})
 """The labels that are parts of states. The others name classes and channels."""
