@@ -123,7 +123,7 @@ class StepCopies:
 
     def _rename_parents(self, parents: dict[str, Any]) -> dict[str, Any]:
         return {
-            self._rename_namespace(name): self.places.get(it, it) for name, it in parents.items()
+            self._rename_namespace(name): self.places.get(parent, parent) for name, parent in parents.items()
         }
 
     def _rename_namespace(self, checkpoint_ns: str) -> str:
