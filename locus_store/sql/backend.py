@@ -150,12 +150,7 @@ class SqlBackend(
         return await self._query(lambda it: it.read_version(thread_id, namespace, checkpoint_id))
 
     async def history(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        limit: int = 10,
-        before: str | None = None,
+        self, thread_id: str, *, namespace: str = "", limit: int = 10, before: str | None = None
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
@@ -226,16 +221,16 @@ class SqlBackend(
         )
         found: list[searching.Ranked] = []
         for batch in searching.group_batches(candidates):
-            found += await self._ranked(batch, wanted)
+            found += await self._rank(batch, wanted)
         best = sorted(found, key=lambda it: (it.score, it.created_at), reverse=True)
         hits: list[Hit] = []
         while best and len(hits) < limit:  # a version may have been removed meanwhile
             missing = limit - len(hits)
             some, best = best[:missing], best[missing:]
-            hits += await self._hits(some)
+            hits += await self._make_hits(some)
         return hits
 
-    async def _ranked(
+    async def _rank(
         self, batch: list[searching.Candidate], wanted: list[str]
     ) -> list[searching.Ranked]:
         """Return the lines of a batch that match; text is compared outside any transaction."""
@@ -248,7 +243,7 @@ class SqlBackend(
             await run_in_thread(partial(matching.add, records))
         return matching.ranked
 
-    async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
+    async def _make_hits(self, best: list[searching.Ranked]) -> list[Hit]:
         return await self._query(lambda it: searching.make_hits(it, best), self._lists)
 
     @limit_calls(measure_copy)
@@ -299,8 +294,8 @@ class SqlBackend(
         turn: int | None = None,
     ) -> bool:
         return await self._write(
-            lambda it: archives.store_writes(
-                *(it, thread_id, namespace, checkpoint_id),
+            lambda repo: archives.store_writes(
+                *(repo, thread_id, namespace, checkpoint_id),
                 writes=writes,
                 known=known,
                 seen=seen,

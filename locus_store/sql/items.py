@@ -121,7 +121,7 @@ class Items:
     def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Yield live items below the prefix that meet the conditions, with scores, best first."""
         best: dict[int, tuple[float, Namespace, str]] = {}
-        for rows in self._candidates(wanted):
+        for rows in self._read_candidates(wanted):
             scores = vectors.compute_scores(
                 vector, [it.embedding for it in rows], self.context.metric
             )
@@ -130,7 +130,7 @@ class Items:
                     best[row.item] = (score, decode_namespace(row.namespace), row.key)
         order = sorted(best, key=lambda it: (-best[it][0], *best[it][1:]))
         for some in split_batches(order):
-            items = self.connection.execute(self._items().where(self.store.c.item.in_(some)))
+            items = self.connection.execute(self._select_items().where(self.store.c.item.in_(some)))
             found = {row.item: make_item(row) for row in items}
             yield from ((found[it], best[it][0]) for it in some if it in found)
 
@@ -177,23 +177,23 @@ class Items:
                 undone, as ``BUSY``.
         """
         del waits  # portable statements cannot do without
-        found = self._found([it.name for batch in wanted for it in batch])
-        versions = {name: self._version(row) for name, row in found.items()}
+        found = self._find_rows([it.name for batch in wanted for it in batch])
+        versions = {name: self._get_version(row) for name, row in found.items()}
         outcomes = [make_outcome(it, versions) for it in wanted]
         changes = [
-            it
+            change
             for batch, outcome in zip(wanted, outcomes, strict=True)
-            for it in batch
+            for change in batch
             if isinstance(outcome, list)
         ]
         rows = [found.get(it.name) for it in changes]
-        self._unembed([row.item for row in rows if row is not None])
+        self._delete_embeddings([row.item for row in rows if row is not None])
         gone = [row for it, row in zip(changes, rows, strict=True) if not isinstance(it, Put)]
         self._delete([row.item for row in gone if row is not None])
         self._put([it for it in changes if isinstance(it, Put)], found)
         return outcomes
 
-    def _found(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
+    def _find_rows(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
         """Return the rows of these names, locked; expired ones too."""
         c = self.store.c
         is_live = self._live_column
@@ -205,7 +205,7 @@ class Items:
         return {(decode_namespace(row.namespace), row.key): row for row in rows}
 
     @staticmethod
-    def _version(row: AnyRow) -> int:
+    def _get_version(row: AnyRow) -> int:
         return int(row.version) if row.is_live else 0
 
     def _put(self, puts: Sequence[Put], found: dict[Name, AnyRow]) -> None:
@@ -226,7 +226,7 @@ class Items:
         self._embed([it for it in puts if it.vectors])
 
     def _embed(self, puts: Sequence[Put]) -> None:
-        found = self._found([it.name for it in puts]) if puts else {}
+        found = self._find_rows([it.name for it in puts]) if puts else {}
         rows = [
             {"item": found[put.name].item, "part": part, "embedding": embedding}
             for put in puts
@@ -245,11 +245,11 @@ class Items:
         return self._dimension_said
 
     def _delete(self, items: Sequence[int]) -> None:
-        self._unembed(items)
+        self._delete_embeddings(items)
         for some in split_batches(items):
             self.connection.execute(self.store.delete().where(self.store.c.item.in_(some)))
 
-    def _unembed(self, items: Sequence[int]) -> None:
+    def _delete_embeddings(self, items: Sequence[int]) -> None:
         for some in split_batches(items) if self._has_embeddings else ():
             gone = sa.delete(self.embeddings).where(self.embeddings.c.item.in_(some))
             self.connection.execute(gone)
@@ -300,7 +300,7 @@ class Items:
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found: dict[Name, StoreItem] = {}
         for some in split_batches(names, self.most_names):
-            query = self._items().where(self.have_names(some), self._is_live)
+            query = self._select_items().where(self.have_names(some), self._is_live)
             for row in self.connection.execute(query):
                 item = make_item(row)
                 found[item.namespace, item.key] = item
@@ -308,18 +308,20 @@ class Items:
 
     def read_page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         key = self.store.c.key
-        query = self._items().where(self._is_ours, self._is_in(namespace), self._is_live)
+        query = self._select_items().where(self._is_ours, self._is_in(namespace), self._is_live)
         if after is not None:
             query = query.where(key > after)
         return [make_item(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
 
     def find_recent(self, wanted: Wanted) -> list[StoreItem]:
         if not needs_look(wanted):
-            query = self._recent(wanted).limit(wanted.limit).offset(wanted.offset)
+            query = self._select_recent(wanted).limit(wanted.limit).offset(wanted.offset)
             return [make_item(row) for row in self.connection.execute(query)]
         count, taken = wanted.offset + wanted.limit, list[StoreItem]()
         options = {"yield_per": SCANNED}
-        with self.connection.execute(self._recent(wanted), execution_options=options) as rows:
+        with self.connection.execute(
+            self._select_recent(wanted), execution_options=options
+        ) as rows:
             for row in rows:
                 item = make_item(row)
                 if wanted.takes(item.value, item.metadata):
@@ -334,14 +336,15 @@ class Items:
             return self.find_recent(wanted)
         count = wanted.offset + wanted.limit
         size = max(FIRST, count)
-        items = [make_item(it) for it in self.connection.execute(self._recent(wanted).limit(size))]
+        rows = self.connection.execute(self._select_recent(wanted).limit(size))
+        items = [make_item(row) for row in rows]
         taken = [it for it in items if wanted.takes(it.value, it.metadata)]
         is_enough = len(taken) >= count or len(items) < size
         return taken[wanted.offset : count] if is_enough else None
 
-    def _recent(self, wanted: Wanted) -> sa.Select[Any]:
+    def _select_recent(self, wanted: Wanted) -> sa.Select[Any]:
         c = self.store.c
-        query = self._items().where(*self.are_wanted(wanted))
+        query = self._select_items().where(*self.are_wanted(wanted))
         return query.order_by(c.updated_at.desc(), c.item.desc())
 
     def find_nearest(
@@ -357,7 +360,7 @@ class Items:
                 break
         return taken[wanted.offset :]
 
-    def _candidates(self, wanted: Wanted) -> Iterator[Sequence[AnyRow]]:
+    def _read_candidates(self, wanted: Wanted) -> Iterator[Sequence[AnyRow]]:
         c, e = self.store.c, self.embeddings.c
         query: sa.Select[Any] = sa.select(e.item, c.namespace, c.key, e.embedding)
         query = query.join_from(self.store, self.embeddings, e.item == c.item)
@@ -377,7 +380,7 @@ class Items:
         found = {cut for (it,) in rows if (cut := match.cut(decode_namespace(it))) is not None}
         return sorted(found)[offset : offset + limit]
 
-    def _items(self) -> sa.Select[Any]:
+    def _select_items(self) -> sa.Select[Any]:
         return sa.select(*(it for it in self.store.c if it.name != "tenant"))
 
     def are_wanted(self, wanted: Wanted) -> Iterable[sa.ColumnElement[bool]]:

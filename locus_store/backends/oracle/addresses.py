@@ -121,10 +121,7 @@ class OracleAddress:
 
 
 def make_address(
-    dsn: str | None,
-    user: str | None,
-    password: str | None,
-    **options: Unpack[OracleConnections],
+    dsn: str | None, user: str | None, password: str | None, **options: Unpack[OracleConnections]
 ) -> OracleAddress:
     """Return the database that these options name.
 
@@ -153,12 +150,12 @@ def make_address(
     if location == _SYSTEM:
         arguments["wallet_location"] = _SYSTEM
     elif location is not None:
-        wallet = _wallet(location, wallet_password or None)
+        wallet = _read_wallet(location, wallet_password or None)
         arguments |= {"wallet_location": wallet, "config_dir": wallet}
         if wallet_password:
             arguments["wallet_password"] = wallet_password
     if given["config_dir"] is not None:
-        arguments["config_dir"] = _directory("config_dir", given["config_dir"])
+        arguments["config_dir"] = _check_directory("config_dir", given["config_dir"])
     shown = f"{user}@{where if not _DESCRIPTOR.match(where) else '(a descriptor)'}"
     return OracleAddress(
         shown=shown,
@@ -189,16 +186,16 @@ def _connect_string(
     return dsn
 
 
-def _directory(name: str, given: str) -> str:
+def _check_directory(name: str, given: str) -> str:
     path = Path(given).expanduser()
     if not path.is_dir():
         raise InvalidArgumentError(f"{name}={given!r} is not a directory")
     return str(path)
 
 
-def _wallet(given: str, password: str | None) -> str:
+def _read_wallet(given: str, password: str | None) -> str:
     """Return a wallet's text for the driver's thin mode, which ignores a missing wallet."""
-    found = _directory("wallet_location", given)
+    found = _check_directory("wallet_location", given)
     pem = Path(found) / _PEM
     if not pem.is_file():
         raise InvalidArgumentError(
@@ -231,15 +228,15 @@ def make_connection_error(exc: BaseException, shown: str) -> ConnectionFailedErr
     kinds = list(iterate_causes(exc))
     for code in list_codes(exc):
         if code in _REMEDIES:
-            return _failed(shown, code, _REMEDIES[code])
+            return _make_error(shown, code, _REMEDIES[code])
     for kind, advice in _BY_KIND:
         if any(isinstance(it, kind) for it in kinds):
-            return _failed(shown, kind.__name__, advice)
+            return _make_error(shown, kind.__name__, advice)
     code = next(iter(reversed(list_codes(exc))), type(exc).__name__)
-    return _failed(shown, code, "see the driver's message in __cause__")
+    return _make_error(shown, code, "see the driver's message in __cause__")
 
 
-def _failed(shown: str, code: str, advice: str) -> ConnectionFailedError:
+def _make_error(shown: str, code: str, advice: str) -> ConnectionFailedError:
     return ConnectionFailedError(f"cannot connect to Oracle {shown} ({code}): {advice}")
 
 

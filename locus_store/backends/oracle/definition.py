@@ -61,8 +61,8 @@ class OracleDefinition(SchemaDefinition):
         given = read_query((URL_OPTIONS, CheckpointOptions), query)
         where: dict[str, Any] = {"dsn": None, "user": None, "password": None} | named
         where |= {
-            name: it
-            for name, it in given.items()
+            name: value
+            for name, value in given.items()
             if name in {*where, *options_of(OracleConnections)}
         }
         target = addresses.make_address(**where | {"statement_timeout_seconds": None})
@@ -98,10 +98,10 @@ class OracleDefinition(SchemaDefinition):
     def find_taken(
         self, connection: Connection, schema: str | None, table_names: frozenset[str]
     ) -> set[str]:
-        return set(_in_dictionary(connection, schema, table_names))
+        return set(_read_dictionary(connection, schema, table_names))
 
     def list_columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
-        return _in_dictionary(connection, schema, frozenset({table})).get(table, set())
+        return _read_dictionary(connection, schema, frozenset({table})).get(table, set())
 
     def may_be_under_way(self, connection: Connection, ours: Tables) -> bool:
         """Return whether the lock's table was made."""
@@ -119,7 +119,7 @@ class OracleDefinition(SchemaDefinition):
         shown = quote.format_table(sa.table(str(index.name), schema=ours.schema))
         rename = f"ALTER TABLE {table} RENAME COLUMN user_id TO {OLD_USERS}"
         add = f"ALTER TABLE {table} ADD (user_id {make_column_type(dialect, ours)})"
-        update = f"UPDATE {table} SET user_id = {_converted(ours)}"  # noqa: S608  (our names)
+        update = f"UPDATE {table} SET user_id = {_render_converted(ours)}"  # noqa: S608  (our names)
         return [
             f"DROP INDEX IF EXISTS {shown}",
             *([] if OLD_USERS in found else [rename]),
@@ -139,7 +139,7 @@ class OracleDefinition(SchemaDefinition):
     def drop_unfinished(self, connection: Connection, ours: Tables) -> None:
         table = ours.embeddings
         is_ours = self.list_columns(connection, ours.schema, table.name) == {
-            it.name for it in table.columns
+            column.name for column in table.columns
         }
         if is_ours and not connection.execute(sa.select(table.c.item).limit(1)).first():
             shown = connection.dialect.identifier_preparer.format_table(table)
@@ -162,7 +162,7 @@ class OracleDefinition(SchemaDefinition):
         return True
 
 
-def _converted(ours: Tables) -> str:
+def _render_converted(ours: Tables) -> str:
     text = f"TO_CHAR({OLD_USERS})"
     if ours.user_id_type == "string":
         return text
@@ -192,7 +192,7 @@ def _make_lock(lock_connection: Connection, name: str) -> None:
             raise
 
 
-def _in_dictionary(
+def _read_dictionary(
     connection: Connection, schema: str | None, wanted: frozenset[str]
 ) -> dict[str, set[str]]:
     """Return the columns of tables and views; the inspector asks much more, which takes long."""

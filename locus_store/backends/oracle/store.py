@@ -34,10 +34,10 @@ class OracleItems(Items):
         """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
-            rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
+            rows = self.connection.execute(self._select_nearest(wanted, vector, size)).all()
             if len(rows) < size:  # an index may give up, or miss some
                 rows = self.connection.execute(
-                    self._nearest(wanted, vector, size, is_exact=True)
+                    self._select_nearest(wanted, vector, size, is_exact=True)
                 ).all()
             scores = vectors.compute_scores(
                 vector, [it.embedding for it in rows], self.context.metric
@@ -46,14 +46,14 @@ class OracleItems(Items):
 
         return self.rank_widening(wanted, fetch)
 
-    def _nearest(
+    def _select_nearest(
         self, wanted: Wanted, vector: bytes, size: int, *, is_exact: bool = False
     ) -> sa.Select[Any]:
         c, e = self.store.c, self.embeddings.c
         metric: Any = sa.literal_column(METRICS[self.context.metric])
         target = sa.literal(vector, e.embedding.type)
         distance = sa.func.vector_distance(e.embedding, target, metric, type_=sa.Float())
-        query = self._items().add_columns(e.embedding)
+        query = self._select_items().add_columns(e.embedding)
         query = query.join_from(self.store, self.embeddings, e.item == c.item)
         query = query.where(*self.are_wanted(wanted)).order_by(distance)
         return query.fetch(size, oracle_fetch_approximate=not is_exact)

@@ -75,12 +75,12 @@ class _SQLiteItems(Items):
             return
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
-            order = self._nearest(wanted, vector, size)
-            return list(self._scored(order, vector)), len(order) < size
+            order = self._find_nearest(wanted, vector, size)
+            return list(self._score(order, vector)), len(order) < size
 
         yield from self.rank_widening(wanted, fetch)
 
-    def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> list[int]:
+    def _find_nearest(self, wanted: Wanted, vector: bytes, size: int) -> list[int]:
         c, e = self.store.c, self.embeddings.c
         measure = getattr(sa.func, _DISTANCES[self.context.metric])
         distance = sa.func.min(sa.func.coalesce(measure(e.embedding, vector), 1.0))
@@ -89,7 +89,7 @@ class _SQLiteItems(Items):
         query = query.order_by(distance, c.namespace, c.key).limit(size)
         return list(self.connection.execute(query).scalars())
 
-    def _scored(self, items: Sequence[int], vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def _score(self, items: Sequence[int], vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         c, e = self.store.c, self.embeddings.c
         for some in split_batches(items):
             query = sa.select(e.item, e.embedding).where(e.item.in_(some))
@@ -100,7 +100,7 @@ class _SQLiteItems(Items):
             best: dict[int, float] = {}
             for row, score in zip(found, scores, strict=True):
                 best[row.item] = max(score, best.get(row.item, score))
-            for row in self.connection.execute(self._items().where(c.item.in_(some))):
+            for row in self.connection.execute(self._select_items().where(c.item.in_(some))):
                 yield make_item(row), best[row.item]
 
 

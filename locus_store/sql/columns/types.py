@@ -91,7 +91,7 @@ class _BoundInstant(FunctionElement[datetime]):
 
 
 @compiles(_BoundInstant)
-def _bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
     bound = compiler.process(next(iter(element.clauses)), **kw)
     return get_columns(compiler.dialect).render_bound_instant(bound)
 
@@ -122,7 +122,7 @@ class Moment(FunctionElement[datetime]):
 
 def moment() -> Moment:
     """Return the server's clock when the statement began: two saves have different ones."""
-    return Moment(sa.bindparam("moment", callable_=_here, type_=Instant()))
+    return Moment(sa.bindparam("moment", callable_=_read_own_clock, type_=Instant()))
 
 
 class Later(FunctionElement[datetime]):
@@ -141,7 +141,7 @@ class OwnTransaction(FunctionElement[int]):
     inherit_cache = True
 
 
-def _here() -> datetime:
+def _read_own_clock() -> datetime:
     return datetime.now(UTC)
 
 
@@ -152,12 +152,12 @@ def now() -> Clock:
 
 def after(seconds: float | sa.ColumnElement[Any]) -> Clock:
     """Return the server's clock plus ``seconds``: when something expires."""
-    return Clock(_seconds(seconds))
+    return Clock(_bind_seconds(seconds))
 
 
 def before(seconds: float | sa.ColumnElement[Any]) -> Clock:
     """Return the server's clock minus ``seconds``: the limit of what is old."""
-    return Clock(-_seconds(seconds))
+    return Clock(-_bind_seconds(seconds))
 
 
 def minute() -> Minute:
@@ -165,20 +165,20 @@ def minute() -> Minute:
     return Minute()
 
 
-def _seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def _bind_seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     if isinstance(value, sa.ColumnElement):
         return value
     return sa.bindparam(None, float(value), sa.Double())
 
 
 @compiles(Clock)
-def _clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
     shifts = [compiler.process(sa.cast(it, sa.Double()), **kw) for it in element.clauses]
     return get_columns(compiler.dialect).render_clock(*shifts)
 
 
 @compiles(Minute)
-def _minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
     del element, kw
     return get_columns(compiler.dialect).render_minute()
 
@@ -190,7 +190,7 @@ def _compile_moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 @compiles(Later)
-def _later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
     one, other = element.clauses
     greatest = get_columns(compiler.dialect).greatest
     if greatest:
@@ -200,7 +200,7 @@ def _later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 @compiles(OwnTransaction)
-def _own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) -> str:
     del element, kw
     return get_columns(compiler.dialect).own_transaction
 

@@ -236,10 +236,13 @@ def is_same_database(text: str, engine: object) -> bool:
         return False
     if any(getattr(asked, it) != getattr(theirs, it) for it in ("username", "host", "port")):
         return False
-    return _database(asked) == _database(theirs) and asked.query.items() <= theirs.query.items()
+    return (
+        _get_database_name(asked) == _get_database_name(theirs)
+        and asked.query.items() <= theirs.query.items()
+    )
 
 
-def _database(url: URL) -> str:
+def _get_database_name(url: URL) -> str:
     """Return the database; without a host it may be a file."""
     name = unquote(url.database or "").replace(":memory:", "")
     return name if url.host or not name else os.path.realpath(name)

@@ -280,13 +280,7 @@ class Reads(Scoped):
             joined = self.read_segments(line.line, chain, after=after, upto=upto)
             with versions.name_version_in_errors(version):
                 payloads = collect_payloads(own, joined, after=after, upto=upto)
-        return Stored(
-            version=version,
-            head=mark,
-            payloads=payloads,
-            basis=basis,
-            writes=writes,
-        )
+        return Stored(version=version, head=mark, payloads=payloads, basis=basis, writes=writes)
 
     def confirm(self, thread_id: str, namespace: str, mark: Mark, *, writes: bool) -> Stored | None:
         """Return the version of a mark, if it is the head and has few pending writes."""
@@ -363,7 +357,7 @@ class Reads(Scoped):
         found: list[Head] = []
         size, after = max(limit, QUERY_BATCH), None
         while len(found) < limit:
-            rows = self.connection.execute(self._candidates(key, value, size, after)).all()
+            rows = self.connection.execute(self._select_candidates(key, value, size, after)).all()
             found += [
                 make_head(row)
                 for row in rows
@@ -374,7 +368,7 @@ class Reads(Scoped):
             size, after = size * QUERY_GROWTH, rows[-1]
         return found[:limit]
 
-    def _candidates(
+    def _select_candidates(
         self, key: str, value: Any, size: int, after: Row[Any] | None
     ) -> sa.Select[Any]:
         """Return a query for versions of any tenant that may match, with the thread if visible."""
@@ -396,11 +390,11 @@ class Reads(Scoped):
             )
         newest = query.order_by(*(checkpoints.c[name].desc() for name in names)).limit(size)
         page = newest.subquery("page")
-        return sa.select(page, self._seen_in(page).label("thread_id")).order_by(
+        return sa.select(page, self._select_visible_thread(page).label("thread_id")).order_by(
             *(page.c[name].desc() for name in names)
         )
 
-    def _seen_in(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
+    def _select_visible_thread(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
         """Return the thread of a version if this tenant can see it."""
         lines = self.tables.lines
         is_visible = sa.or_(
@@ -437,9 +431,11 @@ def read_all_records(reads: Reads, line: int) -> list[tuple[int, int, bytes]]:
     return _fill_rows(reads, line, reads.connection.execute(query).all())
 
 
-def _fill_rows(it: Reads, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
+def _fill_rows(
+    reads: Reads, line: int, rows: Sequence[Sequence[Any]]
+) -> list[tuple[int, int, bytes]]:
     """Return a line's (sequence, chain, payload) with the payloads of its segments."""
-    found = [] if all(row[2] for row in rows) else [one for _, one in it.read_all_segments(line)]
+    found = [] if all(row[2] for row in rows) else [one for _, one in reads.read_all_segments(line)]
     payloads = fill_payloads([(row[0], row[2]) for row in rows], found)
     return [(at, row[1], payload) for row, (at, payload) in zip(rows, payloads, strict=True)]
 

@@ -467,40 +467,40 @@ class Repository(Reads):
             )
 
 
-def settle(it: Repository, thread_id: str, changed_at: datetime) -> None:
+def settle(repo: Repository, thread_id: str, changed_at: datetime) -> None:
     """Remove a thread that has lost its last line or log, changed then; else keep its place."""
-    if it.find_lines_of([thread_id]) or has_thread(it, thread_id):
-        keep_place(it, thread_id, changed_at)
+    if repo.find_lines_of([thread_id]) or has_thread(repo, thread_id):
+        keep_place(repo, thread_id, changed_at)
     else:
-        it.drop_threads([thread_id])
+        repo.drop_threads([thread_id])
 
 
 _MOST: Final = 2**63 - 1
 """No sequence is greater."""
 
 
-def _open_segments(it: Reads, line: int, sequences: Sequence[int]) -> None:
+def _open_segments(reads: Reads, line: int, sequences: Sequence[int]) -> None:
     """Put back the payloads of the segments that have any of these records, and of later ones."""
-    joined = [one for one in sequences if (line, one) not in it.own_payloads]
-    near = it.read_all_segments(line, within=(min(joined), _MOST)) if joined else []
+    joined = [one for one in sequences if (line, one) not in reads.own_payloads]
+    near = reads.read_all_segments(line, within=(min(joined), _MOST)) if joined else []
     if not near:
         return
-    c = it.tables.checkpoints.c
+    c = reads.tables.checkpoints.c
     first = sa.select(c.chain, sa.func.min(c.sequence)).where(c.line == line)
-    rows = it.connection.execute(first.where(c.sequence.in_(joined)).group_by(c.chain))
+    rows = reads.connection.execute(first.where(c.sequence.in_(joined)).group_by(c.chain))
     changed = {row[0]: row[1] for row in rows}
     for _, one in near:
         if one.last >= changed.get(one.chain, _MOST):
-            _put_back(it, line, one.last, one.split_records())
+            _put_back(reads, line, one.last, one.split_records())
 
 
-def _put_back(it: Reads, line: int, last: int, payloads: Mapping[int, bytes]) -> None:
+def _put_back(reads: Reads, line: int, last: int, payloads: Mapping[int, bytes]) -> None:
     """Put the payloads of a segment into its records."""
-    records, segments = it.tables.checkpoints, it.tables.segments
+    records, segments = reads.tables.checkpoints, reads.tables.segments
     its = sa.bindparam("its_sequence", type_=records.c.sequence.type)
     put = records.update().where(records.c.line == line, records.c.sequence == its)
     rows = [{"its_sequence": at, "payload": payload} for at, payload in payloads.items()]
-    it.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
+    reads.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
     is_it = segments.c.line == line, segments.c.last == last
-    it.connection.execute(segments.delete().where(*is_it))
-    it.own_payloads.update((line, at) for at in payloads)
+    reads.connection.execute(segments.delete().where(*is_it))
+    reads.own_payloads.update((line, at) for at in payloads)

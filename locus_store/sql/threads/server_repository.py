@@ -58,7 +58,7 @@ class LockingRepository(Repository):
         line, head, head_digest, *fields, basis = rows[0][:-6]
         version = self.version(thread_id, namespace, line, tuple(fields))
         with versions.name_version_in_errors(version):
-            payloads = _pieces(rows, version.mark.sequence, basis or 0)
+            payloads = _collect_pieces(rows, version.mark.sequence, basis or 0)
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
@@ -125,7 +125,7 @@ class LockingRepository(Repository):
         )
 
 
-def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes]:
+def _collect_pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes]:
     """Return the payloads in rows of ``select_whole_version``."""
     raw, segments = [], []
     for *_, at, own, chain, first, last, joined in rows:

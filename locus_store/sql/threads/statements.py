@@ -57,7 +57,7 @@ class Statements:
     @compile_once
     def payloads(self) -> sa.Select[Any]:
         """The payloads of a chain between two sequences; a chain's number is its first one."""
-        return _payloads(self.tables)
+        return _select_payloads(self.tables)
 
     @compile_once
     def new_item(self) -> sa.Insert:
@@ -119,7 +119,7 @@ class Statements:
     def own_payloads(self) -> sa.Select[Any]:
         """``payloads`` of the records that are in no segment."""
         has_own = self.tables.checkpoints.c.payload.is_not(None)
-        return _payloads(self.tables).where(has_own)
+        return _select_payloads(self.tables).where(has_own)
 
     @compile_once
     def append_columns(self) -> sa.Select[Any]:
@@ -236,14 +236,14 @@ class Statements:
     @compile_once
     def written(self) -> sa.Select[Any]:
         """The task and index of each pending write of a checkpoint."""
-        return self._of_checkpoint("task_id", "idx")
+        return self._select_writes("task_id", "idx")
 
     @compile_once
     def writes(self) -> sa.Select[Any]:
         """The pending writes of a checkpoint."""
-        return self._of_checkpoint(*WRITE)
+        return self._select_writes(*WRITE)
 
-    def _of_checkpoint(self, *names: str) -> sa.Select[Any]:
+    def _select_writes(self, *names: str) -> sa.Select[Any]:
         writes = self.tables.writes
         return sa.select(*(writes.c[name] for name in names)).where(
             writes.c.line == bind("line"), writes.c.checkpoint_id == bind("checkpoint_id")
@@ -298,7 +298,7 @@ def _insert(table: sa.Table, *names: str, **values: Any) -> sa.Insert:
     return table.insert().values({**bound, **values})
 
 
-def _payloads(t: Tables) -> sa.Select[Any]:
+def _select_payloads(t: Tables) -> sa.Select[Any]:
     c = t.checkpoints.c
     return (
         sa.select(c.sequence, c.payload)

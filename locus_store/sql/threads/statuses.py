@@ -47,22 +47,24 @@ class SqlSizes(MeasuresVersions, ListsStatuses):
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> dict[int, int]:
         check_names(thread_id, namespace)
-        return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
+        return await self._query(lambda it: _read_sizes(it, thread_id, namespace, first, last))
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         return await self._query(lambda it: find_statuses(it, criteria))
 
 
-def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
-    line, c = it.find_line(thread_id, namespace), it.tables.checkpoints.c
+def _read_sizes(
+    reads: Reads, thread_id: str, namespace: str, first: int, last: int
+) -> dict[int, int]:
+    line, c = reads.find_line(thread_id, namespace), reads.tables.checkpoints.c
     if line is None:
         return {}
     query = sa.select(c.sequence, sa.func.length(c.payload)).where(
         c.line == line.line, c.sequence.between(first, last)
     )
-    sizes = {row[0]: row[1] for row in it.connection.execute(query)}
+    sizes = {row[0]: row[1] for row in reads.connection.execute(query)}
     if None in sizes.values():
-        for _, one in it.read_all_segments(line.line, within=(first, last)):
+        for _, one in reads.read_all_segments(line.line, within=(first, last)):
             joined = {at: len(payload) for at, payload in one.split_records().items()}
             sizes |= {at: joined[at] for at in sizes.keys() & joined.keys()}
     return {at: size or 0 for at, size in sizes.items()}

@@ -106,8 +106,8 @@ def select_lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
 def select_line_beside(t: Tables) -> sa.Select[Any]:
     """Return ``select_live_line``, and a checkpoint's record and whether it has writes."""
     its = [
-        sa.and_(it.c.line == t.lines.c.line, it.c.checkpoint_id == bind("checkpoint_id"))
-        for it in (t.writes, t.checkpoints)
+        sa.and_(table.c.line == t.lines.c.line, table.c.checkpoint_id == bind("checkpoint_id"))
+        for table in (t.writes, t.checkpoints)
     ]
     has_writes = sa.case((sa.exists().where(its[0]).correlate(t.lines), 1), else_=0)
     columns = has_writes, *record_columns(t.checkpoints)

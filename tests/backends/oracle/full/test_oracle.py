@@ -619,7 +619,7 @@ async def test_with_an_engine_of_the_callers_the_cause_is_told_too() -> None:
 def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> None:
     from locus_store.sql.schema.tables import make_tables
 
-    made = define_vector_index(make_tables(), metric, method, dialect._engine(None).dialect)
+    made = define_vector_index(make_tables(), metric, method, dialect._make_engine(None).dialect)
     words = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
     kinds = {"hnsw": "INMEMORY NEIGHBOR GRAPH", "ivfflat": "NEIGHBOR PARTITIONS"}
     assert made == (
@@ -638,7 +638,9 @@ def test_the_longest_keys_stay_within_an_index_of_oracles() -> None:
             lengths = [
                 4
                 * (
-                    getattr(it.type.dialect_impl(dialect._engine(None).dialect), "length", None)
+                    getattr(
+                        it.type.dialect_impl(dialect._make_engine(None).dialect), "length", None
+                    )
                     or 6
                 )
                 for it in keys.columns
