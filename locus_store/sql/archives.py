@@ -50,8 +50,8 @@ def store_writes(
     checkpoint_id: str,
     *,
     writes: Sequence[PendingWrite],
-    known: Mark | None,
-    seen: Collection[tuple[str, int]] | None,
+    mark: Mark | None,
+    places: Collection[tuple[str, int]] | None,
     must_exist: MustExist | None,
     ttl_seconds: float | None,
     turn: int | None,
@@ -63,7 +63,7 @@ def store_writes(
     if line is None:
         line = repo.open_line(thread_id, namespace)
     stored = versions.put_writes(
-        repo, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist
+        repo, line, checkpoint_id, writes, known=mark, seen=places, must_exist=must_exist
     )
     if stored and ttl_seconds is not None:
         repo.renew(thread_id, ttl_seconds, begins=is_new)
@@ -248,7 +248,7 @@ def rewrite_thread(
     return True
 
 
-def _rewrite_line(repo: Repository, line: int, made: ArchivedLine) -> None:
+def _rewrite_line(repo: Repository, line: int, archive: ArchivedLine) -> None:
     """Replace the contents of a line's rows; their payloads leave the segments."""
     t = repo.tables
     repo.unindex([line])
@@ -256,11 +256,11 @@ def _rewrite_line(repo: Repository, line: int, made: ArchivedLine) -> None:
     records = [
         {"line": line, "text": None}
         | {name: getattr(one, name) for name in ("sequence", *_CONTENT)}
-        for one in made.records
+        for one in archive.records
     ]
     pending.update_each(repo, t.checkpoints, ("line", "sequence"), records)
     names = ("line", "checkpoint_id", "task_id", "idx")
-    rows = [pending.make_row(line, one.checkpoint_id, one.write) for one in made.writes]
+    rows = [pending.make_row(line, one.checkpoint_id, one.write) for one in archive.writes]
     writes = [{name: row[name] for name in (*names, "payload")} for row in rows]
     pending.update_each(repo, t.writes, names, writes)
     repo.seen_records.clear()
@@ -268,16 +268,16 @@ def _rewrite_line(repo: Repository, line: int, made: ArchivedLine) -> None:
         repo.index_line(line)
 
 
-def _restore_line(repo: Repository, thread_id: str, archived: ArchivedLine) -> None:
+def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> None:
     line = versions.Line(
-        line=repo.add_line(thread_id, archived.namespace),
-        head=archived.head,
-        floor=archived.floor,
-        last_sequence=archived.last_sequence,
+        line=repo.add_line(thread_id, archive.namespace),
+        head=archive.head,
+        floor=archive.floor,
+        last_sequence=archive.last_sequence,
     )
     records = [
         {"line": line.line, **{name: getattr(record, name) for name in _RECORD}}
-        for record in archived.records
+        for record in archive.records
     ]
     pending.insert(repo, repo.tables.checkpoints, records)
     pending.insert(
@@ -288,7 +288,7 @@ def _restore_line(repo: Repository, thread_id: str, archived: ArchivedLine) -> N
                 **pending.make_row(line.line, write.checkpoint_id, write.write),
                 "created_at": write.created_at,
             }
-            for write in archived.writes
+            for write in archive.writes
         ],
     )
     versions.settle(repo, line)
@@ -381,10 +381,10 @@ def list_tenants(repo: Repository) -> list[Tenant]:
 
 
 def _count_by_tenant(
-    repo: Repository, table: sa.Table, is_counted: sa.ColumnElement[bool]
+    repo: Repository, table: sa.Table, condition: sa.ColumnElement[bool]
 ) -> dict[str, int]:
     """Return each tenant's row count; 0 for a tenant that has only other rows."""
-    count = sa.func.sum(sa.case((is_counted, 1), else_=0))
+    count = sa.func.sum(sa.case((condition, 1), else_=0))
     query = sa.select(table.c.tenant, count).group_by(table.c.tenant)
     return {row[0]: row[1] for row in repo.connection.execute(query)}
 

@@ -140,7 +140,7 @@ class SqlBackend(
     ) -> Stored | None:
         ask = self._query if self.loads_at_once and not with_writes else self._read
         return await ask(
-            lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
+            lambda it: it.fetch(thread_id, namespace, known_mark=known, with_writes=with_writes)
         )
 
     async def version(
@@ -231,13 +231,13 @@ class SqlBackend(
         return hits
 
     async def _rank(
-        self, batch: list[searching.Candidate], wanted: list[str]
+        self, batch: list[searching.Candidate], words: list[str]
     ) -> list[searching.Ranked]:
         """Return the lines of a batch that match; text is compared outside any transaction."""
         parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
             parts = await self._query(lambda it: searching.split_parts(it, batch), self._lists)
-        matching = searching.Matching(wanted, self.max_state_bytes)
+        matching = searching.Matching(words, self.max_state_bytes)
         for part in parts:
             records = await self._query(partial(searching.read_records, part=part), self._lists)
             await run_in_thread(partial(matching.add, records))
@@ -297,8 +297,8 @@ class SqlBackend(
             lambda repo: archives.store_writes(
                 *(repo, thread_id, namespace, checkpoint_id),
                 writes=writes,
-                known=known,
-                seen=seen,
+                mark=known,
+                places=seen,
                 must_exist=must_exist,
                 ttl_seconds=ttl_seconds,
                 turn=turn,

@@ -118,10 +118,10 @@ class Items:
         pairs = [(encode_namespace(namespace), key) for namespace, key in names]
         return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(pairs))
 
-    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Yield live items below the prefix that meet the conditions, with scores, best first."""
         best: dict[int, tuple[float, Namespace, str]] = {}
-        for rows in self._read_candidates(wanted):
+        for rows in self._read_candidates(search):
             scores = vectors.compute_scores(
                 vector, [it.embedding for it in rows], self.context.metric
             )
@@ -136,7 +136,7 @@ class Items:
 
     @staticmethod
     def rank_widening(
-        wanted: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
+        search: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
     ) -> Iterator[Scored]:
         """Rank by exact scores what a database ranked by rounded distances.
 
@@ -144,10 +144,10 @@ class Items:
         that takes, and all that tie with the last one.
 
         Args:
-            wanted: How many are likely to be asked for.
+            search: How many are likely to be asked for.
             fetch: Returns this many nearest items, and whether there are no others.
         """
-        size, given = wanted.offset + wanted.limit + MARGIN, set[Any]()
+        size, given = search.offset + search.limit + MARGIN, set[Any]()
         while True:
             found, is_all = fetch(size)
             floor = -inf
@@ -164,25 +164,25 @@ class Items:
                 return
             size *= 4
 
-    def read_vectors(self, found: sa.Select[Any]) -> list[bytes]:
+    def read_vectors(self, rows: sa.Select[Any]) -> list[bytes]:
         """Return the embeddings in the only column of a query."""
-        return list(self.connection.execute(found).scalars())
+        return list(self.connection.execute(rows).scalars())
 
-    def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+    def apply(self, calls: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """Write each batch of changes as a whole or not at all; no item is in two batches.
 
         Args:
-            wanted: Each is decided by itself.
+            calls: Each is decided by itself.
             waits: For items that others have locked. Else a batch with such an item may be left
                 undone, as ``BUSY``.
         """
         del waits  # portable statements cannot do without
-        found = self._find_rows([it.name for batch in wanted for it in batch])
+        found = self._find_rows([it.name for batch in calls for it in batch])
         versions = {name: self._get_version(row) for name, row in found.items()}
-        outcomes = [make_outcome(it, versions) for it in wanted]
+        outcomes = [make_outcome(it, versions) for it in calls]
         changes = [
             change
-            for batch, outcome in zip(wanted, outcomes, strict=True)
+            for batch, outcome in zip(calls, outcomes, strict=True)
             for change in batch
             if isinstance(outcome, list)
         ]
@@ -208,19 +208,19 @@ class Items:
     def _get_version(row: AnyRow) -> int:
         return int(row.version) if row.is_live else 0
 
-    def _put(self, puts: Sequence[Put], found: dict[Name, AnyRow]) -> None:
+    def _put(self, puts: Sequence[Put], old_rows: dict[Name, AnyRow]) -> None:
         if not puts:
             return
         at = self.connection.execute(sa.select(now())).scalar_one()
         times = self.context.generate_times(at, len(puts))
-        is_old = [it.name in found for it in puts]
+        is_old = [it.name in old_rows for it in puts]
         is_new = [not it for it in is_old]
         compiled = compile_statements(self.tables, self.connection.dialect)
         if new := [*compress(puts, is_new)]:
             columns = make_new_columns(new, [*compress(times, is_new)], self.context.scope.tenant)
             compiled.new_item.run_all(self.connection, columns)
         if old := [*compress(puts, is_old)]:
-            rows = [found[it.name] for it in old]
+            rows = [old_rows[it.name] for it in old]
             columns = make_changed_columns(old, [*compress(times, is_old)], rows)
             compiled.changed_item.run_all(self.connection, columns)
         self._embed([it for it in puts if it.vectors])
@@ -313,58 +313,58 @@ class Items:
             query = query.where(key > after)
         return [make_item(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
 
-    def find_recent(self, wanted: Wanted) -> list[StoreItem]:
-        if not needs_look(wanted):
-            query = self._select_recent(wanted).limit(wanted.limit).offset(wanted.offset)
+    def find_recent(self, search: Wanted) -> list[StoreItem]:
+        if not needs_look(search):
+            query = self._select_recent(search).limit(search.limit).offset(search.offset)
             return [make_item(row) for row in self.connection.execute(query)]
-        count, taken = wanted.offset + wanted.limit, list[StoreItem]()
+        count, taken = search.offset + search.limit, list[StoreItem]()
         options = {"yield_per": SCANNED}
         with self.connection.execute(
-            self._select_recent(wanted), execution_options=options
+            self._select_recent(search), execution_options=options
         ) as rows:
             for row in rows:
                 item = make_item(row)
-                if wanted.takes(item.value, item.metadata):
+                if search.takes(item.value, item.metadata):
                     taken.append(item)
                 if len(taken) == count:
                     break
-        return taken[wanted.offset :]
+        return taken[search.offset :]
 
-    def find_recent_at_once(self, wanted: Wanted) -> list[StoreItem] | None:
+    def find_recent_at_once(self, search: Wanted) -> list[StoreItem] | None:
         """Return the result of ``find_recent`` by one query; ``None`` if it found too few."""
-        if not needs_look(wanted):
-            return self.find_recent(wanted)
-        count = wanted.offset + wanted.limit
+        if not needs_look(search):
+            return self.find_recent(search)
+        count = search.offset + search.limit
         size = max(FIRST, count)
-        rows = self.connection.execute(self._select_recent(wanted).limit(size))
+        rows = self.connection.execute(self._select_recent(search).limit(size))
         items = [make_item(row) for row in rows]
-        taken = [it for it in items if wanted.takes(it.value, it.metadata)]
+        taken = [it for it in items if search.takes(it.value, it.metadata)]
         is_enough = len(taken) >= count or len(items) < size
-        return taken[wanted.offset : count] if is_enough else None
+        return taken[search.offset : count] if is_enough else None
 
-    def _select_recent(self, wanted: Wanted) -> sa.Select[Any]:
+    def _select_recent(self, search: Wanted) -> sa.Select[Any]:
         c = self.store.c
-        query = self._select_items().where(*self.are_wanted(wanted))
+        query = self._select_items().where(*self.are_wanted(search))
         return query.order_by(c.updated_at.desc(), c.item.desc())
 
     def find_nearest(
-        self, wanted: Wanted, vector: bytes, threshold: float | None
+        self, search: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
         taken: list[StoreItem] = []
-        for item, score in self.rank(wanted, vector):
+        for item, score in self.rank(search, vector):
             if threshold is not None and score < threshold:
                 break
-            if wanted.takes(item.value, item.metadata):
+            if search.takes(item.value, item.metadata):
                 taken.append(replace(item, score=score))
-            if len(taken) == wanted.offset + wanted.limit:
+            if len(taken) == search.offset + search.limit:
                 break
-        return taken[wanted.offset :]
+        return taken[search.offset :]
 
-    def _read_candidates(self, wanted: Wanted) -> Iterator[Sequence[AnyRow]]:
+    def _read_candidates(self, search: Wanted) -> Iterator[Sequence[AnyRow]]:
         c, e = self.store.c, self.embeddings.c
         query: sa.Select[Any] = sa.select(e.item, c.namespace, c.key, e.embedding)
         query = query.join_from(self.store, self.embeddings, e.item == c.item)
-        result = self.connection.execute(query.where(*self.are_wanted(wanted)))
+        result = self.connection.execute(query.where(*self.are_wanted(search)))
         return result.partitions(CHUNK)
 
     def get_vectors(self, namespace: Namespace, key: str) -> list[bytes]:
@@ -383,15 +383,15 @@ class Items:
     def _select_items(self) -> sa.Select[Any]:
         return sa.select(*(it for it in self.store.c if it.name != "tenant"))
 
-    def are_wanted(self, wanted: Wanted) -> Iterable[sa.ColumnElement[bool]]:
+    def are_wanted(self, search: Wanted) -> Iterable[sa.ColumnElement[bool]]:
         """Yield the conditions of a search: live, below the prefix, and what SQL can check."""
-        yield self.are_in(wanted.prefix, recursive=wanted.recursive)
+        yield self.are_in(search.prefix, recursive=search.recursive)
         yield self._is_live
         value, metadata = self.store.c.value, self.store.c.metadata
         conditions = chain(
-            (self.make_condition(value, it) for it in wanted.filter.clauses),
-            (self.make_condition(metadata, it) for it in wanted.metadata_filter.clauses),
-            (self.may_have_word(value, it) for it in wanted.words),
+            (self.make_condition(value, it) for it in search.filter.clauses),
+            (self.make_condition(metadata, it) for it in search.metadata_filter.clauses),
+            (self.may_have_word(value, it) for it in search.words),
         )
         yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
 
@@ -452,9 +452,9 @@ def make_outcome(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outco
     return results
 
 
-def needs_look(wanted: Wanted) -> bool:
+def needs_look(search: Wanted) -> bool:
     """Return whether each item has to be inspected in Python."""
-    return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)
+    return bool(search.filter.clauses or search.metadata_filter.clauses or search.words)
 
 
 def make_item(row: AnyRow) -> StoreItem:

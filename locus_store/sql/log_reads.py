@@ -52,25 +52,25 @@ class PageShape(NamedTuple):
     """The conditions that are not ``None``."""
 
     @classmethod
-    def make(cls, wanted: LogWanted) -> PageShape:
+    def make(cls, request: LogWanted) -> PageShape:
         """Return the form of a read."""
-        is_limited = wanted.limit is not None or wanted.offset > 0
-        given = (name for name in _CONDITIONS if getattr(wanted, name) is not None)
-        return cls(wanted.newest, is_limited, frozenset(given))
+        is_limited = request.limit is not None or request.offset > 0
+        given = (name for name in _CONDITIONS if getattr(request, name) is not None)
+        return cls(request.newest, is_limited, frozenset(given))
 
 
-def look(reads: Reads, wanted: LogWanted) -> LogRead | None:
+def look(reads: Reads, request: LogWanted) -> LogRead | None:
     """See ``BaseMessageLog.look``; one statement, whose plan reads no other messages."""
-    page = _compile_page(reads.sql, PageShape.make(wanted))
-    rows = page.fetch_rows(reads.connection, _bind(reads, wanted))
-    if wanted.after is not None and (not rows or rows[0][-1] is None):
-        raise make_unknown_message_error(wanted)
+    page = _compile_page(reads.sql, PageShape.make(request))
+    rows = page.fetch_rows(reads.connection, _bind(reads, request))
+    if request.after is not None and (not rows or rows[0][-1] is None):
+        raise make_unknown_message_error(request)
     if not rows:
         return None
     first, end = len(LOG), len(LOG) + len(MESSAGE) - 1
-    found = ((wanted.namespace, *row[first:end]) for row in rows if row[first] is not None)
-    read = [make_message(row, wanted.thread_id) for row in found]
-    return LogRead(_make_info(wanted.thread_id, wanted.namespace, *rows[0][:first]), read)
+    found = ((request.namespace, *row[first:end]) for row in rows if row[first] is not None)
+    read = [make_message(row, request.thread_id) for row in found]
+    return LogRead(_make_info(request.thread_id, request.namespace, *rows[0][:first]), read)
 
 
 @lru_cache(maxsize=256)
@@ -84,10 +84,10 @@ def _compile_page(sql: Statements, shape: PageShape) -> Compiled:
     return Compiled(joined.order_by(page.c.sequence), sql.dialect)
 
 
-def look_at_contents(reads: Reads, wanted: LogWanted) -> PackedContents:
+def look_at_contents(reads: Reads, request: LogWanted) -> PackedContents:
     """Return what the contents of a page are read from; see ``BaseMessageLog.contents``."""
-    columns = _compile_contents(reads.sql, PageShape.make(wanted))
-    found = PackedContents(*columns.fetch_columns(reads.connection, _bind(reads, wanted)))
+    columns = _compile_contents(reads.sql, PageShape.make(request))
+    found = PackedContents(*columns.fetch_columns(reads.connection, _bind(reads, request)))
     if any(found.texts):
         texts = [None if text is None else unescape_text(text) for text in found.texts]
         return found._replace(texts=texts)
@@ -104,41 +104,41 @@ def _compile_contents(sql: Statements, shape: PageShape) -> Compiled:
     return Compiled(query.where(page.c.thread == _select_live_thread(t)), sql.dialect)
 
 
-def search(reads: Reads, wanted: LogWanted) -> LogRead | None:
+def search(reads: Reads, request: LogWanted) -> LogRead | None:
     """Return the messages that match a search, which is compared in Python; on one snapshot."""
-    t, values = reads.tables, _bind(reads, wanted)
+    t, values = reads.tables, _bind(reads, request)
     rows = reads.connection.execute(_log(t), values).all()
-    is_known = wanted.after is None or (
+    is_known = request.after is None or (
         reads.connection.execute(sa.select(_select_place(t)), values).scalar() is not None
     )
     if not is_known:
-        raise make_unknown_message_error(wanted)
+        raise make_unknown_message_error(request)
     if not rows:
         return None
-    scanned = _scan(reads, wanted)
-    found = (message for message in scanned if wanted.takes(message, reads.max_state_bytes))
-    info = _make_info(wanted.thread_id, wanted.namespace, *rows[0])
-    return LogRead(info, wanted.cut_page(found))
+    scanned = _scan(reads, request)
+    found = (message for message in scanned if request.takes(message, reads.max_state_bytes))
+    info = _make_info(request.thread_id, request.namespace, *rows[0])
+    return LogRead(info, request.cut_page(found))
 
 
-def _scan(reads: Reads, wanted: LogWanted) -> Iterator[ArchivedMessage]:
-    sequence, shape = reads.tables.messages.c.sequence, PageShape.make(wanted)
+def _scan(reads: Reads, request: LogWanted) -> Iterator[ArchivedMessage]:
+    sequence, shape = reads.tables.messages.c.sequence, PageShape.make(request)
     query = _select_messages(reads.tables, shape).order_by(sequence)
     options = {"yield_per": SCANNED}
-    with reads.connection.execute(query, _bind(reads, wanted), execution_options=options) as rows:
+    with reads.connection.execute(query, _bind(reads, request), execution_options=options) as rows:
         for row in rows:
-            yield make_message((wanted.namespace, *row[1:]), wanted.thread_id)
+            yield make_message((request.namespace, *row[1:]), request.thread_id)
 
 
-def _bind(reads: Reads, wanted: LogWanted) -> dict[str, Any]:
+def _bind(reads: Reads, request: LogWanted) -> dict[str, Any]:
     """Return the parameters of the statements below."""
     return {
         "tenant": reads.scope.tenant,
-        "thread_id": wanted.thread_id,
-        "namespace": wanted.namespace,
-        **{name: getattr(wanted, name) for name in _CONDITIONS},
-        "limit": MAX_COUNT if wanted.limit is None else wanted.limit,
-        "offset": wanted.offset,
+        "thread_id": request.thread_id,
+        "namespace": request.namespace,
+        **{name: getattr(request, name) for name in _CONDITIONS},
+        "limit": MAX_COUNT if request.limit is None else request.limit,
+        "offset": request.offset,
     }
 
 
@@ -180,27 +180,27 @@ def _select_place(t: Tables) -> sa.ScalarSelect[int]:
     )
 
 
-def find_logs(reads: Reads, wanted: LogsWanted) -> list[LogInfo]:
+def find_logs(reads: Reads, request: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
-    if not _is_possible(reads, wanted):
+    if not _is_possible(reads, request):
         return []
-    found = _compile_list(reads.sql, ListShape.make(wanted), with_messages=False)
-    rows = found.fetch_rows(reads.connection, _list_values(reads, wanted))
+    found = _compile_list(reads.sql, ListShape.make(request), with_messages=False)
+    rows = found.fetch_rows(reads.connection, _list_values(reads, request))
     return [_make_info(*row) for row in rows]
 
 
-def find_heads(reads: Reads, wanted: LogsWanted) -> list[LogRead]:
+def find_heads(reads: Reads, request: LogsWanted) -> list[LogRead]:
     """See ``BaseMessageLog.find_heads``; one statement."""
-    if not _is_possible(reads, wanted):
+    if not _is_possible(reads, request):
         return []
-    found = _compile_list(reads.sql, ListShape.make(wanted), with_messages=True)
-    rows = found.fetch_rows(reads.connection, _list_values(reads, wanted))
+    found = _compile_list(reads.sql, ListShape.make(request), with_messages=True)
+    rows = found.fetch_rows(reads.connection, _list_values(reads, request))
     return [_make_log_read([*its_rows]) for _, its_rows in groupby(rows, itemgetter(0, 1))]
 
 
-def _is_possible(reads: Reads, wanted: LogsWanted) -> bool:
+def _is_possible(reads: Reads, request: LogsWanted) -> bool:
     """Return whether the column for users' ids can hold the wanted one."""
-    return wanted.user_id is None or is_user_id(wanted.user_id, reads.tables.user_id_type)
+    return request.user_id is None or is_user_id(request.user_id, reads.tables.user_id_type)
 
 
 def _make_log_read(rows: Sequence[Sequence[Any]]) -> LogRead:
@@ -247,33 +247,33 @@ class ListShape(NamedTuple):
     is_whole: bool
 
     @classmethod
-    def make(cls, wanted: LogsWanted) -> ListShape:
+    def make(cls, request: LogsWanted) -> ListShape:
         """Return the form of a list."""
         return cls(
-            wanted.thread_id is not None,
-            bool(wanted.prefix),
-            bool(wanted.prefix) and find_prefix_end(wanted.prefix) is not None,
-            wanted.namespace is not None,
-            wanted.user_id is not None,
-            wanted.after is not None,
-            wanted.after is not None and not wanted.after[1],
-            wanted.whole,
+            request.thread_id is not None,
+            bool(request.prefix),
+            bool(request.prefix) and find_prefix_end(request.prefix) is not None,
+            request.namespace is not None,
+            request.user_id is not None,
+            request.after is not None,
+            request.after is not None and not request.after[1],
+            request.whole,
         )
 
 
-def _list_values(reads: Reads, wanted: LogsWanted) -> dict[str, Any]:
+def _list_values(reads: Reads, request: LogsWanted) -> dict[str, Any]:
     """Return the parameters of ``_select_matching``."""
-    after_thread, after_namespace = wanted.after or (None, None)
+    after_thread, after_namespace = request.after or (None, None)
     return {
         "tenant": reads.scope.tenant,
-        "thread_id": wanted.thread_id,
-        "prefix": wanted.prefix,
-        "beyond": find_prefix_end(wanted.prefix),
-        "namespace": wanted.namespace,
-        "user_id": wanted.user_id,
+        "thread_id": request.thread_id,
+        "prefix": request.prefix,
+        "beyond": find_prefix_end(request.prefix),
+        "namespace": request.namespace,
+        "user_id": request.user_id,
         "after_thread": after_thread,
         "after_namespace": after_namespace,
-        "limit": wanted.limit,
+        "limit": request.limit,
     }
 
 

@@ -42,27 +42,27 @@ CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""
 
 
-def _change(repo: Repository, wanted: LogChange) -> LogChanged:
+def _change(repo: Repository, change: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; in a transaction that holds the locks of the threads."""
-    edits = wanted.split()
+    edits = change.split()
     puts_into = {edit.thread_id for edit in edits if edit.puts}
     numbers = {edit.thread_id: edit.turn for edit in edits}
     threads = {}
     for name, number in numbers.items():
         repo.guard(name, number)
         threads[name] = _lock_row(repo, name, creates=name in puts_into)
-    thread = threads[wanted.thread_id]
-    log = None if thread is None else _Log(repo, thread[0], wanted)
+    thread = threads[change.thread_id]
+    log = None if thread is None else _Log(repo, thread[0], change)
     revision = log.revision if log else 0
-    require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
+    require_revision((change.thread_id, change.namespace), change.expected_revision, revision)
     for edit in edits:
         if (found := threads[edit.thread_id]) is not None:
             _claim_thread(repo, found, edit)
-    for other in wanted.also:
+    for other in change.also:
         its_thread = threads[other.thread_id]
         if its_thread is not None:
             _Log(repo, its_thread[0], other).apply()
-    return log.apply() if log and (wanted.puts or revision) else LogChanged(0)
+    return log.apply() if log and (change.puts or revision) else LogChanged(0)
 
 
 def _lock_row(repo: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
@@ -101,12 +101,12 @@ def _claim_thread(repo: Repository, thread: Sequence[Any], edit: LogEdit) -> Non
 class _Log:
     """A log whose thread is locked."""
 
-    def __init__(self, repo: Repository, thread: int, wanted: LogEdit) -> None:
+    def __init__(self, repo: Repository, thread: int, edit: LogEdit) -> None:
         self._it = repo
-        self._wanted = wanted
+        self._wanted = edit
         self._messages = repo.tables.messages
         self._thread = thread
-        name = {"thread": thread, "namespace": wanted.namespace}
+        name = {"thread": thread, "namespace": edit.namespace}
         row = repo.sql.log.fetch_first(repo.connection, name)
         self.revision, self._count, self._last = row or (0, 0, 0)
 
@@ -348,8 +348,8 @@ class SqlMessageLog(BackendMessageLog):
         def read(reads: Reads) -> PackedContents:
             return log_reads.look_at_contents(reads, wanted)
 
-        def decode(packed: PackedContents) -> list[Any]:
-            return decode_contents(log, packed, self.max_state_bytes)
+        def decode(contents: PackedContents) -> list[Any]:
+            return decode_contents(log, contents, self.max_state_bytes)
 
         if self._shared.runner.runs_in_threads:
             return await self._query(lambda it: decode(read(it)))

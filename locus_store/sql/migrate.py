@@ -180,10 +180,10 @@ def prepare(connection: Connection, ours: Tables) -> None:
     _clear(connection, ours, status)
 
 
-def _clear(connection: Connection, ours: Tables, found: Status) -> None:
+def _clear(connection: Connection, ours: Tables, status: Status) -> None:
     """Drop the tables of an interrupted first upgrade, so that the next one can start."""
     quote = connection.dialect.identifier_preparer.format_table
-    for name in found.leftovers:
+    for name in status.leftovers:
         kind = "VIEW" if name == ours.heads else "TABLE"
         what = quote(sa.table(name, schema=ours.schema))
         connection.exec_driver_sql(f"DROP {kind} IF EXISTS {what}")

@@ -53,9 +53,9 @@ class _Calls(NamedTuple):
         size = sum([it.size for it in changes])
         return self.changes.submit(changes, count=len(changes), size=size)
 
-    async def submit_after(self, opened: Awaitable[None], changes: Sequence[Change]) -> list[int]:
+    async def submit_after(self, opening: Awaitable[None], changes: Sequence[Change]) -> list[int]:
         """Submit changes when the database is opened for them."""
-        await opened
+        await opening
         return await self.submit(changes)
 
     async def drain(self) -> None:

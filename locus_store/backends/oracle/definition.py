@@ -108,7 +108,7 @@ class OracleDefinition(SchemaDefinition):
         return bool(self.list_columns(connection, ours.schema, f"{ours.prefix}lock"))
 
     def change_user_column(
-        self, dialect: Dialect, ours: Tables, found: Collection[str]
+        self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """A type is changed in an empty column only: the ids are copied into a new one.
 
@@ -122,8 +122,8 @@ class OracleDefinition(SchemaDefinition):
         update = f"UPDATE {table} SET user_id = {_render_converted(ours)}"  # noqa: S608  (our names)
         return [
             f"DROP INDEX IF EXISTS {shown}",
-            *([] if OLD_USERS in found else [rename]),
-            *([] if {OLD_USERS, "user_id"} <= {*found} else [add]),
+            *([] if OLD_USERS in columns else [rename]),
+            *([] if {OLD_USERS, "user_id"} <= {*columns} else [add]),
             f"{update} WHERE {OLD_USERS} IS NOT NULL",
             f"ALTER TABLE {table} DROP COLUMN {OLD_USERS}",
             str(sa.schema.CreateIndex(index).compile(dialect=dialect)),
@@ -193,7 +193,7 @@ def _make_lock(lock_connection: Connection, name: str) -> None:
 
 
 def _read_dictionary(
-    connection: Connection, schema: str | None, wanted: frozenset[str]
+    connection: Connection, schema: str | None, tables: frozenset[str]
 ) -> dict[str, set[str]]:
     """Return the columns of tables and views; the inspector asks much more, which takes long."""
     prepare: Any = connection.dialect
@@ -202,7 +202,7 @@ def _read_dictionary(
         WHERE c.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
         AND c.table_name IN :names
     """).bindparams(sa.bindparam("names", expanding=True))
-    names = {prepare.denormalize_name(it): it for it in sorted(wanted)}
+    names = {prepare.denormalize_name(it): it for it in sorted(tables)}
     owner = prepare.denormalize_name(schema)
     found: dict[str, set[str]] = {}
     for table, column in connection.execute(query, {"owner": owner, "names": list(names)}):

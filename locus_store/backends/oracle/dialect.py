@@ -408,10 +408,10 @@ def _commit(connection: Any) -> None:
         connection.commit()
 
 
-def tell_types(made: Engine) -> None:
+def tell_types(engine: Engine) -> None:
     """Declare the types of parameters that the driver would guess wrongly."""
-    if not event.contains(made, "do_setinputsizes", set_input_sizes):
-        event.listen(made, "do_setinputsizes", set_input_sizes)
+    if not event.contains(engine, "do_setinputsizes", set_input_sizes):
+        event.listen(engine, "do_setinputsizes", set_input_sizes)
 
 
 def set_input_sizes(

@@ -30,24 +30,24 @@ class OracleItems(Items):
     ) -> sa.ColumnElement[bool] | None:
         return on_json(column, clause)
 
-    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
-            rows = self.connection.execute(self._select_nearest(wanted, vector, size)).all()
+            rows = self.connection.execute(self._select_nearest(search, vector, size)).all()
             if len(rows) < size:  # an index may give up, or miss some
                 rows = self.connection.execute(
-                    self._select_nearest(wanted, vector, size, is_exact=True)
+                    self._select_nearest(search, vector, size, is_exact=True)
                 ).all()
             scores = vectors.compute_scores(
                 vector, [it.embedding for it in rows], self.context.metric
             )
             return take_best(rows, scores), len(rows) < size
 
-        return self.rank_widening(wanted, fetch)
+        return self.rank_widening(search, fetch)
 
     def _select_nearest(
-        self, wanted: Wanted, vector: bytes, size: int, *, is_exact: bool = False
+        self, search: Wanted, vector: bytes, size: int, *, is_exact: bool = False
     ) -> sa.Select[Any]:
         c, e = self.store.c, self.embeddings.c
         metric: Any = sa.literal_column(METRICS[self.context.metric])
@@ -55,7 +55,7 @@ class OracleItems(Items):
         distance = sa.func.vector_distance(e.embedding, target, metric, type_=sa.Float())
         query = self._select_items().add_columns(e.embedding)
         query = query.join_from(self.store, self.embeddings, e.item == c.item)
-        query = query.where(*self.are_wanted(wanted)).order_by(distance)
+        query = query.where(*self.are_wanted(search)).order_by(distance)
         return query.fetch(size, oracle_fetch_approximate=not is_exact)
 
 

@@ -150,17 +150,17 @@ def make_jsonb_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condi
     return sa.func.coalesce(~is_one, sa.true()) if clause.operator == "$ne" else is_one
 
 
-def _compare_jsonb(found: Any, clause: Clause) -> Condition:
-    kind = sa.func.jsonb_typeof(found, type_=sa.Text())
+def _compare_jsonb(value: Any, clause: Clause) -> Condition:
+    kind = sa.func.jsonb_typeof(value, type_=sa.Text())
     compare = ORDERS[clause.operator]
     if isinstance(clause.operand, str):
-        text = found.op("#>>", return_type=sa.Text())(
+        text = value.op("#>>", return_type=sa.Text())(
             sa.cast(sa.literal([], sa.ARRAY(sa.Text())), sa.ARRAY(sa.Text()))
         )
         is_less = compare(sa.collate(text, "C"), bind_text(escape_text(clause.operand)))
         return sa.and_(kind == bind_text("string"), is_less)
-    is_less = sa.and_(kind == bind_text("number"), compare(found, _bind(clause.operand)))
-    return sa.or_(is_less, found == _bind(-0.0)) if compare(0, clause.operand) else is_less
+    is_less = sa.and_(kind == bind_text("number"), compare(value, _bind(clause.operand)))
+    return sa.or_(is_less, value == _bind(-0.0)) if compare(0, clause.operand) else is_less
 
 
 def _bind(value: Any) -> sa.ColumnElement[Any]:

@@ -109,11 +109,11 @@ async def _try_hosts(driver: Any, target: Target, arguments: dict[str, Any]) -> 
     raise failure
 
 
-def _list_passes(wanted: str | None) -> tuple[str, ...]:
+def _list_passes(attributes: str | None) -> tuple[str, ...]:
     """Return what is asked of a host, in turn; by default a server that writes is preferred."""
-    if wanted is None:
+    if attributes is None:
         return "read-write", "any"
-    return ("standby", "any") if wanted == "prefer-standby" else (wanted,)
+    return ("standby", "any") if attributes == "prefer-standby" else (attributes,)
 
 
 def _set(connection: Any, options: Mapping[str, int]) -> None:

@@ -197,10 +197,10 @@ class PostgreSQLDefinition(SchemaDefinition):
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
 
     def change_user_column(
-        self, dialect: Dialect, ours: Tables, found: Collection[str]
+        self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """The server rewrites the table and its indexes."""
-        del found
+        del columns
         kind, text = make_column_type(dialect, ours), "user_id::text"
         if ours.user_id_type != "string":
             text = (

@@ -268,8 +268,8 @@ def _split_parameters(
     return settings, options
 
 
-def _drop_empty(found: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in found.items() if value}
+def _drop_empty(settings: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if value}
 
 
 def _add_defaults(settings: dict[str, str]) -> dict[str, str]:
@@ -433,13 +433,13 @@ def _wrap(password: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitabl
     return ask
 
 
-def compute_cache_size(said: Mapping[str, str], *, pgbouncer: bool) -> int:
+def compute_cache_size(options: Mapping[str, str], *, pgbouncer: bool) -> int:
     """Return how many prepared statements a connection may keep; 0 behind PgBouncer."""
     if not isinstance(pgbouncer, bool):
         raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")
-    if pgbouncer or said.get("pgbouncer", "false").lower() in {"true", "1"}:
+    if pgbouncer or options.get("pgbouncer", "false").lower() in {"true", "1"}:
         return 0
-    sizes = [said[name] for name in OURS[1:] if name in said]
+    sizes = [options[name] for name in OURS[1:] if name in options]
     if not all(it.isdigit() for it in sizes):
         raise InvalidArgumentError("statement_cache_size in the DSN must be a number from 0")
     return min((int(it) for it in sizes), default=STATEMENT_CACHE_SIZE)

@@ -76,22 +76,22 @@ class PostgreSQLItems(Items):
     ) -> sa.ColumnElement[bool] | None:
         return make_word_condition(column, word)
 
-    def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+    def apply(self, calls: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """See ``Items.apply``; one statement, built by ``_apply``."""
         quote = self.connection.dialect.identifier_preparer
-        recorded = _list_recorded(wanted)
+        recorded = _list_recorded(calls)
         audit = quote.format_table(self.tables.audit) if recorded else ""
         statement = _apply(*self._words, audit, waits=waits)
         try:
-            rows = self.connection.execute(statement, self._bind(wanted) | recorded).all()
+            rows = self.connection.execute(statement, self._bind(calls) | recorded).all()
         except DBAPIError as exc:
             if waits or get_sqlstate(exc) != _LOCK_NOT_AVAILABLE:
                 raise
-            return [BUSY] * len(wanted)
+            return [BUSY] * len(calls)
         _require_holds(rows[0].holds)
         self._delete_embeddings([row.raced for row in rows if row.raced is not None])
         rows_left, outcomes = iter(rows), list[Outcome]()
-        for batch in wanted:
+        for batch in calls:
             its_rows = [next(rows_left) for _ in batch]
             versions = {
                 (change.namespace, change.key): row.found
@@ -115,10 +115,10 @@ class PostgreSQLItems(Items):
         store, settings, embeddings = map(quote.format_table, names)
         return store, settings, embeddings, home
 
-    def _bind(self, wanted: Sequence[Sequence[Change]]) -> dict[str, Any]:
+    def _bind(self, calls: Sequence[Sequence[Change]]) -> dict[str, Any]:
         """Return the parameters: one list for each field."""
         scope = self.context.scope
-        changes = [it for batch in wanted for it in batch]
+        changes = [it for batch in calls for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
         bound = {
             "tenant": encode_key(scope.tenant),
@@ -131,7 +131,7 @@ class PostgreSQLItems(Items):
             "ttls": [None if it is None else it.ttl_seconds for it in puts],
             "expected": [None if it is None else it.expected_version for it in puts],
             "removes": [it is None for it in puts],
-            "batches": [at for at, batch in enumerate(wanted) for _ in batch],
+            "batches": [at for at, batch in enumerate(calls) for _ in batch],
         }
         if self._has_embeddings:
             parts = [
@@ -193,18 +193,18 @@ class PostgreSQLItems(Items):
         count = sa.select(sa.func.count()).where(is_setting).scalar_subquery()
         return count == 1 + self._has_embeddings
 
-    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
+    def rank(self, search: Wanted, vector: bytes) -> Iterator[Scored]:
         """See ``Items.rank``; fetches more rows while the conditions refuse some."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
-            rows = self.connection.execute(self._select_nearest(wanted, vector, size)).all()
+            rows = self.connection.execute(self._select_nearest(search, vector, size)).all()
             embeddings = [pack_float32(it.embedding) for it in rows]
             scores = vectors.compute_scores(vector, embeddings, self.context.metric)
             return take_best(rows, scores), len(rows) < size
 
-        return self.rank_widening(wanted, fetch)
+        return self.rank_widening(search, fetch)
 
-    def _select_nearest(self, wanted: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
+    def _select_nearest(self, search: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
         """Return the query, which uses an index if there is one, and else compares exactly.
 
         An index gives up after some ten thousand items that the conditions refuse.
@@ -218,7 +218,7 @@ class PostgreSQLItems(Items):
         below = sa.select(e.item, e.embedding).join_from(
             self.store, self.embeddings, e.item == c.item
         )
-        where, *others = self.are_wanted(wanted)
+        where, *others = self.are_wanted(search)
         # Planned once for all values, the statement has to say how much of an index it takes.
         where = cloned_traverse(where, {}, {"bindparam": _render_literally})
         most = sa.literal(size, sa.Integer(), literal_execute=True)
@@ -242,9 +242,9 @@ class PostgreSQLItems(Items):
         is_index = sa.and_(_INDEXES.c.indrelid == table, ~_INDEXES.c.indisprimary)
         return sa.select(sa.exists().where(is_index)).scalar_subquery()
 
-    def read_vectors(self, found: sa.Select[Any]) -> list[bytes]:
-        [column] = found.selected_columns
-        floats = found.with_only_columns(sa.cast(column, _FLOATS))
+    def read_vectors(self, rows: sa.Select[Any]) -> list[bytes]:
+        [column] = rows.selected_columns
+        floats = rows.with_only_columns(sa.cast(column, _FLOATS))
         return [pack_float32(it) for it in self.connection.execute(floats).scalars()]
 
 

@@ -104,18 +104,18 @@ class WriteBatches:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._pool.spawn(work)  # of a proxy: the method itself would keep the connections
 
-    def _send(self, batch: Batch, answered: Callable[[bool | Failed | Undecided], None]) -> bool:
+    def _send(self, batch: Batch, answer: Callable[[bool | Failed | Undecided], None]) -> bool:
         def ended(rows: list[Any] | BaseException) -> None:
             self._pool.note_write(batch.thread_id)
             if not isinstance(rows, BaseException):
-                answered(bool(rows))
+                answer(bool(rows))
                 return
             self._pool.note(rows)
             if isinstance(rows, Exception) and self._database.is_lost_connection(rows):
                 observe.report_retry("connection", rows)
-                answered(Undecided.AGAIN)
+                answer(Undecided.AGAIN)
             else:
-                answered(Failed(rows))
+                answer(Failed(rows))
 
         return self._pool.send(*self._make_statement([batch]), ended)
 

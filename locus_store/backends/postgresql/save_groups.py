@@ -192,7 +192,7 @@ class Saves:
         """Write a save, which continues if the caller is cancelled."""
         database = self._database
         indexed, users = database.has_index, database.user_id_type
-        row = make_row(save, database.store, indexed=indexed, users=users)
+        row = make_row(save, database.store, has_index=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         limit, call = _Deadline(self._timeout_seconds), get_call(database.audit)
         item = _Item(save, row, done, observe.get_current(), call, get_charge(), limit)
@@ -490,7 +490,7 @@ def _select_awaited(items: deque[_Item]) -> deque[_Item]:
     return deque(it for it in items if not it.done.done())
 
 
-def make_row(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveRow | None:
+def make_row(save: Save, store: str, *, has_index: bool, users: UserIdType) -> SaveRow | None:
     """Return a save's fields for the statement; ``None`` if it is not an append at the head."""
     append = versions.make_append(save, store)
     if append is None:
@@ -501,7 +501,7 @@ def make_row(save: Save, store: str, *, indexed: bool, users: UserIdType) -> Sav
         return None
     head, basis, payload = append.head, append.basis, append.payload
     added, words = None, None
-    if indexed:
+    if has_index:
         added = frames.extract_text(payload, UNLIMITED).replace("\0", " ")
         parts = list(split_lexemes(added))
         if len(parts) > 1:

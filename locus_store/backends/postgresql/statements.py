@@ -391,12 +391,12 @@ class FastStatements:
         store: str,
         thread_id: str,
         namespace: str,
-        known: Mark | None = None,
+        mark: Mark | None = None,
     ) -> Stored | None:
         """Return the version of a row, with its payload."""
         if row["sequence"] is None:
             return None
-        basis = None if known is None or row["basis"] is None else known
+        basis = None if mark is None or row["basis"] is None else mark
         version = _make_version(row, store, thread_id, namespace)
         with name_version_in_errors(version):
             payloads = parse_payloads(row, basis.sequence if basis else 0)

@@ -101,36 +101,36 @@ def make_text_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condit
 
 
 def _match_one_of(
-    kind: sa.ColumnElement[str], found: Any, wanted: Sequence[Any]
+    kind: sa.ColumnElement[str], value: Any, operands: Sequence[Any]
 ) -> sa.ColumnElement[bool]:
-    if len(wanted) > MOST_FORMS:
+    if len(operands) > MOST_FORMS:
         return kind.is_not(None)
-    return sa.or_(sa.false(), *(_match_equal(kind, found, it) for it in wanted))
+    return sa.or_(sa.false(), *(_match_equal(kind, value, it) for it in operands))
 
 
-def _match_equal(kind: sa.ColumnElement[str], found: Any, operand: Any) -> sa.ColumnElement[bool]:
+def _match_equal(kind: sa.ColumnElement[str], value: Any, operand: Any) -> sa.ColumnElement[bool]:
     if operand is None or isinstance(operand, bool):
         return kind == bind_text({None: "null", True: "true", False: "false"}[operand])
     if isinstance(operand, str):
-        return sa.and_(kind == bind_text("text"), found == bind_text(escape_text(operand)))
+        return sa.and_(kind == bind_text("text"), value == bind_text(escape_text(operand)))
     if isinstance(operand, dict | list):
         return kind == bind_text("array" if isinstance(operand, list) else "object")
     is_number = kind.in_(["integer", "real"])
     if abs(operand) >= _EXACT:
         return is_number
     least, most = operand - _compute_slack(operand), operand + _compute_slack(operand)
-    return sa.and_(is_number, found.between(_bind_number(least), _bind_number(most)))
+    return sa.and_(is_number, value.between(_bind_number(least), _bind_number(most)))
 
 
 def _match_ordered(
-    kind: sa.ColumnElement[str], found: Any, clause: Clause
+    kind: sa.ColumnElement[str], value: Any, clause: Clause
 ) -> sa.ColumnElement[bool]:
     is_number, number = kind.in_(["integer", "real"]), clause.operand
     if abs(number) >= _EXACT:
         return is_number
     if clause.operator in {"$gt", "$gte"}:
-        return sa.and_(is_number, found >= _bind_number(number - _compute_slack(number)))
-    return sa.and_(is_number, found <= _bind_number(number + _compute_slack(number)))
+        return sa.and_(is_number, value >= _bind_number(number - _compute_slack(number)))
+    return sa.and_(is_number, value <= _bind_number(number + _compute_slack(number)))
 
 
 def _compute_slack(number: float) -> float:

@@ -105,14 +105,14 @@ class SQLiteDefinition(SchemaDefinition):
         return {lower[it.lower()] for it in names if it.lower() in lower}
 
     def change_user_column(
-        self, dialect: Dialect, ours: Tables, found: Collection[str]
+        self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """A type is never changed: the ids are copied into a new column.
 
         ``OR ROLLBACK`` undoes all where a client continues after an error. No type converts a BLOB,
         so the new column refuses what is not a number.
         """
-        del found
+        del columns
         quote = dialect.identifier_preparer
         table, index = quote.format_table(ours.threads), make_user_index(ours)
         kind = make_column_type(dialect, ours)

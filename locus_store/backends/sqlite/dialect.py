@@ -151,10 +151,10 @@ class SQLiteRepository(Repository):
         self._index_rows(_INDEX, [(line, sequence, text)])
         return text
 
-    def copy_index(self, copied: Copied) -> None:
+    def copy_index(self, select: Copied) -> None:
         """See ``Repository``; the words come from the text that is stored for deletions."""
         c = self.tables.checkpoints.c
-        texts = copied(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
+        texts = select(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
         for some in self.connection.execute(texts).partitions(BATCH):
             self._index_rows(_INDEX, some)
 
@@ -188,7 +188,7 @@ class SQLiteRepository(Repository):
         ]
         self.connection.exec_driver_sql(statement.format(self._index), values)
 
-    def find_lines(self, wanted: Sequence[str]) -> list[int] | None:
+    def find_lines(self, words: Sequence[str]) -> list[int] | None:
         """Return the lines that have each word in some version."""
         if not self.has_index:
             return None
@@ -196,7 +196,7 @@ class SQLiteRepository(Repository):
             f"SELECT DISTINCT rowid >> {_SEQUENCE_BITS} AS line FROM {self._index} "  # noqa: S608
             "WHERE words MATCH ?"  # our own name; the word is bound
         )
-        some = wanted[:_INDEXED_WORDS]  # the lines are looked at again
+        some = words[:_INDEXED_WORDS]  # the lines are looked at again
         found = self.connection.exec_driver_sql(
             " INTERSECT ".join([one] * len(some)), tuple(f'"{word}"' for word in some)
         )
@@ -449,8 +449,8 @@ def _read_identity(path: str) -> tuple[int, int] | None:
     return _make_identity(_read_stat(path))
 
 
-def _make_identity(found: os.stat_result | None) -> tuple[int, int] | None:
-    return (found.st_dev, found.st_ino) if found is not None else None
+def _make_identity(status: os.stat_result | None) -> tuple[int, int] | None:
+    return (status.st_dev, status.st_ino) if status is not None else None
 
 
 def has_one_connection(engine: Any) -> bool:

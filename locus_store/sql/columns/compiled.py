@@ -117,20 +117,20 @@ class Compiled:
         cursor.close()
         return found
 
-    def _read_columns(self, found: Sequence[Any]) -> list[Sequence[Any]]:
-        if not found:
+    def _read_columns(self, rows: Sequence[Any]) -> list[Sequence[Any]]:
+        if not rows:
             return []
-        values = zip(*found, strict=True)
+        values = zip(*rows, strict=True)
         columns = zip(self._results, self._as_stored, self._readers, values, strict=True)
         return [_read(*column) for column in columns]
 
     def _locate_error(
-        self, exc: IntegrityError, found: Sequence[Any], values: Mapping[str, Any]
+        self, exc: IntegrityError, rows: Sequence[Any], values: Mapping[str, Any]
     ) -> IntegrityError:
         """Return the error of an unreadable value with its place and columns."""
         where = ", ".join(f"{name} {values[name]!r}" for name in _NAMES if name in values)
         damaged = ", ".join(
-            dict.fromkeys(str(it) for row in found for it in self._find_unreadable(row))
+            dict.fromkeys(str(it) for row in rows for it in self._find_unreadable(row))
         )
         return IntegrityError(": ".join(filter(None, (where, damaged, str(exc)))))
 
@@ -245,7 +245,7 @@ class Compiled:
 
 def _read(
     convert: _Convert | None,
-    as_stored: Collection[type],
+    raw_kinds: Collection[type],
     reader: _Reader | None,
     values: Sequence[Any],
 ) -> Sequence[Any]:
@@ -253,7 +253,7 @@ def _read(
     if convert is None:
         return values
     kinds = set(map(type, values))
-    if kinds.issubset(as_stored):
+    if kinds.issubset(raw_kinds):
         return values
     read = reader(values, kinds) if reader else None
     if read is not None:

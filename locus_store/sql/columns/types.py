@@ -428,9 +428,9 @@ ORDERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def is_there(found: sa.ColumnElement[Any], clause: Clause) -> sa.ColumnElement[bool]:
+def is_there(value: sa.ColumnElement[Any], clause: Clause) -> sa.ColumnElement[bool]:
     """Return the condition of ``$exists``."""
-    return found.is_not(None) if clause.operand else found.is_(None)
+    return value.is_not(None) if clause.operand else value.is_(None)
 
 
 MOST_FORMS: Final = 100

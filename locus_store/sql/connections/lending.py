@@ -110,7 +110,7 @@ class LeasingPool(loops.LoopResources):
         self,
         query: str,
         values: tuple[Any, ...],
-        answered: Callable[[list[Any] | BaseException], None],
+        callback: Callable[[list[Any] | BaseException], None],
         *,
         timeout_seconds: float | None = None,
     ) -> bool:
@@ -119,7 +119,7 @@ class LeasingPool(loops.LoopResources):
         Args:
             query: The statement.
             values: Its parameters.
-            answered: Called once with the rows or the error, even if the caller is cancelled.
+            callback: Called once with the rows or the error, even if the caller is cancelled.
             timeout_seconds: Of the statement; ``None``: the connection's.
         """
         lease = self._take_idle()
@@ -127,11 +127,11 @@ class LeasingPool(loops.LoopResources):
             return False
         self._watch(lease.driver)
         work = lease.driver.fetch(query, *values, timeout=timeout_seconds)
-        self.step(work, partial(self._finish_call, lease, answered))
+        self.step(work, partial(self._finish_call, lease, callback))
         return True
 
     def _finish_call(
-        self, lease: Lease, answered: Callable[[Any], None], rows: list[Any] | BaseException
+        self, lease: Lease, callback: Callable[[Any], None], rows: list[Any] | BaseException
     ) -> None:
         self._working.pop(lease.driver, None)
         if self.database.is_unconfirmed(lease.driver):
@@ -142,7 +142,7 @@ class LeasingPool(loops.LoopResources):
                 rows = _make_lost_error(rows)
         if not self._put_back(lease):
             self.spawn(greenlet_spawn(self._put_away, lease))
-        answered(rows)
+        callback(rows)
 
     def _take_idle(self) -> Lease | None:
         """Take an idle connection that needs no checkout; ``None`` if there is none."""

@@ -260,15 +260,15 @@ class _Look:
         )
         return Status(state="damaged", revision=revision, message=message)
 
-    def _make_foreign(self, taken: list[str], *, first: str = "") -> Status:
-        noun = "table" if len(taken) == 1 else "tables"
+    def _make_foreign(self, tables: list[str], *, first: str = "") -> Status:
+        noun = "table" if len(tables) == 1 else "tables"
         remedy = (
             f"Name our schema (schema='{self.ours.schema}')"
             if first
             else ("Choose another prefix (prefix='mine_'; locus-store db upgrade --prefix mine_)")
         )
         message = (
-            f"{self.where}: {first}{noun} {', '.join(taken)} not made by locus-store; nothing was"
+            f"{self.where}: {first}{noun} {', '.join(tables)} not made by locus-store; nothing was"
             f" changed. {remedy} or another database"
         )
         return Status(state="foreign", revision=None, message=message)

@@ -91,7 +91,7 @@ def render_sql(
     return f"{begin}\n\n" + "".join(f"{it};\n\n" for it in (*found, "COMMIT"))
 
 
-def make_statements(dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+def make_statements(dialect: Dialect, ours: Tables, columns: Collection[str]) -> list[str]:
     """Return the statements that change the column to the type that it has in ``ours``."""
     users, database = ours.user_id_type, load_definition(dialect.name)
     settings = quote(dialect, ours.settings.name, ours.schema)
@@ -101,7 +101,7 @@ def make_statements(dialect: Dialect, ours: Tables, found: Collection[str]) -> l
     return [
         *first,
         f"DROP VIEW IF EXISTS {quote(dialect, ours.heads, ours.schema)}",
-        *database.change_user_column(dialect, ours, found),
+        *database.change_user_column(dialect, ours, columns),
         create_view(dialect, ours.prefix, ours.schema, users),
         *last,
     ]
@@ -170,12 +170,12 @@ def take(connection: Connection, ours: Tables, users: UserIdType, *, may_create:
 
 
 def _make_type_error(
-    connection: Connection, ours: Tables, users: UserIdType, found: UserIdType
+    connection: Connection, ours: Tables, users: UserIdType, stored: UserIdType
 ) -> SchemaError:
     place = make_place(connection).with_schema(ours.schema)
     return SchemaError(
-        f"{place}: the database's user ids are of the type {found}, and the session's of the type "
-        f"{users}; open the session with user_id_type={found!r}, or change the database: "
+        f"{place}: the database's user ids are of the type {stored}, and the session's of the type "
+        f"{users}; open the session with user_id_type={stored!r}, or change the database: "
         f"locus-store db user-ids {users} --url '…'{write_options(ours)}"
     )
 

@@ -231,7 +231,7 @@ class Reads(Scoped):
             key["checkpoint_id"] = checkpoint_id
         named = checkpoint_id is not None
         found = compile_other(
-            self.sql, ("lone", named), lambda: select_lone_version(self.tables, named=named)
+            self.sql, ("lone", named), lambda: select_lone_version(self.tables, has_id=named)
         )
         row = found.fetch_first(self.connection, key)
         if row is None:
@@ -252,7 +252,7 @@ class Reads(Scoped):
         thread_id: str,
         namespace: str,
         checkpoint_id: str | None = None,
-        known: Mark | None = None,
+        known_mark: Mark | None = None,
         *,
         with_writes: bool = False,
     ) -> Stored | None:
@@ -268,7 +268,7 @@ class Reads(Scoped):
         self.seen_records[line.line, record.sequence] = record
         mark = Mark(self.store, line.line, head, head_digest)
         writes = self.read_writes(line.line, record.checkpoint_id) if with_writes else None
-        basis = versions.find_basis(self, line, record, known, self.store)
+        basis = versions.find_basis(self, line, record, known_mark, self.store)
         after = basis.sequence if basis else 0
         payloads = []
         if after < record.sequence:

@@ -115,7 +115,7 @@ class Repository(Reads):
     def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """Remove records, or whole lines, from the full-text index before their deletion."""
 
-    def copy_index(self, copied: Copied) -> None:
+    def copy_index(self, select: Copied) -> None:
         """Add a copied thread's lines to the full-text index, using the source's entries."""
 
     def finish(self) -> None:

@@ -74,7 +74,7 @@ class Ranked:
     snippet: str
 
 
-def find_candidates(reads: Reads, wanted: Sequence[str]) -> list[Candidate]:
+def find_candidates(reads: Reads, words: Sequence[str]) -> list[Candidate]:
     """Return the live lines that may match, newest first; without an index, all lines."""
     lines, checkpoints = reads.tables.lines, reads.tables.checkpoints
     stored = [
@@ -93,7 +93,7 @@ def find_candidates(reads: Reads, wanted: Sequence[str]) -> list[Candidate]:
         .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
         .order_by(lines.c.line.desc())
     )
-    indexed = reads.find_lines(wanted)
+    indexed = reads.find_lines(words)
     if indexed is None:
         queries = [query]
     else:  # a statement takes so many parameters
@@ -106,9 +106,9 @@ def find_candidates(reads: Reads, wanted: Sequence[str]) -> list[Candidate]:
     ]
 
 
-def group_batches(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
+def group_batches(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
     """Group candidates into batches that are read together."""
-    return _group(((it, it.stored_bytes) for it in found), most=BATCH)
+    return _group(((it, it.stored_bytes) for it in candidates), most=BATCH)
 
 
 def _group(items: Iterable[tuple[T, int]], *, most: float = inf) -> Iterator[list[T]]:
@@ -207,14 +207,14 @@ class Matching:
     A line that holds a state larger than ``max_bytes`` is left out and reported.
     """
 
-    def __init__(self, wanted: list[str], max_bytes: int) -> None:
-        self._wanted = wanted
+    def __init__(self, words: list[str], max_bytes: int) -> None:
+        self._wanted = words
         self._max_bytes = max_bytes
         self._lines: dict[int, _Line] = {}
 
-    def add(self, found: Iterable[FoundRecord]) -> None:
+    def add(self, records: Iterable[FoundRecord]) -> None:
         """Match a part, in which the records of a line are contiguous and ascending."""
-        for number, some in groupby(found, key=lambda it: it.line):
+        for number, some in groupby(records, key=lambda it: it.line):
             of_line = list(some)
             line = _Line(of_line[0], Match(self._wanted))
             self._lines.setdefault(number, line).add(of_line, self._max_bytes)
@@ -235,21 +235,21 @@ class _Line:
     times: dict[int, datetime] = field(default_factory=dict)
     hidden: dict[int, Folder] = field(default_factory=dict)
 
-    def add(self, found: Iterable[FoundRecord], max_bytes: int) -> None:
+    def add(self, records: Iterable[FoundRecord], max_bytes: int) -> None:
         if self.is_skipped:
             return
         line = Line(line=self.first.line, head=self.first.head, floor=self.first.floor)
         try:
             for sequence, text in versions.iterate_visible_texts(
-                line, self._note_times(found), max_bytes, self.hidden
+                line, self._note_times(records), max_bytes, self.hidden
             ):
                 self.match.add(sequence, text)
         except TooLargeError:
             report_too_large(self.first.thread_id)
             self.is_skipped, self.match = True, Match(self.match.wanted)
 
-    def _note_times(self, found: Iterable[FoundRecord]) -> Iterator[tuple[int, int, bytes]]:
-        for record in found:
+    def _note_times(self, records: Iterable[FoundRecord]) -> Iterator[tuple[int, int, bytes]]:
+        for record in records:
             self.times[record.sequence] = record.created_at
             yield record.sequence, record.chain, record.payload
 

@@ -31,12 +31,12 @@ class LockingRepository(Repository):
         thread_id: str,
         namespace: str,
         checkpoint_id: str | None = None,
-        known: Mark | None = None,
+        known_mark: Mark | None = None,
         *,
         with_writes: bool = False,
     ) -> Stored | None:
         """See ``Reads.fetch``; one statement, and one more for pending writes."""
-        mark = known if known is not None and known.store == self.store else NO_MARK
+        mark = known_mark if known_mark is not None and known_mark.store == self.store else NO_MARK
         key: dict[str, Any] = {
             "tenant": self.scope.tenant,
             "thread_id": thread_id,
@@ -49,7 +49,7 @@ class LockingRepository(Repository):
             key["checkpoint_id"] = checkpoint_id
         named = checkpoint_id is not None
         whole = compile_other(
-            self.sql, ("whole", named), lambda: select_whole_version(self.tables, named=named)
+            self.sql, ("whole", named), lambda: select_whole_version(self.tables, has_id=named)
         )
         rows = whole.fetch_rows(self.connection, key)
         if not rows:
@@ -63,7 +63,7 @@ class LockingRepository(Repository):
             version=version,
             head=Mark(self.store, line, head, head_digest),
             payloads=payloads,
-            basis=None if basis is None else known,
+            basis=None if basis is None else known_mark,
             writes=self.read_writes(line, version.checkpoint_id) if with_writes else None,
         )
 
@@ -208,17 +208,17 @@ class IndexedRepository(LockingRepository):
             gone = gone.where(self.index.c.sequence.in_(sequences))
         self.connection.execute(gone)
 
-    def copy_index(self, copied: Copied) -> None:
+    def copy_index(self, select: Copied) -> None:
         names = [column.name for column in self.index.c]
-        rows = copied(self.index, names[1:])
+        rows = select(self.index, names[1:])
         self.connection.execute(self.index.insert().from_select(names, rows))
 
-    def find_lines(self, wanted: Sequence[str]) -> list[int] | None:
+    def find_lines(self, words: Sequence[str]) -> list[int] | None:
         """Return the lines that have each word in some version."""
         if not self.has_index:
             return None
         lines = sa.select(self.index.c.line)
-        queries = [lines.where(self.has_word(it)) for it in wanted[:_INDEXED_WORDS]]
+        queries = [lines.where(self.has_word(it)) for it in words[:_INDEXED_WORDS]]
         return list(self.connection.execute(sa.intersect(*queries)).scalars())
 
     def index_versions(self, kind: str) -> None:

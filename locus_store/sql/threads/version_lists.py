@@ -51,17 +51,17 @@ _SIZES: Final = (1, 16, 64, MOST_AT_ONCE)
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
 
-def list_newest(reads: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
+def list_newest(reads: Reads, request: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
-    if 0 < limit <= MOST_BY_LINE and is_plain(wanted):
-        key = {"tenant": reads.scope.tenant, "thread_id": wanted.thread_id}
+    if 0 < limit <= MOST_BY_LINE and is_plain(request):
+        key = {"tenant": reads.scope.tenant, "thread_id": request.thread_id}
         lines = limit + (MORE_IF_ROUNDED if reads.rounding else MORE_LINES)
-        rows = _compile_by_line(reads, wanted).fetch_rows(
+        rows = _compile_by_line(reads, request).fetch_rows(
             reads.connection, {**key, "limit": limit, "others": limit - 1, "lines": lines}
         )
         if not rows or _is_newest(reads, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
             return [_make_version(reads, row) for row in rows]
-    query = _with_parents(reads, _select_page(reads, wanted, limit))
+    query = _with_parents(reads, _select_page(reads, request, limit))
     return [_make_version(reads, tuple(row)) for row in reads.connection.execute(query)]
 
 
@@ -69,9 +69,9 @@ def _make_version(reads: Reads, row: tuple[Any, ...]) -> Version:
     return reads.version(row[0], row[1], row[2], row[3:_PLACED])
 
 
-def _compile_by_line(reads: Reads, wanted: VersionsWanted) -> Compiled:
+def _compile_by_line(reads: Reads, request: VersionsWanted) -> Compiled:
     """Return the statement of ``_select_by_line``, which takes longer to compile than to run."""
-    of_lines = _select_recent_lines if wanted.thread_id is None else _select_lines_of_thread
+    of_lines = _select_recent_lines if request.thread_id is None else _select_lines_of_thread
     key = type(reads), of_lines
     return compile_other(
         reads.sql, key, lambda: _with_parents(reads, _select_by_line(reads, of_lines(reads)))
@@ -182,17 +182,17 @@ def _select_by_line(reads: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
     return _take_newest(reads, query, _LIMIT)
 
 
-def _select_page(reads: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
+def _select_page(reads: Reads, request: VersionsWanted, limit: int) -> sa.Select[Any]:
     lines, versions = reads.tables.lines, reads.tables.checkpoints
-    hints = [reads.may_have(versions.c.metadata, key, value) for key, value in wanted.metadata]
+    hints = [reads.may_have(versions.c.metadata, key, value) for key, value in request.metadata]
     is_visible = sa.or_(versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head)
     is_shown = lines.c.head.is_not(None), is_visible
-    if wanted.thread_id is None:
+    if request.thread_id is None:
         seen = sa.select(lines.c.line).where(
             lines.c.line == versions.c.line, *is_shown, reads.select_live_thread().is_not(None)
         )
-        if wanted.namespace is not None:
-            seen = seen.where(lines.c.namespace == wanted.namespace)
+        if request.namespace is not None:
+            seen = seen.where(lines.c.namespace == request.namespace)
         query = _select(reads).where(
             *hints, seen.correlate(versions).scalar_subquery().is_not(None)
         )
@@ -200,16 +200,16 @@ def _select_page(reads: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[
         query = (
             _select(reads, lines.c.thread_id, lines.c.namespace)
             .join_from(lines, versions, versions.c.line == lines.c.line)
-            .where(lines.c.tenant == reads.scope.tenant, lines.c.thread_id == wanted.thread_id)
-            .where(*is_shown, _is_live(reads, reads.scope.tenant, wanted.thread_id), *hints)
+            .where(lines.c.tenant == reads.scope.tenant, lines.c.thread_id == request.thread_id)
+            .where(*is_shown, _is_live(reads, reads.scope.tenant, request.thread_id), *hints)
         )
-        if wanted.namespace is not None:
-            query = query.where(lines.c.namespace == wanted.namespace)
-    if wanted.checkpoint_id is not None:
-        query = query.where(versions.c.checkpoint_id == wanted.checkpoint_id)
-    if wanted.before is not None:
-        query = query.where(_is_before(reads, wanted.before))
-    if (after := wanted.after) is not None:
+        if request.namespace is not None:
+            query = query.where(lines.c.namespace == request.namespace)
+    if request.checkpoint_id is not None:
+        query = query.where(versions.c.checkpoint_id == request.checkpoint_id)
+    if request.before is not None:
+        query = query.where(_is_before(reads, request.before))
+    if (after := request.after) is not None:
         place = (after.created_at, after.mark.line, after.mark.sequence)
         columns = (versions.c[name] for name in _PLACE)
         query = query.where(reads.make_below_condition(dict(zip(columns, place, strict=True))))
