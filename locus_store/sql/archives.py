@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql import message_log
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import make_clock
 from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.reads import Reads
@@ -373,7 +373,7 @@ def list_tenants(repo: Repository) -> list[Tenant]:
     """See ``SharedByTenants.tenants``."""
     repo.see_all_tenants()
     store = repo.tables.store
-    is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > now())
+    is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > make_clock())
     threads = _count_by_tenant(repo, repo.tables.threads, is_live(repo.tables))
     items = _count_by_tenant(repo, store, is_live_item)
     names = sorted(threads.keys() | items.keys())

@@ -330,7 +330,7 @@ class SqlBackend(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
         check_names(thread_id, namespace)
-        return await self._read(lambda it: it.records(thread_id, namespace, first, last))
+        return await self._read(lambda it: it.read_records(thread_id, namespace, first, last))
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         check_key(key)

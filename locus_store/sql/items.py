@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from locus_store.errors import ConflictError
-from locus_store.sql.columns.types import after, now
+from locus_store.sql.columns.types import make_clock, make_expiry
 from locus_store.sql.item_columns import StoreContext, make_changed_columns, make_new_columns
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import BATCH, split_batches
@@ -211,7 +211,7 @@ class Items:
     def _put(self, puts: Sequence[Put], old_rows: dict[Name, AnyRow]) -> None:
         if not puts:
             return
-        at = self.connection.execute(sa.select(now())).scalar_one()
+        at = self.connection.execute(sa.select(make_clock())).scalar_one()
         times = self.context.generate_times(at, len(puts))
         is_old = [it.name in old_rows for it in puts]
         is_new = [not it for it in is_old]
@@ -266,14 +266,14 @@ class Items:
         over = list(self.connection.execute(self.select_expired(limit)).scalars())
         gone: list[int] = []
         for some in split_batches(over):  # a limit and a lock do not go together everywhere
-            still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= now())
+            still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= make_clock())
             gone += self.connection.execute(still.with_for_update()).scalars()
         self._delete(gone)
         return len(gone)
 
     def select_expired(self, limit: int) -> sa.Select[Any]:
         """Return a query for some of the tenant's expired items."""
-        is_over = self.store.c.expires_at <= now()
+        is_over = self.store.c.expires_at <= make_clock()
         return sa.select(self.store.c.item).where(self._is_ours, is_over).limit(limit)
 
     def renew(self, names: Sequence[Name]) -> None:
@@ -281,7 +281,7 @@ class Items:
         for some in split_batches(sorted(names)):
             items = list(self.connection.execute(self.select_renewable(some)).scalars())
             renewed = self.store.update().where(c.item.in_(items))
-            self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
+            self.connection.execute(renewed.values(expires_at=make_expiry(c.ttl_seconds)))
 
     def select_renewable(self, names: Sequence[Name]) -> sa.Select[Any]:
         """Return a query that locks the live items of these names that have a time to live."""
@@ -416,7 +416,7 @@ class Items:
     @property
     def _is_live(self) -> sa.ColumnElement[bool]:
         expires_at = self.store.c.expires_at
-        return sa.or_(expires_at.is_(None), expires_at > now())
+        return sa.or_(expires_at.is_(None), expires_at > make_clock())
 
     @property
     def _live_column(self) -> sa.ColumnElement[int]:

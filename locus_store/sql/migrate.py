@@ -287,7 +287,7 @@ def history() -> list[tuple[str, str]]:
     return [(script.revision, script.doc) for script in scripts.walk_revisions()][::-1]
 
 
-def lost_below(current: str, revision: str) -> dict[str, str]:
+def list_losses(current: str, revision: str) -> dict[str, str]:
     """Return what a downgrade to a later revision than ``base`` deletes, by table."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
 
@@ -453,7 +453,7 @@ include_name: Final = excluding_names()
 """``context.configure(..., include_name=include_name)``: for the default prefix."""
 
 
-def only_ours(ours: Tables, dialect: str) -> IncludeObject:
+def include_ours(ours: Tables, dialect: str) -> IncludeObject:
     """Return the ``include_object`` of our ``env.py``: our tables, and the dialect's indexes."""
 
     def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:

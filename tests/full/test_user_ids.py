@@ -171,7 +171,7 @@ async def test_a_database_with_numbers_is_up_to_date(place: Place) -> None:
 
     def differences(it: Any) -> list[Any]:
         ours = make_tables(users="bigint")
-        options = {"include_object": migrate.only_ours(ours, place.kind), "compare_type": True}
+        options = {"include_object": migrate.include_ours(ours, place.kind), "compare_type": True}
         context = MigrationContext.configure(
             it.connection, opts={**options, "version_table": ours.version}
         )

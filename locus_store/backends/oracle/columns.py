@@ -169,7 +169,7 @@ class _Number(sa.types.UserDefinedType[Any]):
         return lambda value: Decimal(repr(value))
 
 
-def on_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
+def filter_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     """Of a JSON column: equality, and whether something is there; the rest is left to Python."""
     if not clause.path:
         return None

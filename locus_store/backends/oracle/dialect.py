@@ -61,7 +61,7 @@ class OracleRepository(IndexedRepository):
         self.connection.exec_driver_sql(f"LOCK TABLE {table} IN SHARE MODE")
         return 0
 
-    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+    def match_pattern(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         return column.like(sa.literal(pattern, sa.String()), escape="\\")
 
     def may_have(

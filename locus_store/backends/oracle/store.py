@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from locus_store.backends.oracle.backend import OracleBackend
-from locus_store.backends.oracle.columns import METRICS, on_json
+from locus_store.backends.oracle.columns import METRICS, filter_json
 from locus_store.backends.oracle.options import OracleOptions
 from locus_store.sql.items import Items, Scored, take_best
 from locus_store.sql.message_log import SqlMessageLog
@@ -28,7 +28,7 @@ class OracleItems(Items):
     def make_condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
-        return on_json(column, clause)
+        return filter_json(column, clause)
 
     def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""

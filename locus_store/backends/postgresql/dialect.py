@@ -106,7 +106,7 @@ class PostgreSQLRepository(IndexedRepository):
             return ()
         return (set_config("idle_in_transaction_session_timeout", LONGEST_PAUSE),)
 
-    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+    def match_pattern(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         return column.op("LIKE", is_comparison=True)(bind_text(pattern))
 
     def may_have(

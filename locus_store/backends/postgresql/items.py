@@ -25,7 +25,7 @@ from locus_store.backends.postgresql.statements import render_audited
 from locus_store.backends.postgresql.tenants import MARK
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.types import after, bind_text, encode_key, encode_path
+from locus_store.sql.columns.types import bind_text, encode_key, encode_path, make_expiry
 from locus_store.sql.items import (
     BUSY,
     Items,
@@ -153,7 +153,7 @@ class PostgreSQLItems(Items):
         c = self.store.c
         for some in split_batches(sorted(names)):
             renewed = self.store.update().where(c.item.in_(self.select_renewable(some)))
-            self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
+            self.connection.execute(renewed.values(expires_at=make_expiry(c.ttl_seconds)))
 
     def sweep(self, limit: int) -> int:
         some = self.select_expired(limit).with_for_update(skip_locked=True)

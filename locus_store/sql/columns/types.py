@@ -120,7 +120,7 @@ class Moment(FunctionElement[datetime]):
     inherit_cache = True
 
 
-def moment() -> Moment:
+def make_moment() -> Moment:
     """Return the server's clock when the statement began: two saves have different ones."""
     return Moment(sa.bindparam("moment", callable_=_read_own_clock, type_=Instant()))
 
@@ -145,22 +145,22 @@ def _read_own_clock() -> datetime:
     return datetime.now(UTC)
 
 
-def now() -> Clock:
+def make_clock() -> Clock:
     """Return the server's clock when the statement began; on SQLite in milliseconds."""
     return Clock()
 
 
-def after(seconds: float | sa.ColumnElement[Any]) -> Clock:
+def make_expiry(seconds: float | sa.ColumnElement[Any]) -> Clock:
     """Return the server's clock plus ``seconds``: when something expires."""
     return Clock(_bind_seconds(seconds))
 
 
-def before(seconds: float | sa.ColumnElement[Any]) -> Clock:
+def make_cutoff(seconds: float | sa.ColumnElement[Any]) -> Clock:
     """Return the server's clock minus ``seconds``: the limit of what is old."""
     return Clock(-_bind_seconds(seconds))
 
 
-def minute() -> Minute:
+def make_minute() -> Minute:
     """Return the server's clock cut to the minute: the coarse step at which activity is indexed."""
     return Minute()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import make_clock
 from locus_store.sql.schema.status import (
     HEAD,
     UNFINISHED_SETTING,
@@ -88,7 +88,7 @@ class Examination:
 
     def compare_clocks(self) -> Fact:
         """Return the difference between the server's clock and this machine's."""
-        theirs = self.connection.execute(sa.select(now())).scalar_one()
+        theirs = self.connection.execute(sa.select(make_clock())).scalar_one()
         apart = (theirs - datetime.now(UTC)).total_seconds()
         if abs(apart) <= CLOCK_SECONDS:
             return Fact("clock", "the server's and this machine's agree", "ok")
@@ -176,7 +176,7 @@ class Examination:
         tenant = self.repository.scope.tenant
         over = self._count(
             sa.select(threads.c.thread).where(
-                threads.c.tenant == tenant, threads.c.expires_at <= now()
+                threads.c.tenant == tenant, threads.c.expires_at <= make_clock()
             )
         )
         yield Fact(

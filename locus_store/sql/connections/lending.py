@@ -102,7 +102,7 @@ class LeasingPool(loops.LoopResources):
     @asynccontextmanager
     async def lease_driver(self) -> AsyncIterator[Any]:
         """Borrow a connection of the driver, in autocommit."""
-        lease = self._take_idle() or Lease(await greenlet_spawn(self._sync.raw_connection))
+        lease = self._take_idle() or Lease(await spawn_greenlet(self._sync.raw_connection))
         async with self._lend(lease):
             yield lease.driver
 
@@ -141,7 +141,7 @@ class LeasingPool(loops.LoopResources):
             if isinstance(rows, Exception):
                 rows = _make_lost_error(rows)
         if not self._put_back(lease):
-            self.spawn(greenlet_spawn(self._put_away, lease))
+            self.spawn(spawn_greenlet(self._put_away, lease))
         callback(rows)
 
     def _take_idle(self) -> Lease | None:
@@ -173,14 +173,14 @@ class LeasingPool(loops.LoopResources):
         except BaseException as exc:
             self._working.pop(driver, None)
             if self._is_spoilt(lease, exc):
-                await greenlet_spawn(lease.entry.invalidate)
+                await spawn_greenlet(lease.entry.invalidate)
                 if isinstance(exc, Exception):
                     raise LostConnectionError from exc
             raise
         finally:
             self._working.pop(driver, None)
             if not self._put_back(lease):
-                await greenlet_spawn(self._put_away, lease)
+                await spawn_greenlet(self._put_away, lease)
 
     def _require_confirmed(self, driver: Any) -> None:
         """Check that a commit has waited for its standby.
@@ -390,7 +390,7 @@ await_only = sqlalchemy.util.await_only
 """Wait in a greenlet, without ``await``."""
 
 
-async def greenlet_spawn(work: Callable[..., T], *args: Any) -> T:
+async def spawn_greenlet(work: Callable[..., T], *args: Any) -> T:
     """Run ``work`` in a greenlet, which cannot continue in another thread."""
     async with driven.OneThread():
         return await sqlalchemy.util.greenlet_spawn(work, *args)

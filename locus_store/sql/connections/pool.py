@@ -20,7 +20,7 @@ from locus_store.runtime import observe
 from locus_store.runtime.loops import ResourcesPerLoop
 from locus_store.runtime.retries import retry_lost_races
 from locus_store.sql.connections.database import LostConnectionError, ServerDatabase, is_overtime
-from locus_store.sql.connections.lending import LeasingPool, dispose, greenlet_spawn
+from locus_store.sql.connections.lending import LeasingPool, dispose, spawn_greenlet
 from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class LoopPool(LeasingPool):
                 self._first.release()
             return
         with suppress(SchemaError):
-            await greenlet_spawn(self._look_into, self._sync, self.database.verify)
+            await spawn_greenlet(self._look_into, self._sync, self.database.verify)
             return
         if self.database.may_create:
             await asyncio.to_thread(load)
@@ -205,10 +205,10 @@ class LoopPool(LeasingPool):
     async def _open_theirs(self) -> None:
         if self.database.may_create:
             with suppress(SchemaError):
-                await greenlet_spawn(self._look_into, self._sync, self.database.verify)
+                await spawn_greenlet(self._look_into, self._sync, self.database.verify)
                 return
             await asyncio.to_thread(load)
-        await greenlet_spawn(self._look_into, self._sync, self.database.open)
+        await spawn_greenlet(self._look_into, self._sync, self.database.open)
 
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, on a separate connection if the engine is ours."""
@@ -225,7 +225,7 @@ class LoopPool(LeasingPool):
             await dispose(engine)
 
     async def _spawn(self, engine: Any, body: Body[T]) -> T:
-        return await greenlet_spawn(self._look_into, engine, body)
+        return await spawn_greenlet(self._look_into, engine, body)
 
     def _look_into(self, engine: Any, look: Body[T]) -> T:
         with self._connect(engine) as connection:
@@ -336,7 +336,7 @@ class LoopPool(LeasingPool):
 
     async def run(self, begin: Body[None], body: Body[T]) -> T:
         """Run a body between ``begin`` and a commit."""
-        return await greenlet_spawn(self._run, begin, body)
+        return await spawn_greenlet(self._run, begin, body)
 
     def _run(self, begin: Body[None], body: Body[T]) -> T:
         with self._connect(self._sync) as connection, self._watch_during(connection):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import minute, moment
+from locus_store.sql.columns.types import make_minute, make_moment
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.thread_rows import has_thread, select_last_save
 from locus_store.versions.archives import make_occupied_error
@@ -55,7 +55,7 @@ class _Copy:
         has_version = select_last_save(self._it.tables).is_not(None)
         made: dict[str, Any] = {
             "thread_id": sa.literal(self._destination, threads.c.thread_id.type),
-            "active_at": sa.case((has_version, minute()), else_=threads.c.active_at),
+            "active_at": sa.case((has_version, make_minute()), else_=threads.c.active_at),
         }
         kept = [column for column in threads.c if column.name not in {"thread", *made}]
         rows = sa.select(*made.values(), *kept).where(*self._it.is_thread(self._source))
@@ -77,7 +77,7 @@ class _Copy:
         lines = self._it.tables.lines
         made: dict[str, Any] = {
             "thread_id": sa.literal(self._destination, lines.c.thread_id.type),
-            "updated_at": moment(),
+            "updated_at": make_moment(),
         }
         kept = [lines.c[name] for name in _KEPT]
         rows = sa.select(*made.values(), *kept).where(*self._match(lines, self._source))

@@ -220,7 +220,7 @@ class Reads(Scoped):
             IntegrityError: The head's record is missing.
         """
         row = self._fetch_version(thread_id, namespace, checkpoint_id)
-        return None if row is None else self.version(thread_id, namespace, row[0], row[1:-4])
+        return None if row is None else self.make_version(thread_id, namespace, row[0], row[1:-4])
 
     def _fetch_version(
         self, thread_id: str, namespace: str, checkpoint_id: str | None
@@ -261,7 +261,7 @@ class Reads(Scoped):
         if row is None:
             return None
         key_of_line, *fields, chain, parent, head, head_digest = row
-        version = self.version(thread_id, namespace, key_of_line, tuple(fields))
+        version = self.make_version(thread_id, namespace, key_of_line, tuple(fields))
         sequence, name, digest, metadata, labels, _, _ = fields
         record = make_record((sequence, chain, parent, name, digest, metadata, labels))
         line = Line(line=key_of_line, head=head)
@@ -290,7 +290,7 @@ class Reads(Scoped):
         line, *fields, _, _, head, digest = row
         if mark != Mark(self.store, line, head, digest):
             return None
-        version, pending_writes = self.version(thread_id, namespace, line, tuple(fields)), None
+        version, pending_writes = self.make_version(thread_id, namespace, line, tuple(fields)), None
         if writes:
             if pending.measure_writes(self, line, version.checkpoint_id) > MOST_CONFIRMED:
                 return None
@@ -303,7 +303,7 @@ class Reads(Scoped):
             pending.read_writes(self, line, checkpoint_id), key=versions.make_write_sort_key
         )
 
-    def records(
+    def read_records(
         self, thread_id: str, namespace: str, first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
         line, checkpoints = self.find_line(thread_id, namespace), self.tables.checkpoints
@@ -331,9 +331,11 @@ class Reads(Scoped):
         rows = self.sql.versions.fetch_rows(
             self.connection, {**visible, "end": end, "limit": limit}
         )
-        return Table(self.version(thread_id, namespace, line.line, row) for row in rows)
+        return Table(self.make_version(thread_id, namespace, line.line, row) for row in rows)
 
-    def version(self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]) -> Version:
+    def make_version(
+        self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]
+    ) -> Version:
         """Return a row of ``Statements.versions``."""
         sequence, checkpoint_id, digest, metadata, labels, created_at, parent_id = row
         return Version(

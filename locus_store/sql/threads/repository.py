@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.sql.columns.types import after, before, now
+from locus_store.sql.columns.types import make_clock, make_cutoff, make_expiry
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.reads import Reads, make_line, make_record, read_all_records
@@ -205,9 +205,12 @@ class Repository(Reads):
     def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
         """See ``Expires.renew``; ``begins``: the thread is new and has no time to live."""
         threads = self.tables.threads
-        least, most = after(ttl_seconds), after(ttl_seconds + compute_ttl_slack(ttl_seconds))
+        least, most = (
+            make_expiry(ttl_seconds),
+            make_expiry(ttl_seconds + compute_ttl_slack(ttl_seconds)),
+        )
         is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
-        is_short = threads.c.expires_at.between(now(), least)
+        is_short = threads.c.expires_at.between(make_clock(), least)
         if begins:
             is_short = threads.c.expires_at.is_(None)
         renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
@@ -390,7 +393,7 @@ class Repository(Reads):
         """Return a batch of threads whose time to live is over."""
         threads = self.tables.threads
         found = sa.select(threads.c.thread_id).where(
-            threads.c.tenant == self.scope.tenant, threads.c.expires_at <= now()
+            threads.c.tenant == self.scope.tenant, threads.c.expires_at <= make_clock()
         )
         if among is not None:
             found = found.where(threads.c.thread_id.in_(among))
@@ -412,7 +415,7 @@ class Repository(Reads):
             sa.select(lines.c.thread_id)
             .join(checkpoints, checkpoints.c.line == lines.c.line)
             .where(lines.c.tenant == self.scope.tenant)
-            .where(checkpoints.c.created_at < before(seconds))
+            .where(checkpoints.c.created_at < make_cutoff(seconds))
             .distinct()
         )
         return [*self.connection.execute(found).scalars(), *find_versionless(self)]
@@ -446,7 +449,7 @@ class Repository(Reads):
     def _list_older(self, line: int, seconds: float) -> list[int]:
         checkpoints = self.tables.checkpoints
         found = sa.select(checkpoints.c.sequence).where(
-            checkpoints.c.line == line, checkpoints.c.created_at < before(seconds)
+            checkpoints.c.line == line, checkpoints.c.created_at < make_cutoff(seconds)
         )
         return list(self.connection.execute(found).scalars())
 

@@ -56,7 +56,7 @@ class LockingRepository(Repository):
             self.require_none(thread_id, namespace, checkpoint_id)
             return None
         line, head, head_digest, *fields, basis = rows[0][:-6]
-        version = self.version(thread_id, namespace, line, tuple(fields))
+        version = self.make_version(thread_id, namespace, line, tuple(fields))
         with versions.name_version_in_errors(version):
             payloads = _collect_pieces(rows, version.mark.sequence, basis or 0)
         return Stored(
@@ -181,14 +181,14 @@ class IndexedRepository(LockingRepository):
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain, escaped = self.like(column, like), self.like(column, "/" + like)
+        plain, escaped = self.match_pattern(column, like), self.match_pattern(column, "/" + like)
         if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
             return escaped if pattern[0] == "/" else plain
-        is_escaped = self.like(column, "/%")
+        is_escaped = self.match_pattern(column, "/%")
         return sa.or_(sa.and_(is_escaped, escaped), sa.and_(~is_escaped, plain))
 
     @abstractmethod
-    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+    def match_pattern(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         """Return the condition of a pattern whose escape is a backslash."""
 
     @cached_property

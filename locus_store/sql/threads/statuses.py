@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from locus_store.errors import IntegrityError
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import make_clock
 from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
@@ -178,7 +178,7 @@ def _make_badges(reads: Reads) -> dict[str, sa.ColumnElement[bool]]:
     is_its = (held.tenant == threads.c.tenant) & (held.thread_id == threads.c.thread_id)
     return {
         "interrupted": waits.correlate(t.checkpoints),
-        "turn": sa.exists().where(is_its, held.expires_at > now()).correlate(threads),
+        "turn": sa.exists().where(is_its, held.expires_at > make_clock()).correlate(threads),
         "expires": threads.c.expires_at < datetime.now(UTC) + SOON,
         "conflict": sa.exists()
         .where(is_beside, is_side, ~has_child.correlate(side))

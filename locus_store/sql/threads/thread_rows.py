@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql.columns.dialect_columns import unescape_text
-from locus_store.sql.columns.types import Later, before
+from locus_store.sql.columns.types import Later, make_cutoff
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.statements import Scoped, is_live, make_same_thread_condition
@@ -123,7 +123,7 @@ def is_old(repo: Scoped, thread_id: str, seconds: float) -> bool:
     thread = repo.connection.execute(
         sa.select(
             threads.c.thread,
-            sa.case((threads.c.active_at < before(seconds), 1), else_=0),
+            sa.case((threads.c.active_at < make_cutoff(seconds), 1), else_=0),
             threads.c.expires_at,
         ).where(threads.c.tenant == repo.scope.tenant, threads.c.thread_id == thread_id)
     ).one_or_none()
@@ -147,7 +147,7 @@ def _is_old(
 ) -> bool | None:
     """Return whether all rows are older than this; ``None`` if there are no rows."""
     newest = sa.func.max(moments)
-    age = sa.case((newest < before(seconds), 1), (newest.is_not(None), 0))
+    age = sa.case((newest < make_cutoff(seconds), 1), (newest.is_not(None), 0))
     found = repo.connection.execute(sa.select(age).where(is_its)).scalar()
     return None if found is None else bool(found)
 

@@ -66,7 +66,7 @@ def list_newest(reads: Reads, request: VersionsWanted, limit: int) -> list[Versi
 
 
 def _make_version(reads: Reads, row: tuple[Any, ...]) -> Version:
-    return reads.version(row[0], row[1], row[2], row[3:_PLACED])
+    return reads.make_version(row[0], row[1], row[2], row[3:_PLACED])
 
 
 def _compile_by_line(reads: Reads, request: VersionsWanted) -> Compiled:
