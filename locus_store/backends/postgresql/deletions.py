@@ -58,7 +58,7 @@ def drop_threads(repo: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
         [gone] = _run(repo, key, lines, has_index=repo.has_index, is_sole=False)
         versions, messages = versions + gone[0], messages + gone[1]
     repo.seen_records.clear()
-    repo.noted_thread = None
+    repo.active_thread = None
     return Swept(versions, messages, is_whole=True)
 
 
