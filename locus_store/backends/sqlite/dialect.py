@@ -151,10 +151,10 @@ class SQLiteRepository(Repository):
         self._index_rows(_INDEX, [(line, sequence, text)])
         return text
 
-    def copy_index(self, select: Copied) -> None:
+    def copy_index(self, source: Copied) -> None:
         """See ``Repository``; the words come from the text that is stored for deletions."""
         c = self.tables.checkpoints.c
-        texts = select(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
+        texts = source(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
         for some in self.connection.execute(texts).partitions(BATCH):
             self._index_rows(_INDEX, some)
 

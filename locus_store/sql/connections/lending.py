@@ -77,7 +77,7 @@ class LeasingPool(loops.LoopResources):
         owned: Whether the engine is ours, so that its connections are tried before use.
     """
 
-    def __init__(self, database: ServerDatabase, engine: AsyncEngine, *, owned: bool) -> None:
+    def __init__(self, database: ServerDatabase, engine: AsyncEngine, *, owns_engine: bool) -> None:
         super().__init__()
         self.database = database
         self._engine = engine
@@ -93,8 +93,8 @@ class LeasingPool(loops.LoopResources):
         self._working: dict[Any, float] = {}
         """The connections with a call under way, and its beginning."""
         self._looking: asyncio.TimerHandle | None = None
-        self._is_watching = owned
-        if owned:
+        self._is_watching = owns_engine
+        if owns_engine:
             event.listen(self._sync, "connect", self._note_new)
             event.listen(self._sync, "checkin", _note_use)
             event.listen(self._sync, "checkout", self._try_idle)

@@ -75,7 +75,7 @@ class PooledRunner:
                 database,
                 make_engine(),
                 make_opening_engine or make_engine,
-                owned=owns_engines,
+                owns_engine=owns_engines,
                 first=first,
             )
 
@@ -152,13 +152,13 @@ class LoopPool(LeasingPool):
         engine: AsyncEngine,
         make_opening_engine: Callable[[], AsyncEngine],
         *,
-        owned: bool,
+        owns_engine: bool,
         first: threading.Lock,
     ) -> None:
-        super().__init__(database, engine, owned=owned)
+        super().__init__(database, engine, owns_engine=owns_engine)
         self.is_open = False
         self._make_opening_engine = make_opening_engine
-        self._owned = owned
+        self._owned = owns_engine
         self._first = first
         self._opening = asyncio.Lock()
 

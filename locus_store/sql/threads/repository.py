@@ -115,7 +115,7 @@ class Repository(Reads):
     def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """Remove records, or whole lines, from the full-text index before their deletion."""
 
-    def copy_index(self, select: Copied) -> None:
+    def copy_index(self, source: Copied) -> None:
         """Add a copied thread's lines to the full-text index, using the source's entries."""
 
     def finish(self) -> None:
@@ -205,14 +205,11 @@ class Repository(Reads):
     def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
         """See ``Expires.renew``; ``begins``: the thread is new and has no time to live."""
         threads = self.tables.threads
-        least, most = (
-            make_expiry(ttl_seconds),
-            make_expiry(ttl_seconds + compute_ttl_slack(ttl_seconds)),
-        )
+        slack = compute_ttl_slack(ttl_seconds)
+        least, most = make_expiry(ttl_seconds), make_expiry(ttl_seconds + slack)
         is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
-        is_short = threads.c.expires_at.between(make_clock(), least)
-        if begins:
-            is_short = threads.c.expires_at.is_(None)
+        at = threads.c.expires_at
+        is_short = at.is_(None) if begins else at.between(make_clock(), least)
         renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
         return bool(self.connection.execute(renewed).rowcount)
 

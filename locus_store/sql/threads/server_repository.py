@@ -208,9 +208,9 @@ class IndexedRepository(LockingRepository):
             gone = gone.where(self.index.c.sequence.in_(sequences))
         self.connection.execute(gone)
 
-    def copy_index(self, select: Copied) -> None:
+    def copy_index(self, source: Copied) -> None:
         names = [column.name for column in self.index.c]
-        rows = select(self.index, names[1:])
+        rows = source(self.index, names[1:])
         self.connection.execute(self.index.insert().from_select(names, rows))
 
     def find_lines(self, words: Sequence[str]) -> list[int] | None:
