@@ -74,7 +74,7 @@ class LeasingPool(loops.LoopResources):
     Args:
         database: What differs per database.
         engine: Its connections.
-        owned: Whether the engine is ours, so that its connections are tried before use.
+        owns_engine: Whether the engine is ours, so that its connections are tried before use.
     """
 
     def __init__(self, database: ServerDatabase, engine: AsyncEngine, *, owns_engine: bool) -> None:

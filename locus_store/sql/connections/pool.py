@@ -138,7 +138,7 @@ class LoopPool(LeasingPool):
         database: What differs per database.
         engine: Its connections.
         make_opening_engine: Gives the engine on which a schema is made.
-        owned: Whether ``close`` disposes of the engine.
+        owns_engine: Whether ``close`` disposes of the engine.
         first: Held while a shared engine connects for the first time: SQLAlchemy's own lock
             around that belongs to one loop.
     """
