@@ -423,8 +423,8 @@ class Sealing:
         self, change: Callable[..., PendingWrite], thread_id: str, line: ArchivedLine
     ) -> list[ArchivedWrite]:
         return [
-            replace(it, write=change(thread_id, line.namespace, it.checkpoint_id, it.write))
-            for it in line.writes
+            replace(row, write=change(thread_id, line.namespace, row.checkpoint_id, row.write))
+            for row in line.writes
         ]
 
     def seal_line(self, thread_id: str, line: bytes, before: bytes) -> bytes:

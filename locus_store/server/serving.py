@@ -190,12 +190,12 @@ def _supervise(number_of_workers: int, run: Callable[..., None], *arguments: Any
         workers = [_Worker(run, arguments) for _ in range(number_of_workers)]
         while not stopping:
             wait([it.process.sentinel for it in workers if it.process.is_alive()], timeout=0.2)
-            for it in () if stopping else workers:
-                it.revive()
-        for it in workers:
-            it.process.terminate()
-        for it in workers:
-            it.end()
+            for worker in () if stopping else workers:
+                worker.revive()
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.end()
 
 
 class _Worker:

@@ -186,10 +186,10 @@ class Service:
         """Open what the service stands over, and close it at the end, if that is its own."""
         parts = self._tenants.parts
         async with AsyncExitStack() as opened:
-            for it in (parts.threads, parts.messages, parts.store) if self._owns else ():
-                if it is not None:
-                    opened.push_async_callback(it.close)
-                    await it.open()
+            for part in (parts.threads, parts.messages, parts.store) if self._owns else ():
+                if part is not None:
+                    opened.push_async_callback(part.close)
+                    await part.open()
             yield
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

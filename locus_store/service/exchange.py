@@ -94,9 +94,9 @@ class BodyLimits:
     seconds: float = BODY_SECONDS
 
     def __post_init__(self) -> None:
-        for name, it in (("max_body", self.bytes), ("body_seconds", self.seconds)):
-            if not it > 0:
-                raise InvalidArgumentError(f"{name}={it!r} must be above 0")
+        for name, value in (("max_body", self.bytes), ("body_seconds", self.seconds)):
+            if not value > 0:
+                raise InvalidArgumentError(f"{name}={value!r} must be above 0")
 
 
 _ONCE: Final = frozenset(

@@ -160,9 +160,8 @@ def _get(
 
 def _responses(content: dict[str, Any], failures: dict[str, str]) -> dict[str, Any]:
     error = _json({"$ref": "#/components/schemas/Error"})
-    refused = {
-        it: {"description": text, "content": error} for it, text in {**ALWAYS, **failures}.items()
-    }
+    described = {**ALWAYS, **failures}.items()
+    refused = {name: {"description": text, "content": error} for name, text in described}
     return {"200": {"description": "Done", "content": content}, **refused}
 
 

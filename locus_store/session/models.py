@@ -203,9 +203,9 @@ def _text(said: str, content: Mapping[str, Any]) -> str:
     """
     blocks = content["content"] if isinstance(content["content"], list) else []
     others = [
-        {**it, "output": None} if isinstance(it.get("output"), str) else it
-        for it in blocks
-        if isinstance(it, dict)
+        {**block, "output": None} if isinstance(block.get("output"), str) else block
+        for block in blocks
+        if isinstance(block, dict)
     ]
     return READABLE.get_text([said, {**content, "content": others}])
 
@@ -257,8 +257,8 @@ def require_exact(
         InvalidArgumentError, SerializationError: See ``BaseMessageLog.append``.
     """
     shared = copy_json_object("metadata", metadata)
-    for it in messages:
-        put_of(it, "", shared, max_state_bytes)
+    for message in messages:
+        put_of(message, "", shared, max_state_bytes)
 
 
 def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:

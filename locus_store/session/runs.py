@@ -58,8 +58,8 @@ class Writes:
     async def drain(self) -> None:
         """Wait for the writes of this loop, also of tasks that were created but not yet begun."""
         if may_block():
-            for it in list(self._without_loop.get()):
-                await wait_for_end(it)
+            for future in list(self._without_loop.get()):
+                await wait_for_end(future)
             return
         await asyncio.sleep(0)
         while tasks := self._tasks.get():
@@ -242,9 +242,8 @@ class RunMethods(SyncWrappers, ABC):
 
     async def alist_cache_keys(self, namespace: str, prefix: str | None = None) -> list[str]:
         """Return the keys of a namespace that begin with a prefix."""
-        return [
-            it async for it in self._values.keys(_cached(namespace)) if it.startswith(prefix or "")
-        ]
+        keys = self._values.keys(_cached(namespace))
+        return [it async for it in keys if it.startswith(prefix or "")]
 
     put_checkpoint = make_sync_wrapper(aput_checkpoint)
     get_thread_owner = make_sync_wrapper(aget_thread_owner)
@@ -303,8 +302,8 @@ class Values:
         """Yield the keys of a namespace."""
         after: str | None = None
         while items := await self._store.list(place, limit=PAGE, after=after):
-            for it in items:
-                yield it.value["key"]
+            for item in items:
+                yield item.value["key"]
             after = items[-1].key
 
     async def clear_thread(self, thread_id: str) -> None:

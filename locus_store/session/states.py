@@ -117,5 +117,5 @@ def _class_of(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseMode
 
 def _loaded(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
     yield kind
-    for it in kind.__subclasses__():
-        yield from _loaded(it)
+    for subclass in kind.__subclasses__():
+        yield from _loaded(subclass)

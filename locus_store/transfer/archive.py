@@ -318,9 +318,9 @@ def to_lines(
         IntegrityError: A version's changes take more than ``max_state_bytes``, or are damaged.
     """
     count = 0
-    for it in _objects(thread, max_state_bytes, tenant):
+    for entry in _objects(thread, max_state_bytes, tenant):
         count += 1
-        yield _encoded(it)
+        yield _encoded(entry)
     yield _encoded({"kind": "end", "lines": count})
 
 
@@ -406,41 +406,41 @@ class _Reader:
     def is_inside(self) -> bool:
         return self._thread is not None
 
-    def take(self, it: dict[str, Any]) -> ArchivedThread | None:
+    def take(self, entry: dict[str, Any]) -> ArchivedThread | None:
         """Return the thread that this line completes."""
-        if not isinstance(it, dict):
+        if not isinstance(entry, dict):
             raise TypeError("no JSON object")
-        kind = it.pop("kind")
+        kind = entry.pop("kind")
         if kind == "thread":
-            self._begin(it)
+            self._begin(entry)
         elif self._thread is None:
             raise ValueError(f"a {kind!r} before any thread")
         elif kind == "end":
-            return self._end(it["lines"])
+            return self._end(entry["lines"])
         elif kind == "line":
-            self._lines.append({**it, "records": [], "writes": []})
+            self._lines.append({**entry, "records": [], "writes": []})
         elif kind == "version":
-            self._lines[-1]["records"].append(_version(it))
+            self._lines[-1]["records"].append(_version(entry))
         elif kind == "write":
-            self._lines[-1]["writes"].append(parse_write(it))
+            self._lines[-1]["writes"].append(parse_write(entry))
         elif kind == "log":
-            self._logs.append(parse_log(it))
+            self._logs.append(parse_log(entry))
         elif kind == "message":
-            self._messages.append(parse_message(it))
+            self._messages.append(parse_message(entry))
         else:
             raise ValueError(f"unknown kind {kind!r}")
         self._count += 1
         return None
 
-    def _begin(self, it: dict[str, Any]) -> None:
+    def _begin(self, entry: dict[str, Any]) -> None:
         if self._thread is not None:
             raise ValueError("the thread before it has no end")
-        if (form := it.pop("format")) != FORMAT:
+        if (form := entry.pop("format")) != FORMAT:
             raise ValueError(f"of format {form!r}; import it with the release that wrote it")
-        self.tenant = it.pop("tenant", None)
+        self.tenant = entry.pop("tenant", None)
         if self.tenant is not None:
             check_tenant(self.tenant)
-        self._thread = {**it, **{name: _parse_time(it[name]) for name in _TIMES}}
+        self._thread = {**entry, **{name: _parse_time(entry[name]) for name in _TIMES}}
         self._lines, self._messages, self._logs, self._count = [], [], [], 0
 
     def _end(self, lines: int) -> ArchivedThread:
@@ -457,12 +457,12 @@ class _Reader:
         return made
 
 
-def _version(it: dict[str, Any]) -> ArchivedRecord:
+def _version(entry: dict[str, Any]) -> ArchivedRecord:
     return ArchivedRecord(
-        **{name: it[name] for name in _VERSION},
-        digest=bytes.fromhex(it["digest"]),
-        created_at=datetime.fromisoformat(it["created_at"]),
-        payload=frames.encode_operations(it["operations"]),
+        **{name: entry[name] for name in _VERSION},
+        digest=bytes.fromhex(entry["digest"]),
+        created_at=datetime.fromisoformat(entry["created_at"]),
+        payload=frames.encode_operations(entry["operations"]),
     )
 
 

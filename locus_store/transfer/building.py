@@ -79,9 +79,9 @@ class ThreadBuilder:
             heads: Checkpoint id of the head per namespace, where it is not the last one added.
         """
         for namespace, writes in self._writes.items():
-            for it in writes:
+            for row in writes:
                 await self._memory.put_writes(
-                    self._thread_id, it.checkpoint_id, [it.write], namespace=namespace
+                    self._thread_id, row.checkpoint_id, [row.write], namespace=namespace
                 )
         thread = await self._memory.read_thread(self._thread_id)
         if thread is None:
@@ -96,16 +96,16 @@ class ThreadBuilder:
         """Return the line with the other library's times, roots and head."""
         added = self._added.get(line.namespace, {})
         times = {
-            (it.checkpoint_id, it.write.task_id, it.write.idx): it.created_at
-            for it in self._writes.get(line.namespace, [])
+            (row.checkpoint_id, row.write.task_id, row.write.idx): row.created_at
+            for row in self._writes.get(line.namespace, [])
         }
         records = [
             replace(
-                it,
-                created_at=added[it.checkpoint_id].created_at,
-                parent=it.parent if added[it.checkpoint_id].parent_id else None,
+                record,
+                created_at=added[record.checkpoint_id].created_at,
+                parent=record.parent if added[record.checkpoint_id].parent_id else None,
             )
-            for it in line.records
+            for record in line.records
         ]
         sequences = {it.checkpoint_id: it.sequence for it in records}
         return replace(
@@ -113,8 +113,8 @@ class ThreadBuilder:
             head=sequences[head] if head else line.head,
             records=records,
             writes=[
-                replace(it, created_at=times[it.checkpoint_id, it.write.task_id, it.write.idx])
-                for it in line.writes
+                replace(row, created_at=times[row.checkpoint_id, row.write.task_id, row.write.idx])
+                for row in line.writes
             ],
         )
 
@@ -154,10 +154,10 @@ async def cut_thread(
                 namespace=namespace,
             )
             writes += [
-                replace(it, write=expand_write(it.write, folder.get_state(), max_state_bytes))
-                for it in line.writes
-                if it.checkpoint_id == record.checkpoint_id
-                and select_current([it.write], record.sequence)
+                replace(row, write=expand_write(row.write, folder.get_state(), max_state_bytes))
+                for row in line.writes
+                if row.checkpoint_id == record.checkpoint_id
+                and select_current([row.write], record.sequence)
             ]
     builder.add_writes(writes, namespace=namespace)
     shorter = (await builder.build()).lines[0]

@@ -54,15 +54,15 @@ async def verify(
             yield Problem(thread_id=None, what=what)
         try:
             async for thread_id in all_threads(backend):
-                async for it in _of_thread(backend, thread_id):
-                    yield it
+                async for finding in _of_thread(backend, thread_id):
+                    yield finding
         except DAMAGE as exc:  # not even their names can be read
             if str(exc) not in damage:
                 yield Problem(thread_id=None, what=f"not all threads could be listed: {exc}")
         return
     for thread_id in thread_ids:
-        async for it in _of_thread(backend, thread_id):
-            yield it
+        async for finding in _of_thread(backend, thread_id):
+            yield finding
 
 
 async def _damage(backend: StorageBackend) -> list[str]:

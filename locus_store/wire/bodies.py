@@ -51,16 +51,16 @@ def encode_json(value: object) -> bytes:
 
 
 def _dumped(value: object, payload: Any) -> bytes:
-    def default(it: object) -> object:
-        if isinstance(it, bytes):
-            return payload(it)
-        if isinstance(it, Filter):
-            return it.wanted
-        if hasattr(it, "_asdict"):
-            return it._asdict()
-        if isinstance(it, Collection) and not isinstance(it, bytearray | memoryview):
-            return list(it)
-        raise TypeError(f"{type(it).__name__} is not JSON")
+    def default(item: object) -> object:
+        if isinstance(item, bytes):
+            return payload(item)
+        if isinstance(item, Filter):
+            return item.wanted
+        if hasattr(item, "_asdict"):
+            return item._asdict()
+        if isinstance(item, Collection) and not isinstance(item, bytearray | memoryview):
+            return list(item)
+        raise TypeError(f"{type(item).__name__} is not JSON")
 
     try:
         return orjson.dumps(value, default=default)
@@ -70,9 +70,9 @@ def _dumped(value: object, payload: Any) -> bytes:
 
 def _culprit(value: object) -> str:
     """Return the name of the first argument that is not JSON."""
-    for name, it in value.items() if isinstance(value, dict) else ():
+    for name, argument in value.items() if isinstance(value, dict) else ():
         try:
-            encode_json(it)
+            encode_json(argument)
         except InvalidArgumentError:
             return str(name)
     return "a value"

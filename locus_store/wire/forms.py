@@ -187,8 +187,8 @@ class Forms:
         """
         plain = core_schema.typed_dict_schema(
             {
-                it: core_schema.typed_dict_field(self.build(kind, it), required=needed[it])
-                for it, kind in kinds.items()
+                field: core_schema.typed_dict_field(self.build(kind, field), required=needed[field])
+                for field, kind in kinds.items()
             },
             extra_behavior="forbid" if self._is_strict else "ignore",
         )

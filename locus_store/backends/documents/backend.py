@@ -257,10 +257,10 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found = [
-            (history.rows[it].created_at, history.line.line, it, thread, history)
+            (history.rows[sequence].created_at, history.line.line, sequence, thread, history)
             for thread, history in self._iterate_roots()
-            for it in history.list_visible()
-            if _has(history, it, key, value)
+            for sequence in history.list_visible()
+            if _has(history, sequence, key, value)
         ]
         found.sort(key=lambda it: it[:3], reverse=True)
         return [thread.get_version(of, it).as_head() for _, _, it, thread, of in found[:limit]]

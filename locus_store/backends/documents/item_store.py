@@ -108,8 +108,8 @@ class ItemStore(BaseStore):
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         def clear() -> int:
             found = [it.item for it in self._list_live(namespace, recursive=recursive)]
-            for it in found:
-                self._set((it.namespace, it.key), None)
+            for item in found:
+                self._set((item.namespace, item.key), None)
             return len(found)
 
         return await self._run(clear, changes=True)

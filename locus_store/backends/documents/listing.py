@@ -102,8 +102,9 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
         found = self._threads.read_all(it.thread_id for it in versions)
         threads = {it.thread_id: it for it in found}
         lines: dict[tuple[str, str, int], list[Version]] = {}
-        for it in versions:
-            lines.setdefault((it.thread_id, it.namespace, it.mark.line), []).append(it)
+        for version in versions:
+            name = version.thread_id, version.namespace, version.mark.line
+            lines.setdefault(name, []).append(version)
         histories = (
             (threads[name].find_history(namespace), line, some)
             for (name, namespace, line), some in lines.items()
@@ -187,9 +188,8 @@ def _has_conflict(history: History) -> bool:
     line, (_, read) = history.line, next(history.iterate_parts())
     records = [row.record for at, row in read().items() if versions.is_visible(line, at)]
     leaves = {it.sequence for it in records} - {line.head, *(it.parent for it in records)}
-    return any(
-        it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH for it in records if it.sequence in leaves
-    )
+    labels = [it.labels for it in records if it.sequence in leaves]
+    return any(it.get(SIDE_BRANCH) == IS_SIDE_BRANCH for it in labels)
 
 
 def _add(
@@ -203,9 +203,9 @@ def _add(
         if not newest.may_take(at):
             break
         shown = (
-            it
-            for it in _iterate_visible(history, read(), criteria.before)
-            if newest.takes(it.record.checkpoint_id, it.record.metadata)
+            candidate
+            for candidate in _iterate_visible(history, read(), criteria.before)
+            if newest.takes(candidate.record.checkpoint_id, candidate.record.metadata)
         )
         for row in islice(shown, limit) if is_plain(criteria) else shown:
             place = row.created_at, history.line.line, row.record.sequence
@@ -233,9 +233,9 @@ def list_writes(history: History, checkpoint_id: str) -> list[PendingWrite]:
 def _collect_contents(history: History, some: Sequence[Version]) -> LineContents:
     """Return what the states of versions of a namespace are made of."""
     ends: dict[int, int] = {}
-    for it in some:
-        if row := history.get_row(it.mark.sequence):
-            ends[row.record.chain] = max(it.mark.sequence, ends.get(row.record.chain, 0))
+    for version in some:
+        if row := history.get_row(version.mark.sequence):
+            ends[row.record.chain] = max(version.mark.sequence, ends.get(row.record.chain, 0))
     records = [
         (sequence, chain, payload)
         for chain, last in ends.items()
@@ -245,9 +245,9 @@ def _collect_contents(history: History, some: Sequence[Version]) -> LineContents
         history.line.line,
         sorted(records),
         {
-            it.checkpoint_id: writes
-            for it in some
-            if (writes := list_writes(history, it.checkpoint_id))
+            version.checkpoint_id: writes
+            for version in some
+            if (writes := list_writes(history, version.checkpoint_id))
         },
     )
 
@@ -297,11 +297,9 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
         size = wanted.offset + wanted.limit
 
         def find() -> list[ThreadFacts]:
-            found = (
-                it
-                for it in self._iterate_recent(size)
-                if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
-            )
+            threads = self._iterate_recent(size)
+            own = (it for it in threads if wanted.user_id in {None, it.user_id})
+            found = (it for it in own if wanted.takes(it.name, it.metadata))
             some = islice(found, wanted.offset, size)
             return [_make_facts(it) for it in some]
 

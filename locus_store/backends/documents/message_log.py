@@ -112,10 +112,10 @@ class DocumentMessageLog(BackendMessageLog):
     def _iterate_matching(self, wanted: LogsWanted) -> Iterator[tuple[Thread, str]]:
         """Yield the threads and namespaces of the logs that match, in order."""
         found = (
-            (it, name)
-            for it in self._iterate_threads(wanted)
-            for name in sorted(it.logs)
-            if wanted.takes(it.thread_id, name, it.user_id)
+            (thread, name)
+            for thread in self._iterate_threads(wanted)
+            for name in sorted(thread.logs)
+            if wanted.takes(thread.thread_id, name, thread.user_id)
         )
         return islice(found, wanted.limit)
 

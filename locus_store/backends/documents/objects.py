@@ -240,8 +240,8 @@ class ObjectDocuments(Documents):
 
     def keys(self, after: str = "") -> Iterator[str]:
         begin = self.name_of(after) if after else ""
-        for it in self.objects.list(self.heads, begin):
-            if (key := self._find_key(it.name)) is not None:
+        for entry in self.objects.list(self.heads, begin):
+            if (key := self._find_key(entry.name)) is not None:
                 yield key
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
@@ -263,12 +263,12 @@ class ObjectDocuments(Documents):
     def make_dated(self, heads: Iterable[ListedObject]) -> tuple[list[Dated], list[str]]:
         """Return the keys of heads, and a message for each that no thread has."""
         dated, strays = list[Dated](), list[str]()
-        for it in heads:
-            key = self._find_key(it.name)
+        for head in heads:
+            key = self._find_key(head.name)
             if key is None:
-                strays.append(self._describe_stray(it.name))
+                strays.append(self._describe_stray(head.name))
             else:
-                dated.append(Dated(key, it.modified_at, it.tag))
+                dated.append(Dated(key, head.modified_at, head.tag))
         return dated, strays
 
     def _describe_stray(self, name: str) -> str:
@@ -304,9 +304,9 @@ class ObjectDocuments(Documents):
     def list_segments(self) -> Iterator[tuple[str, str, datetime]]:
         """Yield the digest of the thread, the name and the time of each stored segment."""
         before = self.prefix + SEGMENTS
-        for it in self.objects.list(before):
-            thread, _, name = it.name[len(before) :].partition("/")
-            yield thread, name, it.modified_at
+        for entry in self.objects.list(before):
+            thread, _, name = entry.name[len(before) :].partition("/")
+            yield thread, name, entry.modified_at
 
     def list_segment_names(self, named: dict[str, set[str]]) -> list[str]:
         """Return the names of the objects of segments, by the digests of their threads."""

@@ -119,11 +119,11 @@ def _describe_addition(
 ) -> tuple[dict[str, Any], Bundle]:
     thread, bundle, facts = transaction.thread, Bundle(), dict[str, Any]()
     assert thread is not None  # noqa: S101  (it adds only)
-    for history, it in transaction.added:
-        if isinstance(it, Row):
-            bundle.put(history.namespace, it)
-        elif it is not None:
-            bundle.writes.append((history.namespace, it))
+    for history, item in transaction.added:
+        if isinstance(item, Row):
+            bundle.put(history.namespace, item)
+        elif item is not None:
+            bundle.writes.append((history.namespace, item))
     bundle.messages = thread.messages[len(old.messages) :]
     lines = [
         history

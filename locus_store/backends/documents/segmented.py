@@ -300,14 +300,14 @@ class SegmentedForm(DocumentForm):
         plan: list[MessageSegment | Bundle] = []
         at, now = 0, thread.messages
         before = old.thread.messages if old else []
-        for it in old.end.messages if old else ():
-            end = at + it.count
+        for segment in old.end.messages if old else ():
+            end = at + segment.count
             is_same = now is before or (
                 end <= len(now) and all(map(operator.is_, now[at:end], before[at:end]))
             )
             if not is_same:
                 break
-            plan.append(it)
+            plan.append(segment)
             at = end
         tail = Bundle(messages=now[at:])
         if tail.size > TAIL_BYTES:
@@ -325,8 +325,8 @@ class SegmentedForm(DocumentForm):
             stored = [it.name for it in some if not isinstance(it, Bundle)]
             read = dict(zip(stored, self.reader.read(thread_id, stored), strict=True))
             merged = Bundle()
-            for it in some:
-                merged.add(it if isinstance(it, Bundle) else read[it.name])
+            for part in some:
+                merged.add(part if isinstance(part, Bundle) else read[part.name])
             plan[at : at + FAN] = [merged]
 
     def prepare(self, draft: Draft) -> None:
@@ -445,9 +445,9 @@ def _seal(thread: Thread, tail: Bundle) -> Bundle:
     kept = Bundle()
     for namespace, rows in tail.rows.items():
         head = rows.get(thread.histories[namespace].line.head or 0)
-        for it in (rows.get(head.record.parent or 0), head) if head else ():
-            if it is not None:
-                kept.put(namespace, it)
+        for row in (rows.get(head.record.parent or 0), head) if head else ():
+            if row is not None:
+                kept.put(namespace, row)
     ids = {(namespace, row.record.checkpoint_id) for namespace, row in kept.iterate_rows()}
     kept.writes = [it for it in tail.writes if (it[0], it[1].checkpoint_id) in ids]
     if kept.size > TAIL_BYTES // 2:

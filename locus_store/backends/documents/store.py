@@ -195,13 +195,13 @@ class DocumentStore(ItemStore):
     def replay(self, row: dict[str, Any]) -> None:
         """Apply the changes of a line."""
         self._require_dimension(row.get("dimension"))
-        for it in row.get("put", ()):
-            kept = make_item(it, self._take_order())
+        for item in row.get("put", ()):
+            kept = make_item(item, self._take_order())
             super()._set((kept.item.namespace, kept.item.key), kept)
-        for it in row.get("renewed", ()):
-            name = (tuple(it[0]), it[1])
+        for item in row.get("renewed", ()):
+            name = (tuple(item[0]), item[1])
             if (found := self._find(name)) is not None:
-                super()._set(name, make_item(it, found.order))
+                super()._set(name, make_item(item, found.order))
         for namespace, key in row.get("removed", ()):
             super()._set((tuple(namespace), key), None)
 
@@ -239,6 +239,6 @@ class _Group:
 
     def run(self) -> bool:
         """Do the work; return whether some failed."""
-        for it in self._jobs:
-            it.run()
+        for job in self._jobs:
+            job.run()
         return any(it.error for it in self._jobs)

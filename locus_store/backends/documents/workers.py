@@ -93,8 +93,8 @@ class Workers(Executor):
         under_way: deque[Future[R]] = deque()
         try:
             for items in (first, rest):
-                for it in items:
-                    under_way.append(self._read(work, it))
+                for item in items:
+                    under_way.append(self._read(work, item))
                     if len(under_way) > 2 * self._size:
                         yield under_way.popleft().result()
             while under_way:

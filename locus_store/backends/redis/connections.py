@@ -299,9 +299,9 @@ class LoopClient(loops.LoopResources):
         node = self.client.get_node_from_key(commands[0][3])
         sent = [PipelineCommand(n, *it) for n, it in enumerate(commands)]
         await node.execute_pipeline(sent)
-        for it in sent:
-            if isinstance(it.result, driver.MovedError):
-                await self.client.nodes_manager.move_slot(it.result)
+        for command in sent:
+            if isinstance(command.result, driver.MovedError):
+                await self.client.nodes_manager.move_slot(command.result)
         return [it.result for it in sent]
 
     async def find_masters(self) -> None:

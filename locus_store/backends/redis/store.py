@@ -296,8 +296,8 @@ class RedisStore(BaseStore):
             bounds = items.make_bounds(start, at)
             rows, at = await self._read(scripts.ITEMS["namespaces"], *bounds, min(size, PAGE))
             size = PAGE
-            for it in rows:
-                cut = match.cut(decode_namespace(it.decode()))
+            for row in rows:
+                cut = match.cut(decode_namespace(row.decode()))
                 if cut is not None:
                     found[cut] = None
             if not at or len(found) >= offset + limit:
@@ -371,10 +371,10 @@ class RedisStore(BaseStore):
             some = ranked[at : at + min(size, PAGE)]
             at, size = at + len(some), PAGE
             found = await self._read_with_embeddings([it.name for it in some])
-            for scored, it in zip(some, found, strict=True):
-                if it is None or not wanted.takes(it[0].value, it[0].metadata):
+            for scored, pair in zip(some, found, strict=True):
+                if pair is None or not wanted.takes(pair[0].value, pair[0].metadata):
                     continue
-                item, data = it
+                item, data = pair
                 is_same = items.put_at(item) == scored.put_at
                 score = -scored.negative if is_same else self._compute_best([data], vector)[0]
                 if score >= least:

@@ -156,8 +156,8 @@ class S3Objects(BlockingClient, Objects):
                 page = self._follow_answer(
                     client.list_objects_v2(Bucket=self.access.bucket, Prefix=prefix, **begin)
                 )
-            for it in page.get("Contents", ()):
-                yield ListedObject(it["Key"], it["LastModified"], it["ETag"])
+            for entry in page.get("Contents", ()):
+                yield ListedObject(entry["Key"], entry["LastModified"], entry["ETag"])
             if not page["IsTruncated"]:
                 return
             begin = {"ContinuationToken": page["NextContinuationToken"]}
