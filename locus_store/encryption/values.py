@@ -359,7 +359,7 @@ class Sealing:
                 payload=payload,
             )
             records.append(sealed)
-        return replace(line, records=records, writes=self._each(self.seal_write, thread_id, line))
+        return replace(line, records=records, writes=self._map(self.seal_write, thread_id, line))
 
     def open_thread(self, thread: ArchivedThread) -> ArchivedThread:
         """Return a thread with its contents, and the digests of its states.
@@ -417,9 +417,9 @@ class Sealing:
                 record, digest=digest, metadata=metadata, labels=labels, payload=found.payload
             )
             records.append(opened)
-        return replace(line, records=records, writes=self._each(self.open_write, thread_id, line))
+        return replace(line, records=records, writes=self._map(self.open_write, thread_id, line))
 
-    def _each(
+    def _map(
         self, change: Callable[..., PendingWrite], thread_id: str, line: ArchivedLine
     ) -> list[ArchivedWrite]:
         return [

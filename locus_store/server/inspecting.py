@@ -45,7 +45,7 @@ def inspect(
         MissingExtraError: uvicorn is not installed.
     """
     require_uvicorn()
-    asyncio.run(_tried(backend, store))  # uvicorn would print the traceback of an error
+    asyncio.run(_try_opening(backend, store))  # uvicorn would print the traceback of an error
     codes = Codes(EVERYTHING if allow_write else frozenset({"read"}))
     pages = Inspector(
         PartsOfTenants(Parts(backend, store, None)),
@@ -77,7 +77,7 @@ async def _open_both(backend: StorageBackend, store: BaseStore | None) -> AsyncI
         yield
 
 
-async def _tried(backend: StorageBackend, store: BaseStore | None) -> None:
+async def _try_opening(backend: StorageBackend, store: BaseStore | None) -> None:
     async with _open_both(backend, store):
         pass
 

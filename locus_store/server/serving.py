@@ -108,7 +108,7 @@ def make_application(url: str, settings: ServeOptions) -> ASGIApp:
         read_only=settings.read_only,
         max_body=settings.max_body_bytes,
         requests_per_second=settings.rate,
-        allowed_hosts=_hosts_of(settings) if settings.token_file is None else None,
+        allowed_hosts=_list_hosts(settings) if settings.token_file is None else None,
         owns=True,
     )
     if not settings.inspector:
@@ -116,7 +116,7 @@ def make_application(url: str, settings: ServeOptions) -> ASGIApp:
     return beside(service, storage.backend, store, settings)
 
 
-def _hosts_of(settings: ServeOptions) -> frozenset[str]:
+def _list_hosts(settings: ServeOptions) -> frozenset[str]:
     """Return the names of the service: those of loopback, its own, and those that were given."""
     names = (settings.literal_host, *(settings.allow_host or ()))
     return frozenset({*LOOPBACK, *map(str.lower, names)})
@@ -140,7 +140,7 @@ def beside(
         PartsOfTenants(Parts(backend, store, None)),
         entrance,
         allow_write=settings.allow_write and not settings.read_only,
-        allowed_hosts=_hosts_of(settings),
+        allowed_hosts=_list_hosts(settings),
         is_secure=settings.behind_proxy,
         requests_per_second=settings.rate,
     )

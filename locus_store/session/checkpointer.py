@@ -237,7 +237,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         if found is None or not await self._owners.may_load(call, found.version.labels):
             self._hand_on(config, call.make_origin(None))
             return None
-        return self._restored(call, config, found.state, found.version)
+        return self._restore(call, config, found.state, found.version)
 
     @make_writer
     async def aclear_state(self, config: Mapping[str, Any]) -> None:
@@ -296,9 +296,9 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             self._hand_on(config, call.make_origin(None))
             return None
         data: Any = decode(entry.state)
-        return self._restored(call, config, data, entry)
+        return self._restore(call, config, data, entry)
 
-    def _restored(
+    def _restore(
         self,
         call: Call,
         config: Mapping[str, Any],
@@ -415,7 +415,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         call = self._call(config)
         threads = await self._owners.open()
         found = await threads.thread_facts(call.thread_id, user_id=call.user_id)
-        return None if found is None else self._info(found)
+        return None if found is None else self._make_info(found)
 
     async def alist_threads(
         self,
@@ -441,7 +441,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             offset=offset or 0,
             limit=MAX_COUNT if limit is None else limit,
         )
-        return [self._info(it) for it in found]
+        return [self._make_info(it) for it in found]
 
     @make_writer
     async def aclean_thread(self, config: Mapping[str, Any]) -> None:
@@ -487,7 +487,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         if VERSION_KEY in config and isinstance(config, dict):
             config[VERSION_KEY] = origin.to_token()
 
-    def _info(self, found: ThreadFacts) -> Any:
+    def _make_info(self, found: ThreadFacts) -> Any:
         return self.models.thread_info(
             thread_id=found.thread_id,
             thread_name=found.name,

@@ -79,7 +79,7 @@ class PgCheckpointer(SessionCheckpointer):
             check_cache_ttl(cache_ttl)
         given = {"dsn": postgres_dsn, "pool": pg_pool, "engine": engine}
         place = {name: it for name, it in given.items() if it is not None}
-        made = partial(_postgresql, place, schema)
+        made = partial(_open_postgresql, place, schema)
         cache = partial(_cache, redis_url, redis, cache_ttl, max_cached_threads)
         super().__init__(
             made() if place else made,
@@ -125,7 +125,7 @@ class InMemoryCheckpointer(SessionCheckpointer):
         super().__init__(MemoryBackend(), LocalCache(MAX_CACHED_THREADS), **options)
 
 
-def _postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
+def _open_postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
     from locus_store.backends.postgresql.backend import PostgreSQLBackend  # noqa: PLC0415  (needs a driver)
 
     if len(place) > 1:

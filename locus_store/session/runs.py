@@ -39,13 +39,13 @@ class Writes:
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a write, which continues when the caller is cancelled."""
         if may_block():
-            return await self._awaited(work)
+            return await self._await(work)
         tasks, task = self._tasks.get(), asyncio.create_task(work, name="locus-store")
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return await await_to_end(task)
 
-    async def _awaited(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _await(self, work: Coroutine[Any, Any, T]) -> T:
         mine: Future[None] = Future()
         writes = self._without_loop.get()
         writes.add(mine)
@@ -229,20 +229,20 @@ class RunMethods(SyncWrappers, ABC):
             SerializationError: JSON cannot keep the value.
         """
         ttl_seconds = CACHE_TTL_SECONDS if ttl_seconds is None else ttl_seconds
-        await self._values.put(_cached(namespace), key, value, ttl_seconds)
+        await self._values.put(_make_place(namespace), key, value, ttl_seconds)
 
     async def aget_cache_value(self, namespace: str, key: str) -> Any:
         """Return a value; ``None`` if there is none."""
-        return await self._values.get(_cached(namespace), key)
+        return await self._values.get(_make_place(namespace), key)
 
     @make_writer
     async def aclear_cache_value(self, namespace: str, key: str) -> None:
         """Remove a value, if there is one."""
-        await self._values.drop(_cached(namespace), key)
+        await self._values.drop(_make_place(namespace), key)
 
     async def alist_cache_keys(self, namespace: str, prefix: str | None = None) -> list[str]:
         """Return the keys of a namespace that begin with a prefix."""
-        keys = self._values.keys(_cached(namespace))
+        keys = self._values.keys(_make_place(namespace))
         return [it async for it in keys if it.startswith(prefix or "")]
 
     put_checkpoint = make_sync_wrapper(aput_checkpoint)
@@ -258,7 +258,7 @@ class RunMethods(SyncWrappers, ABC):
     list_cache_keys = make_sync_wrapper(alist_cache_keys)
 
 
-def _cached(namespace: str) -> Namespace:
+def _make_place(namespace: str) -> Namespace:
     return ROOT, "values", namespace
 
 

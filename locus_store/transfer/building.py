@@ -86,13 +86,13 @@ class ThreadBuilder:
         thread = await self._memory.read_thread(self._thread_id)
         if thread is None:
             raise ValueError("nothing was added")
-        lines = [self._dated(it, (heads or {}).get(it.namespace)) for it in thread.lines]
+        lines = [self._finish_line(it, (heads or {}).get(it.namespace)) for it in thread.lines]
         times = [it.created_at for line in lines for it in line.records]
         times += [it.created_at for line in lines for it in line.writes]
         active_at = max(times).replace(second=0, microsecond=0)
         return replace(thread, created_at=min(times), active_at=active_at, lines=lines)
 
-    def _dated(self, line: ArchivedLine, head: str | None) -> ArchivedLine:
+    def _finish_line(self, line: ArchivedLine, head: str | None) -> ArchivedLine:
         """Return the line with the other library's times, roots and head."""
         added = self._added.get(line.namespace, {})
         times = {
@@ -131,7 +131,7 @@ async def cut_thread(
         IntegrityError: A version is damaged.
     """
     line = next((it for it in thread.lines if it.namespace == namespace), None)
-    kept = _ancestry(line, checkpoint_id) if line else []
+    kept = _list_ancestry(line, checkpoint_id) if line else []
     if line is None or not kept:
         return None
     builder, names = ThreadBuilder(thread.thread_id), {it.sequence: it.checkpoint_id for it in kept}
@@ -164,7 +164,7 @@ async def cut_thread(
     return replace(thread, lines=[shorter if it is line else it for it in thread.lines])
 
 
-def _ancestry(line: ArchivedLine, checkpoint_id: str) -> list[ArchivedRecord]:
+def _list_ancestry(line: ArchivedLine, checkpoint_id: str) -> list[ArchivedRecord]:
     """Return a visible version and its visible ancestors, newest first."""
     visible = [it for it in line.records if it.sequence >= line.floor or it.sequence == line.head]
     known = {it.sequence: it for it in visible}

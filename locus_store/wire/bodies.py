@@ -38,7 +38,7 @@ def encode_body(value: object) -> tuple[bytes, str]:
         payloads.append(payload)
         return len(payloads) - 1
 
-    head = _dumped(value, number)
+    head = _dump(value, number)
     if not payloads:
         return head, JSON
     parts = [it for part in (head, *payloads) for it in (_LENGTH.pack(len(part)), part)]
@@ -47,10 +47,10 @@ def encode_body(value: object) -> tuple[bytes, str]:
 
 def encode_json(value: object) -> bytes:
     """Return a value as JSON, with its payloads as base64."""
-    return _dumped(value, lambda payload: b64encode(payload).decode())
+    return _dump(value, lambda payload: b64encode(payload).decode())
 
 
-def _dumped(value: object, payload: Any) -> bytes:
+def _dump(value: object, payload: Any) -> bytes:
     def default(item: object) -> object:
         if isinstance(item, bytes):
             return payload(item)
@@ -65,10 +65,10 @@ def _dumped(value: object, payload: Any) -> bytes:
     try:
         return orjson.dumps(value, default=default)
     except TypeError as exc:
-        raise InvalidArgumentError(f"{_culprit(value)} cannot be sent as JSON: {exc}") from exc
+        raise InvalidArgumentError(f"{_blame(value)} cannot be sent as JSON: {exc}") from exc
 
 
-def _culprit(value: object) -> str:
+def _blame(value: object) -> str:
     """Return the name of the first argument that is not JSON."""
     for name, argument in value.items() if isinstance(value, dict) else ():
         try:
@@ -120,14 +120,14 @@ def decode_body(body: bytes, media_type: str) -> tuple[Any, Payloads]:
     """
     kind = media_type.partition(";")[0].strip().lower()
     if kind == JSON:
-        return _loaded(body), Payloads([])
+        return _load(body), Payloads([])
     if kind != FRAMED:
         raise InvalidArgumentError(f"the body must be {JSON} or {FRAMED}, not {kind[:80]!r}")
-    head, *payloads = _parts(body)
-    return _loaded(head), Payloads(payloads)
+    head, *payloads = _split(body)
+    return _load(head), Payloads(payloads)
 
 
-def _parts(body: bytes) -> list[bytes]:
+def _split(body: bytes) -> list[bytes]:
     parts: list[bytes] = []
     at, end = 0, len(body)
     while at < end or not parts:
@@ -141,7 +141,7 @@ def _parts(body: bytes) -> list[bytes]:
     return parts
 
 
-def _loaded(head: bytes) -> Any:
+def _load(head: bytes) -> Any:
     try:
         return orjson.loads(head)
     except orjson.JSONDecodeError as exc:

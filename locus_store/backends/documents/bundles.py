@@ -136,7 +136,7 @@ def describe_bundle(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
     payloads += [it.payload or b"" for it in bundle.messages]
     facts: dict[str, Any] = {
         "rows": [_describe_row(*it) for it in rows],
-        "writes": [_write(*it) for it in bundle.writes],
+        "writes": [_describe_write(*it) for it in bundle.writes],
         "messages": [_describe_message(it) for it in bundle.messages],
         "lengths": [*map(len, payloads)],
     }
@@ -149,7 +149,7 @@ def _describe_row(namespace: str, row: Row) -> list[Any]:
     return [*place, record.digest.hex(), record.metadata, record.labels, row.created_at]
 
 
-def _write(namespace: str, entry: ArchivedWrite) -> list[Any]:
+def _describe_write(namespace: str, entry: ArchivedWrite) -> list[Any]:
     ours = [getattr(entry.write, name) for name in _WRITE]
     return [namespace, entry.checkpoint_id, *ours, entry.created_at]
 

@@ -145,7 +145,7 @@ def _continue_document(
 
     for history, item in added:
         add(_make_entry(history, item))
-        _imply(implied, history, item)
+        _apply_addition(implied, history, item)
     of_messages = (_encode_entry("message", describe_message(it)) for it in messages)
     for entry in (*of_messages, *_list_corrections(implied, thread)):
         add(entry)
@@ -153,7 +153,7 @@ def _continue_document(
     return b"".join(out) + _END, End(size, count, checksum)
 
 
-def _imply(implied: Thread, history: History, item: Row | ArchivedWrite | None) -> None:
+def _apply_addition(implied: Thread, history: History, item: Row | ArchivedWrite | None) -> None:
     """Apply an entry to the lines and times as a reader of the entry does."""
     if item is None:
         name, line = history.namespace, Line(line=history.line.line)
@@ -193,12 +193,12 @@ def _list_everything(thread: Thread) -> list[Added]:
     dated = [
         (at, history, entry)
         for history in histories
-        for at, entry in _date_entries(history, thread.created_at)
+        for at, entry in _iterate_dated(history, thread.created_at)
     ]
     return [(history, it) for _, history, it in sorted(dated, key=lambda it: it[0])]
 
 
-def _date_entries(
+def _iterate_dated(
     history: History, made_at: datetime
 ) -> Iterator[tuple[datetime, Row | ArchivedWrite | None]]:
     rows = list(history.rows.values())
