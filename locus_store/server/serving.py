@@ -113,7 +113,7 @@ def make_application(url: str, settings: ServeOptions) -> ASGIApp:
     )
     if not settings.inspector:
         return service
-    return beside(service, storage.backend, store, settings)
+    return mount_pages(service, storage.backend, store, settings)
 
 
 def _list_hosts(settings: ServeOptions) -> frozenset[str]:
@@ -122,7 +122,7 @@ def _list_hosts(settings: ServeOptions) -> frozenset[str]:
     return frozenset({*LOOPBACK, *map(str.lower, names)})
 
 
-def beside(
+def mount_pages(
     service: ASGIApp, backend: StorageBackend, store: BaseStore | None, settings: ServeOptions
 ) -> ASGIApp:
     """Return the service with the pages below ``PREFIX``."""

@@ -320,21 +320,21 @@ def _make_changes(store: BaseStore, changes: list[SentItem]) -> dict[str, Any]:
     return {"changes": made}
 
 
-def _make_change(store: BaseStore, sent: SentItem) -> Change:
-    if sent.json is None:
-        check_name(sent.namespace, sent.key)
-        return Remove(namespace=sent.namespace, key=sent.key)
+def _make_change(store: BaseStore, item: SentItem) -> Change:
+    if item.json is None:
+        check_name(item.namespace, item.key)
+        return Remove(namespace=item.namespace, key=item.key)
     put = store.checked(
         PutItem(
-            sent.namespace,
-            sent.key,
-            _decode_value(sent.json),
-            sent.metadata,
-            sent.ttl_seconds,
-            sent.expected_version,
+            item.namespace,
+            item.key,
+            _decode_value(item.json),
+            item.metadata,
+            item.ttl_seconds,
+            item.expected_version,
         )
     )
-    return replace(put, vectors=tuple(_check_vector(store, it) for it in sent.vectors))
+    return replace(put, vectors=tuple(_check_vector(store, it) for it in item.vectors))
 
 
 def _decode_value(json: bytes) -> Any:

@@ -98,17 +98,17 @@ def _require_exact(body: bytes) -> None:
         json.loads(body, parse_int=integer)
 
 
-async def _save(sent: Any, backend: StorageBackend, thread_id: str) -> Response:
-    if not isinstance(sent, dict) or not isinstance(sent.get("state"), dict):
+async def _save(body: Any, backend: StorageBackend, thread_id: str) -> Response:
+    if not isinstance(body, dict) or not isinstance(body.get("state"), dict):
         raise InvalidArgumentError("the body must be an object with the state as an object")
-    if sent.keys() - FIELDS or sent.get("thread_id", thread_id) != thread_id:
+    if body.keys() - FIELDS or body.get("thread_id", thread_id) != thread_id:
         raise InvalidArgumentError("the body names another thread, or has an unknown field")
-    state: dict[str, Any] = sent["state"]
+    state: dict[str, Any] = body["state"]
     written = await backend.write_state(
         thread_id,
         state,
-        checkpoint_id=sent.get("checkpoint_id"),
-        metadata=sent.get("metadata"),
+        checkpoint_id=body.get("checkpoint_id"),
+        metadata=body.get("metadata"),
         labels=get_labels(state),
     )
     return answer({"checkpoint_id": written.checkpoint_id})

@@ -17,13 +17,7 @@ from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, make_sync_wrapper
 from locus_store.session import states
 from locus_store.session.cache import CachedState, StateCache
-from locus_store.session.config import (
-    VERSION_KEY,
-    Call,
-    call_of,
-    check_options,
-    checked_state_class,
-)
+from locus_store.session.config import VERSION_KEY, Call, call_of, check_options, check_state_class
 from locus_store.session.models import (
     MODELS,
     Message,
@@ -161,7 +155,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
 
     def bind_state_type(self, state_type: type[BaseModel] | None) -> None:
         """Return states as this class, unless a config has a ``state_class``."""
-        self._state_class = checked_state_class(state_type)
+        self._state_class = check_state_class(state_type)
 
     async def asetup(self) -> None:
         """Connect, and create or migrate the schema; idempotent. The first call does it, too.
@@ -303,12 +297,12 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         call: Call,
         config: Mapping[str, Any],
         data: dict[str, Any],
-        found: Version | CachedState,
+        version: Version | CachedState,
     ) -> Any:
-        origin = call.make_origin(found.mark)
+        origin = call.make_origin(version.mark)
         self._hand_on(config, origin)
         kind = call.state_class or self._state_class
-        return states.restore(restore(data), found.labels, kind, self.models.state, origin)
+        return states.restore(restore(data), version.labels, kind, self.models.state, origin)
 
     @make_writer
     async def aput_messages(
@@ -487,14 +481,14 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         if VERSION_KEY in config and isinstance(config, dict):
             config[VERSION_KEY] = origin.to_token()
 
-    def _make_info(self, found: ThreadFacts) -> Any:
+    def _make_info(self, facts: ThreadFacts) -> Any:
         return self.models.thread_info(
-            thread_id=found.thread_id,
-            thread_name=found.name,
-            user_id=parse_user(found.user_id, self.user_id_type),
-            metadata=restore(found.metadata),
-            updated_at=found.updated_at,
-            run_id=found.run_id,
+            thread_id=facts.thread_id,
+            thread_name=facts.name,
+            user_id=parse_user(facts.user_id, self.user_id_type),
+            metadata=restore(facts.metadata),
+            updated_at=facts.updated_at,
+            run_id=facts.run_id,
         )
 
 

@@ -194,11 +194,11 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     return NewMessage(content, role, message_id, metadata, text)
 
 
-def _extract_text(said: str, content: Mapping[str, Any]) -> str:
+def _extract_text(text: str, content: Mapping[str, Any]) -> str:
     """Return the text of a message for a search.
 
     Args:
-        said: What its class returns: text, and the results of tools that are text.
+        text: What its class returns: text, and the results of tools that are text.
         content: Its fields: also reasoning, calls of tools, and results that are JSON.
     """
     blocks = content["content"] if isinstance(content["content"], list) else []
@@ -207,7 +207,7 @@ def _extract_text(said: str, content: Mapping[str, Any]) -> str:
         for block in blocks
         if isinstance(block, dict)
     ]
-    return READABLE.get_text([said, {**content, "content": others}])
+    return READABLE.get_text([text, {**content, "content": others}])
 
 
 def _read(content: dict[str, Any], kind: type[Any]) -> Any:
@@ -261,11 +261,11 @@ def require_exact(
         put_of(message, "", shared, max_state_bytes)
 
 
-def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:
+def from_log(entry: LoggedMessage, kind: type[Any]) -> Any:
     """Return the message of a log's entry.
 
     Args:
-        logged: The entry.
+        entry: The entry.
         kind: The class to return.
 
     Raises:
@@ -273,14 +273,14 @@ def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:
     """
     try:
         data = {
-            "message_id": logged.message_id,
-            **logged.content,
-            "role": logged.role,
-            "metadata": logged.metadata,
+            "message_id": entry.message_id,
+            **entry.content,
+            "role": entry.role,
+            "metadata": entry.metadata,
         }
         return kind.model_validate(data, by_alias=False, by_name=True)
     except (TypeError, ValidationError) as exc:
         raise IntegrityError(
-            f"message {logged.message_id!r} was not written by a session; read it with the "
+            f"message {entry.message_id!r} was not written by a session; read it with the "
             "backend's message log"
         ) from exc

@@ -104,10 +104,10 @@ class StateReads:
         found = await require_describing(self._backend()).facts_of(thread_id)
         return found.created_at.isoformat() if found else self._here
 
-    def note(self, made: LoadedVersion) -> None:
+    def note(self, version: LoadedVersion) -> None:
         """Remember a version that was saved."""
-        if made.load_id is not None and made.made_from is not None:
-            self._saved.put(made.load_id, made.made_from, time.monotonic())
+        if version.load_id is not None and version.made_from is not None:
+            self._saved.put(version.load_id, version.made_from, time.monotonic())
 
     def get_base(self, origin: LoadedVersion) -> Mark | None:
         """Return the newest version that was saved from a load, else the one that was loaded."""

@@ -242,7 +242,7 @@ class RunMethods(SyncWrappers, ABC):
 
     async def alist_cache_keys(self, namespace: str, prefix: str | None = None) -> list[str]:
         """Return the keys of a namespace that begin with a prefix."""
-        keys = self._values.keys(_make_place(namespace))
+        keys = self._values.iterate_keys(_make_place(namespace))
         return [it async for it in keys if it.startswith(prefix or "")]
 
     put_checkpoint = make_sync_wrapper(aput_checkpoint)
@@ -298,7 +298,7 @@ class Values:
         """Remove a value, if there is one."""
         await self._store.delete(place, shorten_key(key))
 
-    async def keys(self, place: Namespace) -> AsyncIterator[str]:
+    async def iterate_keys(self, place: Namespace) -> AsyncIterator[str]:
         """Yield the keys of a namespace."""
         after: str | None = None
         while items := await self._store.list(place, limit=PAGE, after=after):

@@ -81,8 +81,8 @@ def _blame(value: object) -> str:
 class Payloads:
     """The payloads of a body that was received; each is taken once."""
 
-    def __init__(self, found: list[bytes]) -> None:
-        self._found: list[bytes | None] = [*found]
+    def __init__(self, parts: list[bytes]) -> None:
+        self._found: list[bytes | None] = [*parts]
 
     def take(self, place: object) -> bytes:
         """Return the payload that stands for a value of the head.

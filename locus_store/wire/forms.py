@@ -174,7 +174,7 @@ class Forms:
     def record(
         self,
         kinds: Mapping[str, Any],
-        needed: Mapping[str, bool],
+        needs: Mapping[str, bool],
         build: Callable[[Any], Any],
         name: str | None = None,
     ) -> CoreSchema:
@@ -182,13 +182,13 @@ class Forms:
 
         Args:
             kinds: The types of its fields.
-            needed: The fields that have no default.
+            needs: The fields that have no default.
             build: Makes the value of a dict of the fields.
             name: Of its JSON Schema; ``None``: it stands where it is used.
         """
         plain = core_schema.typed_dict_schema(
             {
-                field: core_schema.typed_dict_field(self.build(kind, field), required=needed[field])
+                field: core_schema.typed_dict_field(self.build(kind, field), required=needs[field])
                 for field, kind in kinds.items()
             },
             extra_behavior="forbid" if self._is_strict else "ignore",

@@ -119,9 +119,9 @@ def holds(content: bytes, body: Body) -> bool:
 def _continue_document(
     before: bytes,
     end: End,
-    implied: Thread,
+    image: Thread,
     thread: Thread,
-    added: Iterable[Added],
+    additions: Iterable[Added],
     *,
     messages: Iterable[ArchivedMessage],
 ) -> tuple[bytes, End]:
@@ -130,9 +130,9 @@ def _continue_document(
     Args:
         before: What stands before them.
         end: Of what stands before them.
-        implied: The thread without them; its lines and times become what a reader makes of all.
+        image: The thread without them; its lines and times become what a reader makes of all.
         thread: What a reader is to make of all.
-        added: In order.
+        additions: In order.
         messages: Those that were added.
     """
     out, checksum, count = [before], end.checksum, end.entries
@@ -143,43 +143,43 @@ def _continue_document(
         out.append(b"\n%b%b%08x%b" % (body, _CHECK, crc32(body, checksum), _CLOSE))
         checksum, count = crc32(body), count + 1
 
-    for history, item in added:
+    for history, item in additions:
         add(_make_entry(history, item))
-        _apply_addition(implied, history, item)
+        _apply_addition(image, history, item)
     of_messages = (_encode_entry("message", describe_message(it)) for it in messages)
-    for entry in (*of_messages, *_list_corrections(implied, thread)):
+    for entry in (*of_messages, *_list_corrections(image, thread)):
         add(entry)
     size = end.kept_bytes + sum(map(len, out[1:]))
     return b"".join(out) + _END, End(size, count, checksum)
 
 
-def _apply_addition(implied: Thread, history: History, item: Row | ArchivedWrite | None) -> None:
+def _apply_addition(image: Thread, history: History, item: Row | ArchivedWrite | None) -> None:
     """Apply an entry to the lines and times as a reader of the entry does."""
     if item is None:
         name, line = history.namespace, Line(line=history.line.line)
-        implied.histories[name] = History(name, line)
+        image.histories[name] = History(name, line)
     elif isinstance(item, Row):
-        _advance(implied, implied.histories[history.namespace].line, item)
+        _advance(image, image.histories[history.namespace].line, item)
 
 
-def _list_corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
+def _list_corrections(image: Thread, thread: Thread) -> Iterator[Entry]:
     for name, history in thread.histories.items():
-        if _describe_line(implied.histories[name].line) != _describe_line(history.line):
+        if _describe_line(image.histories[name].line) != _describe_line(history.line):
             yield _encode_line(history, _describe_line(history.line))
     for name, log in thread.logs.items():
-        if implied.logs.get(name) != log:
+        if image.logs.get(name) != log:
             facts = describe_log(log)
             yield _encode_entry("log", {name: it for name, it in facts.items() if it != ""})
-    if implied.outbox != thread.outbox:
+    if image.outbox != thread.outbox:
         yield _encode_entry("outbox", {"edits": thread.outbox and thread.outbox.to_json()})
-    for source in implied.delivered.keys() | thread.delivered.keys():
+    for source in image.delivered.keys() | thread.delivered.keys():
         token = thread.delivered.get(source)
-        if implied.delivered.get(source) != token:
+        if image.delivered.get(source) != token:
             yield _encode_entry("delivery", {"thread_id": source, "token": token})
-    if implied.tickets != thread.tickets:
+    if image.tickets != thread.tickets:
         yield _encode_entry("turns", thread.dump_turns())
     times = {"active_at": thread.active_at, "expires_at": thread.expires_at}
-    if times != {name: getattr(implied, name) for name in times}:
+    if times != {name: getattr(image, name) for name in times}:
         yield _encode_entry("activity", times)
 
 

@@ -185,11 +185,11 @@ class ItemStore(BaseStore):
         namespace, key = name
         return self._namespaces.get(namespace, {}).get(key)
 
-    def _set(self, name: Name, kept: KeptItem | None) -> None:
+    def _set(self, name: Name, entry: KeptItem | None) -> None:
         """Replace or remove an item; all changes end here."""
         namespace, key = name
-        if kept is not None:
-            self._namespaces.setdefault(namespace, {})[key] = kept
+        if entry is not None:
+            self._namespaces.setdefault(namespace, {})[key] = entry
         elif (items := self._namespaces.get(namespace)) is not None:
             items.pop(key, None)
             if not items:
@@ -213,10 +213,10 @@ class ItemStore(BaseStore):
         )
         return [it for items in groups for it in items.values() if not it.is_over(at)]
 
-    def _list_matching(self, wanted: Wanted) -> list[KeptItem]:
+    def _list_matching(self, search: Wanted) -> list[KeptItem]:
         """Return the live items that match, in no order."""
-        found = self._list_live(wanted.prefix, recursive=wanted.recursive)
-        return [it for it in found if wanted.takes(it.item.value, it.item.metadata)]
+        found = self._list_live(search.prefix, recursive=search.recursive)
+        return [it for it in found if search.takes(it.item.value, it.item.metadata)]
 
 
 def _copy_item(item: StoreItem) -> StoreItem:

@@ -77,13 +77,13 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
         check_limit(limit)
         return await self._threads.look(self._list_newest, wanted, limit)
 
-    def _list_newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
-        newest = Newest[tuple["Thread", "History"]](wanted, limit)
-        for active_at, thread in self._iterate_candidates(wanted.thread_id):
+    def _list_newest(self, criteria: VersionsWanted, limit: int) -> list[Version]:
+        newest = Newest[tuple["Thread", "History"]](criteria, limit)
+        for active_at, thread in self._iterate_candidates(criteria.thread_id):
             # A clock that went back may have left versions that are newer than the activity.
-            if not (wanted.may_continue or newest.may_take(active_at)):
+            if not (criteria.may_continue or newest.may_take(active_at)):
                 break
-            _add(newest, thread, wanted, limit)
+            _add(newest, thread, criteria, limit)
         return [
             thread.get_version(history, sequence)
             for (_, _, sequence), (thread, history) in newest.get_newest()
@@ -342,7 +342,7 @@ class DocumentTurns(TakesTurns):
             ids = self._documents.keys() if thread_id is None else iter([thread_id])
             found = (
                 turn
-                for guard in self._documents.each(self._read_guard, ids)
+                for guard in self._documents.run_each(self._read_guard, ids)
                 for turn in turns.describe_tickets(*guard)
             )
             return list(islice(found, limit))
@@ -357,7 +357,7 @@ class DocumentTurns(TakesTurns):
         """Return the tickets of a thread, which need not be live."""
         found = self._threads.read_parsed(self._documents, thread_id)
         tickets = found.thread.tickets if found else ()
-        return turns.ReadGuard(thread_id, tickets, self._documents.now())
+        return turns.ReadGuard(thread_id, tickets, self._documents.read_clock())
 
 
 def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:

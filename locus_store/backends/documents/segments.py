@@ -156,13 +156,13 @@ class SegmentReader:
         wanted = {it: self._documents.name_segment(thread_id, it) for it in names}
         found = {name: self._kept.get(where) for name, where in wanted.items()}
         missing = [wanted[name] for name, bundle in found.items() if bundle is None]
-        fetched = self._documents.each(self._fetch, missing) if missing else ()
+        fetched = self._documents.run_each(self._fetch, missing) if missing else ()
         read = dict(zip(missing, fetched, strict=True))
         return [bundle or read[wanted[name]] for name, bundle in found.items()]
 
     def _fetch(self, where: str) -> Bundle:
         found = self._documents.objects.get(where)
-        place = self._documents.objects.where(where)
+        place = self._documents.objects.locate(where)
         if found is None:
             raise GoneError(
                 f"{place} does not exist, but the head of its thread names it; restore the object "
@@ -177,10 +177,10 @@ class SegmentReader:
         self._kept.put(where, bundle, len(content))
         return bundle
 
-    def write(self, thread_id: str, written: dict[str, tuple[bytes, Bundle]]) -> None:
+    def write(self, thread_id: str, segments: dict[str, tuple[bytes, Bundle]]) -> None:
         """Put segments, several at once."""
-        named = [(self._documents.name_segment(thread_id, it), *written[it]) for it in written]
-        for where, content, bundle in self._documents.each(self._store, named):
+        named = [(self._documents.name_segment(thread_id, it), *segments[it]) for it in segments]
+        for where, content, bundle in self._documents.run_each(self._store, named):
             self._kept.put(where, bundle, len(content))
 
     def _store(self, segment: tuple[str, bytes, Bundle]) -> tuple[str, bytes, Bundle]:

@@ -357,13 +357,13 @@ def _make_version(
     )
 
 
-def _make_stored(thread_id: str, name: str, newest: str, found: Any) -> Stored:
-    state = found.get("state", found) if isinstance(found, dict) else None
-    metadata = found.get("metadata") if isinstance(found, dict) else None
+def _make_stored(thread_id: str, name: str, newest: str, answer: Any) -> Stored:
+    state = answer.get("state", answer) if isinstance(answer, dict) else None
+    metadata = answer.get("metadata") if isinstance(answer, dict) else None
     if not isinstance(state, dict):
         raise BackendError(f"the service gave checkpoint {name!r} without a state")
     change = frames.compare_states(state, None)
-    known = metadata if isinstance(metadata, dict) and "state" in found else {}
+    known = metadata if isinstance(metadata, dict) and "state" in answer else {}
     version = _make_version(thread_id, name, change.tree.digest, known, state)
     return Stored(
         version=version,
