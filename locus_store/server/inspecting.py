@@ -55,11 +55,11 @@ def inspect(
     )
 
     @asynccontextmanager
-    async def running(_: Any) -> AsyncIterator[None]:
+    async def run(_: Any) -> AsyncIterator[None]:
         async with _open_both(backend, store):
             yield
 
-    application = Router(default=pages, lifespan=running, redirect_slashes=False)
+    application = Router(default=pages, lifespan=run, redirect_slashes=False)
     with listen("127.0.0.1", port) as listener:
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.generate_code()}")
         serve_socket(application, listener)

@@ -200,11 +200,11 @@ class LimitedRequest(Request):
             return
         response.headers["connection"] = "close"
 
-        async def sent(message: Message) -> None:
+        async def send_part(message: Message) -> None:
             is_last = message["type"] == "http.response.body"
             await send({**message, "more_body": True} if is_last else message)
 
-        await response(self.scope, self.receive, sent)
+        await response(self.scope, self.receive, send_part)
         await self._linger()
         await send({"type": "http.response.body"})
 

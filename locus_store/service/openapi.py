@@ -62,14 +62,14 @@ def make_document() -> dict[str, Any]:
     described = _as_json(schemas.make(DESCRIPTION))
     paths = {
         **{it.path: {"post": _describe_operation(it, schemas)} for it in CALLS},
-        VERSION: {"get": _get("What this service can do", described, REFUSALS)},
-        "/health": {"get": _get("The process is alive", _STATUS, {}, security=[])},
+        VERSION: {"get": _describe("What this service can do", described, REFUSALS)},
+        "/health": {"get": _describe("The process is alive", _STATUS, {}, security=[])},
         "/ready": {
-            "get": _get("The storage answers", _STATUS, {"503": FAILURES["503"]}, security=[])
+            "get": _describe("The storage answers", _STATUS, {"503": FAILURES["503"]}, security=[])
         },
-        "/metrics": {"get": _get("Counts for Prometheus", _TEXT, REFUSALS)},
+        "/metrics": {"get": _describe("Counts for Prometheus", _TEXT, REFUSALS)},
         "/openapi.json": {
-            "get": _get("This document", _as_json({"type": "object"}), {}, security=[])
+            "get": _describe("This document", _as_json({"type": "object"}), {}, security=[])
         },
         **_describe_sdk_paths(),
     }
@@ -154,7 +154,7 @@ def _get_summary(call: WireCall) -> str:
     return (getdoc(getattr(call.contract, call.name)) or "").partition("\n")[0]
 
 
-def _get(
+def _describe(
     summary: str, content: dict[str, Any], failures: dict[str, str], **more: Any
 ) -> dict[str, Any]:
     return {"summary": summary, "responses": _list_responses(content, failures), **more}
@@ -194,16 +194,16 @@ def _describe_sdk_paths() -> dict[str, Any]:
         "/threads/{thread_id}/checkpoints": {
             "parameters": [thread],
             "post": {
-                **_get("Save a state", saved, {**BODIES, **failures}),
+                **_describe("Save a state", saved, {**BODIES, **failures}),
                 "requestBody": {"required": True, "content": _as_json(save)},
             },
-            "get": {**_get("List checkpoints", ids, failures), "parameters": [limit]},
-            "delete": _get("Delete a thread", _STATUS, failures),
+            "get": {**_describe("List checkpoints", ids, failures), "parameters": [limit]},
+            "delete": _describe("Delete a thread", _STATUS, failures),
         },
         "/threads/{thread_id}/checkpoints/{checkpoint_id}": {
             "parameters": [thread, checkpoint],
-            "get": _get("Load a state", state, failures),
-            "delete": _get("Delete a checkpoint", _STATUS, failures),
+            "get": _describe("Load a state", state, failures),
+            "delete": _describe("Delete a checkpoint", _STATUS, failures),
         },
     }
 

@@ -89,13 +89,13 @@ def _require_exact(body: bytes) -> None:
         InvalidArgumentError: An integer has more than 64 bits.
     """
 
-    def integer(text: str) -> int:
+    def parse_integer(text: str) -> int:
         if not MIN_INTEGER <= (found := int(text)) <= MAX_INTEGER:
             raise InvalidArgumentError("the body has an integer of more than 64 bits")
         return found
 
     if _MANY_DIGITS.search(body):
-        json.loads(body, parse_int=integer)
+        json.loads(body, parse_int=parse_integer)
 
 
 async def _save(body: Any, backend: StorageBackend, thread_id: str) -> Response:
@@ -115,11 +115,11 @@ async def _save(body: Any, backend: StorageBackend, thread_id: str) -> Response:
 
 
 async def _list(request: LimitedRequest, backend: StorageBackend, thread_id: str) -> Response:
-    versions = await backend.history(thread_id, limit=_limit(request))
+    versions = await backend.history(thread_id, limit=_parse_limit(request))
     return answer({"checkpoints": [it.checkpoint_id for it in versions]})
 
 
-def _limit(request: LimitedRequest) -> int:
+def _parse_limit(request: LimitedRequest) -> int:
     found = dict(request.query_params)
     text = found.pop("limit", str(MOST_LISTED))
     if found or not text.isascii() or not text.isdigit() or len(text) > DIGITS:

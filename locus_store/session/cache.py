@@ -256,7 +256,7 @@ class GuardedCache:
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
         """Return whether a call succeeded, and its result; the cache may be left alone."""
-        async with self._turn():
+        async with self._take_turn():
             now = time.monotonic()
             if now < self._closed_until:
                 return False, None
@@ -272,7 +272,7 @@ class GuardedCache:
             self._closed_until, self._failures = 0.0, 0
             return True, found
 
-    def _turn(self) -> AbstractAsyncContextManager[None]:
+    def _take_turn(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if may_block() else self._turns.get()
 
     def _note_failure(self, exc: Exception, before: int) -> None:

@@ -191,7 +191,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the state; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         data, kind = states.dump(state)
         origin = _find_origin(call, state, self._reads)
         labels = {**get_labels(data), **kind, **make_owner_label(call)}
@@ -226,7 +226,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         Raises:
             SerializationError: The state's class is not imported.
         """
-        call = self._call(config)
+        call = self._parse(config)
         found = await self._reads.read_head(call.thread_id)
         if found is None or not await self._owners.may_load(call, found.version.labels):
             self._hand_on(config, call.make_origin(None))
@@ -242,7 +242,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         Raises:
             NotOwnerError: The thread is another user's; nothing was removed.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         await self._owners.threads.clear_versions(call.thread_id)
         await self._reads.drop(call.thread_id)
@@ -258,7 +258,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the state; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         data, kind = states.dump(state)
         origin = _find_origin(call, state, self._reads)
         states.require_exact(data, self.backend.max_state_bytes)
@@ -268,7 +268,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         await self._owners.claim(call)
         mark = self._reads.get_base(origin)
         if mark is None:
-            mark = await self._reads.mark(call.thread_id)
+            mark = await self._reads.find_mark(call.thread_id)
             if mark is not None:  # a commit outranks the state already
                 return state
         labels = {**kind, **make_owner_label(call)}
@@ -282,7 +282,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
 
         Reads the database otherwise, and fills the cache. ``None`` if there is no state.
         """
-        call = self._call(config)
+        call = self._parse(config)
         entry = await self._reads.get_cached(call.thread_id)
         if entry is None or not await self._owners.may_load(
             call, entry.labels, is_working=entry.is_working
@@ -325,7 +325,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep one; nothing was written.
         """
-        call, entries = self._call(config), [to_log(it, self.models.message) for it in messages]
+        call, entries = self._parse(config), [to_log(it, self.models.message) for it in messages]
         if not entries:
             return
         most = self.backend.max_state_bytes
@@ -336,7 +336,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         self, config: Mapping[str, Any], message_id: str | int
     ) -> Message | None:
         """Return the message with an id; ``None`` if there is none."""
-        call = self._call(config)
+        call = self._parse(config)
         if not await self._owners.may_read(call):
             return None
         found = await self.log.get(call.thread_id, check_id("message_id", message_id))
@@ -357,7 +357,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             offset: So many that match are left out first.
             limit: At most this many; 0: none; ``None``: all.
         """
-        call = self._call(config)
+        call = self._parse(config)
         if not await self._owners.may_read(call):
             return []
         most = MAX_COUNT if limit is None else limit
@@ -371,7 +371,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         Raises:
             NotOwnerError: The thread is another user's; nothing was deleted.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         await self.log.remove(call.thread_id, [check_id("message_id", message_id)])
 
@@ -387,7 +387,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         """
         info = make_info(thread_info)
         thread_id = check_id("thread_id", info.thread_id)
-        call = self._call({"thread_id": thread_id, **config})
+        call = self._parse({"thread_id": thread_id, **config})
         user_id = format_user(info.user_id, self.user_id_type) or call.user_id
         if call.thread_id != thread_id or call.user_id not in {None, user_id}:
             raise InvalidArgumentError(
@@ -406,7 +406,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
 
     async def aget_thread(self, config: Mapping[str, Any]) -> ThreadInfo | None:
         """Return the facts of a thread; ``None`` if it does not exist."""
-        call = self._call(config)
+        call = self._parse(config)
         threads = await self._owners.open()
         found = await threads.thread_facts(call.thread_id, user_id=call.user_id)
         return None if found is None else self._make_info(found)
@@ -444,7 +444,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         Raises:
             NotOwnerError: The thread is another user's; nothing was deleted.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         await self.backend.remove_thread(call.thread_id)
         await self._values.clear_thread(call.thread_id)
@@ -472,7 +472,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     list_threads = make_sync_wrapper(alist_threads)
     clean_thread = make_sync_wrapper(aclean_thread)
 
-    def _call(self, config: Mapping[str, Any]) -> Call:
+    def _parse(self, config: Mapping[str, Any]) -> Call:
         _ = self.backend, self.cache  # a wrong option fails before anything is written
         return call_of(config, self.user_id_type)
 

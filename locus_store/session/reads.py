@@ -90,7 +90,7 @@ class StateReads:
             self._confirmed.put(thread_id, found.version.mark, began)
         return found
 
-    async def mark(self, thread_id: str) -> Mark | None:
+    async def find_mark(self, thread_id: str) -> Mark | None:
         """Return the mark of the head, without its state."""
         found = await self._backend().version(thread_id)
         return found.mark if found else None
@@ -166,7 +166,7 @@ class StateReads:
         if entry.mark is None:  # a working state of a thread without versions
             born = entry.born
             is_same = born == self._here or born == await self._find_birth(thread_id)
-            return is_same and await self.mark(thread_id) is None
+            return is_same and await self.find_mark(thread_id) is None
         if self._confirmed.get(thread_id, self.verify_seconds) == entry.mark:
             return True
         now = time.monotonic()

@@ -117,7 +117,7 @@ class RunMethods(SyncWrappers, ABC):
         return EffectLog(self.backend, ttl_seconds=self.ttl_seconds)
 
     @abstractmethod
-    def _call(self, config: Mapping[str, Any]) -> Call: ...
+    def _parse(self, config: Mapping[str, Any]) -> Call: ...
 
     @abstractmethod
     async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
@@ -166,13 +166,13 @@ class RunMethods(SyncWrappers, ABC):
         Raises:
             NotOwnerError: The thread is another user's; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         await self._values.put(await self._make_namespace(call, "stop"), STOP, True, STOP_SECONDS)
 
     async def ais_stop_requested(self, config: Mapping[str, Any]) -> bool:
         """Return whether a stop was requested and not yet cleared."""
-        call = self._call(config)
+        call = self._parse(config)
         is_requested = await self._values.get(await self._make_namespace(call, "stop"), STOP)
         return bool(is_requested) and await self._owners.may_read(call)
 
@@ -183,7 +183,7 @@ class RunMethods(SyncWrappers, ABC):
         Raises:
             NotOwnerError: The thread is another user's; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         if await self.ais_stop_requested(config):
             await self._values.drop(await self._make_namespace(call, "stop"), STOP)
@@ -198,7 +198,7 @@ class RunMethods(SyncWrappers, ABC):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the result; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         kept = copy_json_object("result", result)
         await self._owners.claim(call)
         await self._effects.record(call.thread_id, shorten_key(str(tool_call_id)), kept)
@@ -207,7 +207,7 @@ class RunMethods(SyncWrappers, ABC):
         self, config: Mapping[str, Any], tool_call_id: str
     ) -> dict[str, Any] | None:
         """Return the recorded result of a tool's call; ``None`` if there is none."""
-        call, key = self._call(config), shorten_key(str(tool_call_id))
+        call, key = self._parse(config), shorten_key(str(tool_call_id))
         found: dict[str, Any] | None = await self._effects.find_result(call.thread_id, key)
         return found if found is not None and await self._owners.may_read(call) else None
 

@@ -34,11 +34,11 @@ def encode_body(value: object) -> tuple[bytes, str]:
     """
     payloads: list[bytes] = []
 
-    def number(payload: bytes) -> int:
+    def add_payload(payload: bytes) -> int:
         payloads.append(payload)
         return len(payloads) - 1
 
-    head = _dump(value, number)
+    head = _dump(value, add_payload)
     if not payloads:
         return head, JSON
     parts = [it for part in (head, *payloads) for it in (_LENGTH.pack(len(part)), part)]
@@ -51,7 +51,7 @@ def encode_json(value: object) -> bytes:
 
 
 def _dump(value: object, payload: Any) -> bytes:
-    def default(item: object) -> object:
+    def encode_item(item: object) -> object:
         if isinstance(item, bytes):
             return payload(item)
         if isinstance(item, Filter):
@@ -63,7 +63,7 @@ def _dump(value: object, payload: Any) -> bytes:
         raise TypeError(f"{type(item).__name__} is not JSON")
 
     try:
-        return orjson.dumps(value, default=default)
+        return orjson.dumps(value, default=encode_item)
     except TypeError as exc:
         raise InvalidArgumentError(f"{_blame(value)} cannot be sent as JSON: {exc}") from exc
 

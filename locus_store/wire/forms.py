@@ -166,12 +166,12 @@ class Forms:
         if kind not in self._records:
             hints, needed = get_type_hints(kind, localns=_LOCALS), list_parameters(kind)
             kinds = {name: hints[name] for name in needed}
-            self._records[kind] = self.record(
+            self._records[kind] = self.build_record(
                 kinds, needed, lambda values: kind(**values), kind.__name__
             )
         return self._records[kind]
 
-    def record(
+    def build_record(
         self,
         kinds: Mapping[str, Any],
         needs: Mapping[str, bool],

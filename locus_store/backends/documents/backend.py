@@ -220,7 +220,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         check_limit(limit)
         matches = compile_thread_pattern(pattern).match
 
-        def recent() -> list[Active]:
+        def read() -> list[Active]:
             threads = self._documents.list_active(limit, after)
             if threads is None:
                 threads = (Active(it.thread_id, it.active_at) for it in self._iterate_recent())
@@ -228,7 +228,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
                     raise NotFoundError(f"there is no thread {after!r} to list after")
             return list(islice((it for it in threads if matches(it.thread_id)), limit))
 
-        return await self._threads.look(recent)
+        return await self._threads.look(read)
 
     def _iterate_recent(self, size: int = 0) -> Iterator[Thread]:
         """Yield the threads that exist; see ``DocumentThreads.iterate_by_activity``."""
@@ -243,11 +243,11 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
 
-        def heads() -> list[Head]:
+        def read() -> list[Head]:
             roots = islice(self._iterate_roots(limit), limit)
             return [it.get_version(root, root.line.head or 0).as_head() for it, root in roots]
 
-        return await self._threads.look(heads)
+        return await self._threads.look(read)
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)

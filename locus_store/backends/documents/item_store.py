@@ -139,21 +139,21 @@ class ItemStore(BaseStore):
         return [None if it is None else _copy_item(it.item) for it in found]
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
-        def page() -> list[KeptItem]:
+        def select() -> list[KeptItem]:
             kept = {it.item.key: it for it in self._list_live(namespace, recursive=False)}
             keys = sorted(kept)
             begin = 0 if after is None else bisect_right(keys, after)
             return [kept[it] for it in keys[begin : begin + limit]]
 
-        return [_copy_item(it.item) for it in await self._run(page)]
+        return [_copy_item(it.item) for it in await self._run(select)]
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
-        def recent() -> list[KeptItem]:
+        def select() -> list[KeptItem]:
             found = self._list_matching(wanted)
             found.sort(key=lambda it: it.order, reverse=True)
             return found[wanted.offset : wanted.offset + wanted.limit]
 
-        return [_copy_item(it.item) for it in await self._run(recent)]
+        return [_copy_item(it.item) for it in await self._run(select)]
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
@@ -173,10 +173,10 @@ class ItemStore(BaseStore):
         return list(found.vectors) if found else []
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
-        def namespaces() -> set[Namespace]:
+        def collect() -> set[Namespace]:
             return {it.item.namespace for it in self._list_live(match.fixed, recursive=True)}
 
-        there = await self._run(namespaces)
+        there = await self._run(collect)
         found = {cut for it in there if (cut := match.cut(it)) is not None}
         return sorted(found)[offset : offset + limit]
 

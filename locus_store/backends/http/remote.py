@@ -188,7 +188,7 @@ class SdkServiceBackend(StorageBackend):
         answered = answer.get("checkpoint_id") if isinstance(answer, dict) else None
         name = answered if isinstance(answered, str) else save.checkpoint_id
         self._own.put(save.thread_id, (name, save.writer, save.run))
-        return Written(name, _mark(name, save.change.tree.digest), "head")
+        return Written(name, _make_mark(name, save.change.tree.digest), "head")
 
     async def _require_head(self, save: Save) -> None:
         """Compare the newest id with the one that the state was loaded from.
@@ -281,7 +281,7 @@ class SdkServiceBackend(StorageBackend):
         if found is None:  # a 404
             return []
         rows = found.get("checkpoints", found.get("data")) if isinstance(found, dict) else found
-        names = [_name(it) for it in rows] if isinstance(rows, list) else [None]
+        names = [_find_name(it) for it in rows] if isinstance(rows, list) else [None]
         if None in names:
             raise BackendError("the service gave a list of checkpoints that is not valid")
         return cast("list[str]", names)[:limit]
@@ -316,7 +316,7 @@ class SdkServiceBackend(StorageBackend):
         return {} if found is None else found
 
 
-def _name(row: object) -> str | None:
+def _find_name(row: object) -> str | None:
     name = row.get("checkpoint_id") if isinstance(row, dict) else row
     return name if isinstance(name, str) else None
 
@@ -337,7 +337,7 @@ def _require_root(namespace: str) -> None:
         raise UnsupportedError("this service has no namespaces")
 
 
-def _mark(name: str, digest: bytes) -> Mark:
+def _make_mark(name: str, digest: bytes) -> Mark:
     """Return the identity of a version, which here is its id."""
     return Mark(name, 0, 0, digest)
 
@@ -346,7 +346,7 @@ def _make_version(
     thread_id: str, name: str, digest: bytes, metadata: dict[str, Any], state: dict[str, Any]
 ) -> Version:
     return Version(
-        mark=_mark(name, digest),
+        mark=_make_mark(name, digest),
         thread_id=thread_id,
         namespace="",
         checkpoint_id=name,
@@ -367,6 +367,6 @@ def _make_stored(thread_id: str, name: str, newest: str, answer: Any) -> Stored:
     version = _make_version(thread_id, name, change.tree.digest, known, state)
     return Stored(
         version=version,
-        head=version.mark if name == newest else _mark(newest, b""),
+        head=version.mark if name == newest else _make_mark(newest, b""),
         payloads=[change.to_payload()],
     )

@@ -240,14 +240,14 @@ class LoopClient(loops.LoopResources):
                     raise answer
             return answers
 
-        async def known() -> list[Any]:
+        async def load_and_run() -> list[Any]:
             try:
                 return await run()
             except driver.NoScriptError:
                 await self.client.script_load(script.source)
                 return await run()
 
-        return await self.retry(known) if commands else []
+        return await self.retry(load_and_run) if commands else []
 
     async def run_command(self, *command: Any) -> Any:
         """Run a command that is safe to repeat."""
