@@ -40,7 +40,7 @@ from locus_store import (
 )
 from locus_store.backends.oracle import addresses, dialect
 from locus_store.backends.oracle.definition import define_vector_index
-from locus_store.backends.oracle.options import URL_OPTIONS, parse_url
+from locus_store.backends.oracle.options import URL_OPTIONS, parse_place
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.sql import migrate
 from locus_store.types.options import read_query
@@ -181,7 +181,7 @@ def test_a_wallet_is_looked_at_before_anything_is_sent(
     ],
 )
 def test_a_url_names_a_place(url: str, dsn: str) -> None:
-    named, query = parse_url(url)
+    named, query = parse_place(url)
     given = {"dsn": None, **named, **read_query((URL_OPTIONS,), query)}
     found = addresses.make_address(**given).arguments
     assert found == {"user": "u", "password": "p@s", "dsn": dsn}
