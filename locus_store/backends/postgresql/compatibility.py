@@ -18,7 +18,7 @@ from locus_store.backends.postgresql import dsn
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.connecting import connect
 from locus_store.backends.postgresql.failures import READ_ONLY, STATEMENT_REMEDIES, get_sqlstate
-from locus_store.backends.postgresql.options import URL_OPTIONS, place
+from locus_store.backends.postgresql.options import URL_OPTIONS, parse_place
 from locus_store.backends.postgresql.store import PostgreSQLMessageLog, PostgreSQLStore
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import LocusStoreError
@@ -133,7 +133,7 @@ async def try_service(url: str, report: Callable[[], object] = bool) -> list[Tri
         for feature in read_features():
             needs_table = "{place}items" in "".join(it.text for it in feature.steps)
             if needs_table and _is_missing(found, _TABLES):
-                found.append(_not_tried(feature))
+                found.append(_skip(feature))
             else:
                 found.append(await _try(feature, partial(service.run, feature.steps)))
             report()
@@ -148,7 +148,7 @@ def _is_missing(trials: list[Trial], name: str) -> bool:
     return any(it.name == name and it.verdict != "ok" for it in trials)
 
 
-def _not_tried(feature: Feature) -> Trial:
+def _skip(feature: Feature) -> Trial:
     return Trial(*feature[:3], "info", "not tried, because it needs what is missing")
 
 
@@ -170,7 +170,7 @@ class _Service:
     """A service, and the names of what a run creates in it."""
 
     def __init__(self, url: str) -> None:
-        named, query = place(url)
+        named, query = parse_place(url)
         given = read_query((URL_OPTIONS, CheckpointOptions), query)
         self._dsn = named["dsn"]
         self._target = dsn.parse(self._dsn, ours=dsn.OURS)
@@ -268,7 +268,7 @@ class _Service:
             for feature, work in _WORKS.items():
                 is_missing = bool(found) and found[0].verdict != "ok"
                 if is_missing or (work is _embed and not has_vectors):
-                    found.append(_not_tried(feature))
+                    found.append(_skip(feature))
                 else:
                     found.append(await _try(feature, partial(work, backend)))
         return found
