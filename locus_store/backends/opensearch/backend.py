@@ -22,7 +22,7 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
 from locus_store.runtime.extras import make_factory
 from locus_store.types import Head, Hit, Version
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.filters import check_key, has_value, is_found
@@ -188,10 +188,14 @@ class OpenSearchMessageLog(DocumentMessageLog):
         backend: OpenSearchBackend | None = None,
         **options: Any,
     ) -> None:
-        if backend is not None:
-            is_alone = (hosts, index_name, options) == (None, DEFAULT_INDEX, {})
-            check_backend(backend, OpenSearchBackend, is_alone=is_alone)
-        made = backend or OpenSearchBackend(hosts, index_name=index_name, **options)
+        made = choose_backend(
+            backend,
+            OpenSearchBackend,
+            hosts,
+            defaults=[DEFAULT_INDEX],
+            index_name=index_name,
+            **options,
+        )
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 

@@ -69,11 +69,6 @@ def write(
     return BulkWrite(name, kind, b"".join(it + b"\n" for it in lines))
 
 
-def encode_body(writes: Iterable[BulkWrite]) -> bytes:
-    """Return the body of a request."""
-    return b"".join(it.content for it in writes)
-
-
 def split_batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
     """Yield writes in lists that a server takes in one request; each has one at least."""
     batch: list[BulkWrite] = []

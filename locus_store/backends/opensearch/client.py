@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
@@ -18,7 +19,6 @@ from locus_store.backends.opensearch.access import MOST_SECONDS, IndexPlace, ope
 from locus_store.backends.opensearch.bulk import (
     BulkWrite,
     Outcome,
-    encode_body,
     find_undone,
     make_address,
     make_condition,
@@ -45,6 +45,9 @@ PAGE: Final = 1000
 
 MOST_HEADS: Final = 100
 """Objects with their content in one answer."""
+
+KEEP_ALIVE: Final = "5m"
+"""The time for which the server keeps a view between two of its pages."""
 
 SETTLE_SECONDS: Final = 5.0
 """The time for which writes are retried on which no stored head depends."""
@@ -159,20 +162,92 @@ class IndexClient(BlockingClient):
             answer = self.call(method, where, body, **options)
         return answer
 
-    def send(self, writes: Iterable[BulkWrite], **options: Any) -> Any:
-        """Return the answer to writes in one request.
+    def bulk(
+        self,
+        writes: Sequence[BulkWrite],
+        *,
+        creates: Collection[str] = (),
+        most: int | None = 1,
+        refresh: str | None = None,
+        **options: Any,
+    ) -> list[Outcome]:
+        """Return the outcomes of writes in one request.
 
-        A server whose shard is not ready says so before this client's time limit ends.
+        An attempt after a lost reply is refused by the condition of a write. A server whose shard
+        is not ready says so before this client's time limit ends.
 
         Args:
             writes: In this order.
+            creates: The kinds of writes that create a missing index.
+            most: Failures of so many writes are the request's; ``None``: of all.
+            refresh: The parameter of the request; ``None``: that of writes that lists show.
             options: Of ``call``.
+
+        Raises:
+            LocusStoreError: One of these failed for good, but not by its condition.
         """
         limit = f"{int(self.access['timeout_seconds'] * SERVERS_PART * 1000)}ms"
-        body = encode_body(writes)
-        return self.request_documents(
-            "POST", "_bulk", body, require_alias="true", timeout=limit, **options
-        )
+        params = {"require_alias": "true", "timeout": limit, "refresh": refresh or self.refresh}
+        body, check = b"".join(it.content for it in writes), partial(require_decided, most=most)
+
+        def ask() -> list[Outcome]:
+            own = self.get_own_alias()
+            answer = self.request_documents("POST", "_bulk", body, check=check, **params, **options)
+            return read_outcomes(answer, own)
+
+        found = ask()
+        pairs = zip(writes, found, strict=True)
+        absent = {one.kind for one, its in pairs if its.is_without_index}
+        if absent:
+            self.renew()
+        if absent.intersection(creates):
+            self.create()
+            found = ask()
+        return found
+
+    def read_documents(self, docs: Sequence[Mapping[str, Any]], **params: Any) -> list[Any]:
+        """Return documents as they are now, in this order, with the index's second alias."""
+        own, options = self.get_own_alias(), {"seen": (failures.MISSING,), "check": _check_read}
+        answer = self.request_documents("POST", "_mget", {"docs": docs}, **options, **params)
+        return [{**it, "own": own} for it in answer.get("docs", [{}] * len(docs))]
+
+    def search(self, body: Mapping[str, Any], *, view: str | None = None) -> Any:
+        """Return the answer to a search, of all shards or not at all; ``None``: no index.
+
+        ``view``: of the index, which later writes do not change.
+        """
+        options: dict[str, Any] = {"allow_partial_search_results": "false"}
+        if view is not None:
+            at = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}}
+            return self.call("POST", "/_search", {**body, **at}, **options)
+        options["seen"] = (failures.MISSING,)
+        found = self.request_documents("POST", "_search", body, **options)
+        return None if "error" in found else found
+
+    def iterate_hits(
+        self, body: Mapping[str, Any], *, size: int | None = None, view: str | None = None
+    ) -> Iterator[Sequence[Any]]:
+        """Yield pages of hits: the first one of the body's size, the others of ``size``."""
+        while found := self.search(body, view=view):
+            hits = found["hits"]["hits"]
+            yield hits
+            if len(hits) < body["size"]:
+                return
+            body = {**body, "search_after": hits[-1]["sort"], "size": size or body["size"]}
+
+    def iterate_values(self, field: str, query: Any) -> Iterator[list[str]]:
+        """Yield pages of the values of a field in the documents that a query finds, in order."""
+        composite: dict[str, Any] = {
+            "size": PAGE,
+            "sources": [{field: {"terms": {"field": field}}}],
+        }
+        body = {"size": 0, "query": query, "aggs": {"values": {"composite": composite}}}
+        while found := self.search(body):
+            values = found["aggregations"]["values"]
+            yield [it["key"][field] for it in values["buckets"]]
+            if "after_key" not in values:
+                return
+            composite["after"] = values["after_key"]
 
     def get_own_alias(self) -> str:
         """Return the second alias of the index, which an index that is created later lacks.
@@ -277,7 +352,8 @@ class IndexObjects(IndexClient, Objects):
         at, repeats = int(self.now().timestamp() * 1000), list[bool]()
         first = self._write_head(name, content, tag, at)
         note = partial(repeats.append, True)
-        done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
+        creating = ("create",) if creates else ()
+        done, *others = self.bulk([first, *beside], creates=creating, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
             new = ((it.name, its.tag) for it, its in made if it.kind == "create")
@@ -300,9 +376,8 @@ class IndexObjects(IndexClient, Objects):
 
     def store(self, name: str, content: bytes) -> None:
         encoded = {"content": b64encode(content).decode()}
-        (done,) = self.bulk(
-            [self.write_document(name, "index", encoded)], creates=True, refresh="false"
-        )
+        write = self.write_document(name, "index", encoded)
+        (done,) = self.bulk([write], creates=["index"], refresh="false")
         if not done.is_done:
             raise BackendError(f"{self.where(name)} cannot be written: {done.error}")
 
@@ -334,36 +409,6 @@ class IndexObjects(IndexClient, Objects):
         place = {"_id": stored.id, "routing": stored.routing}
         return write(stored.id, "delete", {**place, **make_condition(stored.tag)})
 
-    def bulk(
-        self,
-        writes: Sequence[BulkWrite],
-        *,
-        creates: bool = False,
-        refresh: str | None = None,
-        **options: Any,
-    ) -> list[Outcome]:
-        """Return the outcomes of writes in one request, whose first one may have a condition.
-
-        An attempt after a lost reply is refused by the condition. ``creates``: so is a missing
-        index. ``options``: of ``call``.
-
-        Raises:
-            LocusStoreError: The first write failed for good, but not by its condition.
-        """
-
-        def ask() -> list[Outcome]:
-            own, when = self.get_own_alias(), refresh or self.refresh
-            answer = self.send(writes, check=require_decided, refresh=when, **options)
-            return read_outcomes(answer, own)
-
-        found = ask()
-        if found[0].is_without_index:
-            self.renew()
-            if creates:
-                self.create()
-                found = ask()
-        return found
-
     def settle(self, writes: Sequence[BulkWrite], **options: Any) -> list[Outcome]:
         """Return the outcomes of writes; those that a busy server refuses are retried.
 
@@ -381,21 +426,16 @@ class IndexObjects(IndexClient, Objects):
         return [found[it.name] for it in writes]
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
-        while True:
-            page = self._read_page(prefix, after, {"name": "asc"})
-            yield from page
-            if len(page) < PAGE:
-                return
-            after = page[-1].name
+        return chain.from_iterable(self._iterate_listed(prefix, after, {"name": "asc"}))
 
     def newest(self, prefix: str) -> Sequence[ListedObject]:
         """Return the ``PAGE`` most recently changed objects below a prefix, the newest first."""
-        return self._read_page(prefix, "", {"modified_at": "desc"})
+        return next(self._iterate_listed(prefix, "", {"modified_at": "desc"}), ())
 
-    def _read_page(
+    def _iterate_listed(
         self, prefix: str, after: str, order: Mapping[str, str]
-    ) -> Sequence[ListedObject]:
-        """Return one page of a list, of all shards or not at all."""
+    ) -> Iterator[Sequence[ListedObject]]:
+        """Yield the pages of a list."""
         conditions = ({"prefix": {"name": prefix}}, {"range": {"name": {"gt": after}}})
         body = {
             "query": {"bool": {"filter": conditions}},
@@ -405,8 +445,8 @@ class IndexObjects(IndexClient, Objects):
             "docvalue_fields": ["name", {"field": "modified_at", "format": "epoch_millis"}],
             "track_total_hits": False,
         }
-        found = self.search(body)
-        return [_make_listed(it["fields"]) for it in found["hits"]["hits"]] if found else ()
+        for hits in self.iterate_hits(body):
+            yield [_make_listed(it["fields"]) for it in hits]
 
     def get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         """Return the objects of these names that exist, without the content of a known tag."""
@@ -423,21 +463,8 @@ class IndexObjects(IndexClient, Objects):
             {**make_address(name), "_source": _CONTENT if tag is None else _TIME}
             for name, tag in known.items()
         ]
-        own = self.get_own_alias()
-        answer = self.request_documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
-        named = zip(known, answer.get("docs", ()), strict=False)
-        return {name: _make_found({**it, "own": own}) for name, it in named if it.get("found")}
-
-    def search(self, body: Mapping[str, Any]) -> Any:
-        """Return the answer to a search, of all shards or not at all; ``None``: no index."""
-        found = self.request_documents(
-            "POST",
-            "_search",
-            body,
-            seen=(failures.MISSING,),
-            allow_partial_search_results="false",
-        )
-        return None if "error" in found else found
+        named = zip(known, self.read_documents(wanted), strict=True)
+        return {name: _make_found(it) for name, it in named if it.get("found")}
 
     def where(self, name: str) -> str:
         return f"document {name!r} in {self.place}"
@@ -451,6 +478,14 @@ def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:
     """
     at = found["_source"]["modified_at"]
     return found["own"], found["_seq_no"], found["_primary_term"], at
+
+
+def _check_read(answer: Any) -> None:
+    """Raise the error of a document whose shard did not answer."""
+    for it in answer.get("docs", ()):
+        error = it.get("error")
+        if error and error["type"] != failures.NO_INDEX:
+            raise failures.make_part_error(503, error)
 
 
 def _make_listed(fields: Mapping[str, Any]) -> ListedObject:

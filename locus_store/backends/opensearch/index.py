@@ -85,7 +85,10 @@ def define_index(place: IndexPlace, name: str, layout: Layout) -> dict[str, Any]
     """Return an index behind the alias."""
     aliases = {place.name: {"is_write_index": True}, generate_own_alias(name): {}}
     settings = {"index": layout.settings}
-    return {"aliases": aliases, "settings": settings, "mappings": make_mappings(layout)}
+    meta: dict[str, Any] = {layout.mark: layout.version}
+    meta |= {LANGUAGE: layout.language} if layout.language else {}
+    mappings = {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
+    return {"aliases": aliases, "settings": settings, "mappings": mappings}
 
 
 def generate_own_alias(name: str) -> str:
@@ -100,13 +103,6 @@ def generate_own_alias(name: str) -> str:
 def find_own_alias(found: Mapping[str, Any], name: str) -> str | None:
     """Return the second alias that an index has."""
     return min((it for it in found[name].get("aliases", ()) if it.endswith(_OWN)), default=None)
-
-
-def make_mappings(layout: Layout) -> dict[str, Any]:
-    """Return the mapping of an index."""
-    meta: dict[str, Any] = {layout.mark: layout.version}
-    meta |= {LANGUAGE: layout.language} if layout.language else {}
-    return {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
 
 
 def require_ours(

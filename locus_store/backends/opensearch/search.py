@@ -139,7 +139,7 @@ def iterate_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
 def _find_across_versions(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
     """Yield the threads that have all words, in any of their versions."""
     rare, *others = _sort_by_rarity(objects, words)
-    for some in _iterate_threads(objects, _has(rare)):
+    for some in objects.iterate_values("thread", _make_filter(_has(rare))):
         yield _keep_having(objects, others, some)
 
 
@@ -150,21 +150,6 @@ def _sort_by_rarity(objects: IndexObjects, words: Sequence[str]) -> list[str]:
     aggregations: Mapping[str, Any] = found["aggregations"] if found else {}
     numbers = {it: aggregations.get(str(at), {}).get("doc_count", 0) for at, it in enumerate(words)}
     return sorted(words, key=lambda it: numbers[it])
-
-
-def _iterate_threads(objects: IndexObjects, query: Any) -> Iterator[list[str]]:
-    """Yield pages of the threads with a version that a query finds."""
-    composite: dict[str, Any] = {
-        "size": PAGE,
-        "sources": [{"thread": {"terms": {"field": "thread"}}}],
-    }
-    body = {"size": 0, "query": _make_filter(query), "aggs": {"threads": {"composite": composite}}}
-    while found := objects.search(body):
-        aggregations = found["aggregations"]["threads"]
-        yield [it["key"]["thread"] for it in aggregations["buckets"]]
-        if "after_key" not in aggregations:
-            return
-        composite["after"] = aggregations["after_key"]
 
 
 def _keep_having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> list[str]:
@@ -224,12 +209,7 @@ def _iterate_answers(
         "track_total_hits": False,
         **options,
     }
-    while found := objects.search(body):
-        hits = found["hits"]["hits"]
-        yield hits
-        if len(hits) < body["size"]:
-            return
-        body |= {"search_after": hits[-1]["sort"], "size": PAGE}
+    return objects.iterate_hits(body, size=PAGE)
 
 
 def _read_place(hit: Mapping[str, Any]) -> VersionPlace | None:

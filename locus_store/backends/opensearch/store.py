@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
-import os
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -18,22 +14,25 @@ from typing import Any, Final, ParamSpec, TypeVar
 from typing_extensions import Unpack
 
 from locus_store.backends.opensearch import items
-from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
+from locus_store.backends.opensearch.access import DEFAULT_INDEX
 from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
+from locus_store.backends.opensearch.bulk import BulkWrite
 from locus_store.backends.opensearch.item_index import (
     PAGE,
     ItemIndex,
-    Write,
     get_hits,
     open_item_index,
+    write_item,
 )
 from locus_store.backends.opensearch.items import KEEP, Decide, Document, ItemChange, make_clearing
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import SchemaError
+from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.retries import Pauses
+from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import BaseStore, Embed
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.items import (
     Change,
     Name,
@@ -44,7 +43,6 @@ from locus_store.types.items import (
     decode_namespace,
     encode_namespace,
 )
-from locus_store.types.options import fill_defaults
 from locus_store.values import vectors
 from locus_store.values.vectors import Metric
 
@@ -56,9 +54,6 @@ FIRST: Final = 64
 
 SETTINGS: Final = "settings"
 """The id of the document that has the dimension of the embeddings."""
-
-NAMESPACES: Final = 1000
-"""Namespaces in one answer."""
 
 BATCHES: Final = 1000
 """Unfinished batches that a search puts in place."""
@@ -145,11 +140,12 @@ class _Writing:
         repeats: list[bool],
     ) -> list[Name]:
         """Write what a call makes of each document; return the items that had changed."""
-        writes: dict[Name, Write] = {}
+        writes: dict[Name, BulkWrite] = {}
         for name, document in found.items():
             plan, answers[name] = decide(document, bool(repeats))
             if plan is not KEEP:
-                writes[name] = Replacement(items.make_document_id(name), document, plan).write()
+                tag = document.tag if document else None
+                writes[name] = write_item(items.make_document_id(name), tag, plan)
         note = partial(repeats.append, True)
         tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
         return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
@@ -158,7 +154,8 @@ class _Writing:
         """Return the first hits of a search, once its committed batches are put in place."""
         batches = {"batches": {"terms": {"field": "batch", "size": BATCHES}}}
         answer = self.index.search({**body, "aggs": batches})
-        named = [it["key"] for it in _get_buckets(answer, "batches")]
+        aggregations = answer["aggregations"]["batches"] if answer else {"buckets": ()}
+        named = [it["key"] for it in aggregations["buckets"]]
         if self._batches.finish(named):
             self.index.refresh_now()
             return get_hits(self.index.search(body))
@@ -190,24 +187,28 @@ class OpenSearchStore(_Writing, BaseStore):
         backend: OpenSearchBackend | None = None,
         **options: Unpack[OpenSearchOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = (hosts, index_name, options) == (None, DEFAULT_INDEX, {})
-            check_backend(backend, OpenSearchBackend, is_alone=is_alone)
-            place, access = backend.index.place, backend.index.access
-        else:
-            access = fill_defaults(OpenSearchOptions, options, "OpenSearchStore")
-            require(access)
-            place = make_place(hosts, index_name, use_ssl=use_ssl, client=access["client"])
+        made = choose_backend(
+            backend,
+            OpenSearchBackend,
+            hosts,
+            defaults=[DEFAULT_INDEX, True],
+            index_name=index_name,
+            use_ssl=use_ssl,
+            **options,
+        )
         super().__init__(
             dimension=dimension,
             metric=metric,
             embed=embed,
-            max_state_bytes=access["max_state_bytes"],
+            max_state_bytes=made.max_state_bytes,
         )
-        self.index = open_item_index(place, access)
+        self.index = open_item_index(made.index.place, made.index.access)
         self._batches = ItemBatches(self.index)
-        self._one_batch: dict[int, threading.Lock] = defaultdict(threading.Lock)
-        """By process. ItemBatches of this object do not meet each other's intents."""
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        self._one_batch = threading.Lock()
+        """Batches of this object do not meet each other's intents."""
         self._has_dimension = False
 
     def __repr__(self) -> str:
@@ -215,9 +216,7 @@ class OpenSearchStore(_Writing, BaseStore):
 
     async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call in a worker thread."""
-        loop, context = asyncio.get_running_loop(), copy_context()
-        call = partial(work, *args, **kwargs)
-        return await loop.run_in_executor(self.index.pool, context.run, call)
+        return await run_in_thread(partial(work, *args, **kwargs), pool=self.index.pool)
 
     async def setup(self) -> None:
         await self._run(self._check_dimension)
@@ -234,7 +233,7 @@ class OpenSearchStore(_Writing, BaseStore):
     def _keep_dimension(self) -> None:
         """Store the dimension with the first embeddings, or compare it with the stored one."""
         if not self._has_dimension:
-            self.index.write([Write(SETTINGS, None, {"kept": {"dimension": self.dimension}})])
+            self.index.write([write_item(SETTINGS, None, {"kept": {"dimension": self.dimension}})])
             self._check_dimension()
             self._has_dimension = True
 
@@ -257,7 +256,7 @@ class OpenSearchStore(_Writing, BaseStore):
         ids = [items.make_document_id(it.name) for it in changes]
         decide = [ItemChange(it, n) for n, it in enumerate(changes)]
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
-        with self._one_batch[os.getpid()]:
+        with self._one_batch:
             while True:
                 found = self._batches.settle(ids)
                 made = [change(it, False) for change, it in zip(decide, found, strict=True)]
@@ -378,29 +377,14 @@ class OpenSearchStore(_Writing, BaseStore):
         scope = _make_scope(match.fixed, recursive=True)
         self._finish_batches(scope)
         found: dict[Namespace, None] = {}
-        for it in self._iterate_namespaces(scope):
+        query = _make_body([*scope, *_match_live()])["query"]
+        for it in chain.from_iterable(self.index.iterate_values("namespace", query)):
             cut = match.cut(decode_namespace(it))
             if cut is not None:
                 found[cut] = None
             if len(found) >= end:
                 break
         return list(found)[offset:]
-
-    def _iterate_namespaces(self, scope: list[Any]) -> Iterator[str]:
-        sources = [{"namespace": {"terms": {"field": "namespace"}}}]
-        after: dict[str, Any] = {}
-        while True:
-            composite = {"size": NAMESPACES, "sources": sources, **after}
-            body = {
-                **_make_body([*scope, *_match_live()]),
-                "size": 0,
-                "aggs": {"n": {"composite": composite}},
-            }
-            found = _get_buckets(self.index.search(body), "n")
-            yield from (it["key"]["namespace"] for it in found)
-            if len(found) < NAMESPACES:
-                return
-            after = {"after": found[-1]["key"]}
 
 
 def _make_scope(namespace: Namespace, *, recursive: bool) -> list[Any]:
@@ -425,7 +409,3 @@ def _make_body(conditions: Sequence[Any], *, live: bool = False) -> dict[str, An
         "track_total_hits": False,
     }
     return {**body, "post_filter": {"bool": {"filter": _match_live()}}} if live else body
-
-
-def _get_buckets(answer: Any, name: str) -> list[Any]:
-    return list(answer["aggregations"][name]["buckets"]) if "aggregations" in answer else []
