@@ -16,7 +16,7 @@ from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.file.descriptors import Opened
-from locus_store.backends.file.directory import Directory, Held
+from locus_store.backends.file.directory import Directory
 from locus_store.backends.file.names import (
     decode_name,
     encode_name,
@@ -37,30 +37,31 @@ from locus_store.values.vectors import Metric
 
 
 class HeldFile:
-    """Access to a file that is locked for writing."""
+    """Access to a file that is locked for writing, or to be created."""
 
-    def __init__(self, directory: Directory, held: Held) -> None:
+    def __init__(self, directory: Directory, name: str, file: Opened | None) -> None:
         self.is_removed = False
         self._directory = directory
-        self._held = held
+        self._name = name
+        self._file = file
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         del key
-        return _read_document(self._held.file, known) if self._held.file else None
+        return _read_document(self._file, known) if self._file else None
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         del key
         self._require(tag)
-        return self._directory.replace(self._held, body)
+        return self._directory.replace(self._name, self._file, body)
 
     def delete(self, key: str, *, tag: Tag) -> None:
         del key
         self._require(tag)
-        self._directory.remove(self._held)
+        self._directory.remove(self._name, self._file)
         self.is_removed = True
 
     def _require(self, tag: Tag | None) -> None:
-        if tag != (self._held.file.signature if self._held.file else None):
+        if tag != (self._file.signature if self._file else None):
             raise ChangedError
 
 
@@ -106,8 +107,8 @@ class FileDocuments(Directory, Documents):
     @contextmanager
     def held(self, key: str, *, creates: bool) -> Iterator[HeldFile]:
         name = encode_name(key)
-        with self.lock(name, creates=creates) as held:
-            access = HeldFile(self, held)
+        with self.lock(name, creates=creates) as file:
+            access = HeldFile(self, name, file)
             yield access
         if access.is_removed:
             self.tidy(name)

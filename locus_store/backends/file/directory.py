@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from locus_store.backends.documents.protocol import Body, ChangedError
 from locus_store.backends.file.descriptors import (
@@ -41,15 +41,6 @@ from locus_store.errors import (
 )
 
 _COPY_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A thread's place in the directory, locked for writing."""
-
-    name: str
-    file: Opened | None
-    """``None``: there is none, and where one is to be made, the directory is locked."""
 
 
 class Directory:
@@ -217,8 +208,8 @@ class Directory:
         self._has_identity = True
 
     @contextmanager
-    def lock(self, name: str, *, creates: bool = False) -> Iterator[Held]:
-        """Lock a thread's place; with ``creates`` also one whose file does not exist yet.
+    def lock(self, name: str, *, creates: bool = False) -> Iterator[Opened | None]:
+        """Lock a thread's file, or with ``creates`` the directory if it has none (``None``).
 
         Raises:
             BackendError: Another writer held it for too long.
@@ -231,17 +222,16 @@ class Directory:
                     if place is not None and descriptor is not None:
                         self._lock(descriptor, path, deadline)
                         if is_at(descriptor, place):
-                            file = Opened(path, descriptor, read_signature(descriptor))
-                            yield Held(name, file)
+                            yield Opened(path, descriptor, read_signature(descriptor))
                             return
                         continue
                 if not creates:
                     self.require_identity()
-                    yield Held(name, None)
+                    yield None
                     return
                 with self._lock_root(deadline) as is_there:
                     if is_there and not self._exists(name):
-                        yield Held(name, None)
+                        yield None
                         return
 
     def _exists(self, name: str) -> bool:
@@ -268,15 +258,15 @@ class Directory:
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
 
-    def replace(self, held: Held, body: Body) -> Signature:
-        """Replace the file's content by ``body``; it is on disk when this returns.
+    def replace(self, name: str, file: Opened | None, body: Body) -> Signature:
+        """Replace a locked file's content by ``body``; it is on disk when this returns.
 
         Raises:
             ChangedError: Another process changed the file meanwhile.
         """
-        if held.file is None:
-            self._make_folders(held.name)
-        return self._replace(held.name, held.file, body.kept_bytes, body.rest)
+        if file is None:
+            self._make_folders(name)
+        return self._replace(name, file, body.kept_bytes, body.rest)
 
     def _make_folders(self, name: str) -> None:
         """Create the directories of a long name; they survive a crash."""
@@ -334,14 +324,14 @@ class Directory:
                     raise
                 return
 
-    def remove(self, held: Held) -> None:
-        """Remove the file; the removal survives a crash once this returns.
+    def remove(self, name: str, file: Opened | None) -> None:
+        """Remove a locked file; the removal survives a crash once this returns.
 
         Raises:
             ChangedError: Another process changed the file meanwhile.
         """
-        with self._require_place(held.name) as place:
-            _require_unchanged(place, held.file)
+        with self._require_place(name) as place:
+            _require_unchanged(place, file)
             os.unlink(place.name, dir_fd=place.directory)
             _flush_directory(place)
 
