@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -45,25 +44,17 @@ class BucketObjects(BlockingClient, Objects):
         super()._start()
         self._make: Callable[[], Any] | None = None
         self._idle: list[Any] = []
-        self._is_open = True
 
     def __repr__(self) -> str:
         return f"BucketObjects({str(self.place)!r})"
 
     def close(self) -> None:
         """Release threads and connections; later calls open them again."""
+        self._workers.close()
         with self._lock:
             clients, self._idle = self._idle, []
-            self._is_open = False
-        self._workers.close()
         for client in clients:
             _release(client)
-
-    @property
-    def pool(self) -> Executor:
-        """The threads that calls run in; connections are kept from now on."""
-        self._is_open = True
-        return super().pool
 
     @contextmanager
     def _lease_client(self) -> Iterator[Any]:
@@ -80,7 +71,7 @@ class BucketObjects(BlockingClient, Objects):
         finally:
             with self._lock:
                 # Else the call outlived ``close``, or its credentials.
-                is_kept = self._is_open and self._make is make
+                is_kept = self._workers.is_open and self._make is make
                 if is_kept:
                     self._idle.append(client)
             if not is_kept:
