@@ -65,13 +65,13 @@ class HeldFile:
             raise ChangedError
 
 
-def _read_document(file: Opened, known: Tag | None) -> Found:
-    """Return the content of an open file, unless its signature is ``known``.
+def _read_document(file: Opened, tag: Tag | None) -> Found:
+    """Return the content of an open file, unless its signature is ``tag``.
 
     Raises:
         SchemaError: It is of the Locus SDK.
     """
-    if file.signature == known:
+    if file.signature == tag:
         return Found(file.signature, None)
     content = file.read_content()
     if is_of_sdk(content):

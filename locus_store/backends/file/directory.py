@@ -27,10 +27,10 @@ from locus_store.backends.file.names import (
     IDENTITY,
     SUFFIX,
     TEMPORARY,
+    decode_identity,
     encode_identity,
     is_of_sdk,
     make_sdk_refusal,
-    store_in,
 )
 from locus_store.errors import (
     BackendError,
@@ -158,7 +158,7 @@ class Directory:
         with translate_errors(path), self._open_file(IDENTITY) as (_, descriptor):
             if descriptor is None:
                 return None
-            store = store_in(os.pread(descriptor, HEAD_BYTES, 0))
+            store = decode_identity(os.pread(descriptor, HEAD_BYTES, 0))
         if store is None:
             raise IntegrityError(
                 f"{path} is damaged; restore it from a backup, or remove it: the next save makes "
@@ -241,7 +241,7 @@ class Directory:
     @contextmanager
     def _lock_root(self, deadline: float) -> Iterator[bool]:
         self.require_identity()
-        _make(self.root)
+        _make_directory(self.root)
         with open_file(self._root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             if descriptor is not None:
                 self._lock(descriptor, self.root, deadline)
@@ -396,12 +396,12 @@ def _require_unchanged(place: Place, old: Opened | None) -> None:
         raise ChangedError
 
 
-def _make(path: str) -> None:
+def _make_directory(path: str) -> None:
     """Create the user's directory and its parents; they survive a crash."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(os.path.abspath(path))
-    _make(above)
+    _make_directory(above)
     with suppress(FileExistsError):
         os.mkdir(path)
     descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

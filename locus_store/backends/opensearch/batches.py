@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.bulk import BulkWrite
-from locus_store.backends.opensearch.item_index import ItemIndex, write_item
+from locus_store.backends.opensearch.item_index import ItemIndex, make_item_write
 from locus_store.backends.opensearch.items import Document
 
 States: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -45,7 +45,7 @@ class Replacement:
         """Return the write that announces the replacement."""
         before = self.found.source if self.found else _select_name(self.source or {})
         source = {**before, "batch": batch, "intent": self.source}
-        return write_item(self.id, self.found.tag if self.found else None, source)
+        return make_item_write(self.id, self.found.tag if self.found else None, source)
 
 
 class ItemBatches:
@@ -94,9 +94,9 @@ class ItemBatches:
         if undecided.keys() - states.keys():
             time.sleep(PAUSE_SECONDS)
 
-    def replace(self, held: Sequence[Document], states: States) -> None:
+    def replace(self, documents: Sequence[Document], states: States) -> None:
         """Replace documents by their intents, or restore them, as their batches were decided."""
-        writes = [write_item(it.id, it.tag, _decide_document(it, states)) for it in held]
+        writes = [make_item_write(it.id, it.tag, _decide_document(it, states)) for it in documents]
         self._index.write(writes, refresh=self._index.refresh)
 
     def finish(self, batches: Iterable[str]) -> bool:
@@ -121,7 +121,10 @@ class ItemBatches:
         if len(tags) < len(ids) or not self._commit(batch, ids):
             self.replace(self._read_held(ids, batch), {batch: {"state": ABORTED}})
             return False
-        final = [write_item(it.id, tag, it.source) for it, tag in zip(ordered, tags, strict=True)]
+        final = [
+            make_item_write(replacement.id, tag, replacement.source)
+            for replacement, tag in zip(ordered, tags, strict=True)
+        ]
         self._index.write(final, refresh=self._index.refresh)
         self.forget([batch])
         return True
@@ -137,7 +140,7 @@ class ItemBatches:
     def forget(self, batches: Sequence[str]) -> None:
         """Delete the decisions about batches that have no intents any more."""
         found = self._index.read(batches)
-        self._index.write([write_item(it.id, it.tag, None) for it in found if it])
+        self._index.write([make_item_write(it.id, it.tag, None) for it in found if it])
 
 
 def _decide_document(document: Document, states: States) -> Mapping[str, Any] | None:
@@ -155,4 +158,4 @@ def _select_name(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _make_decision(batch: str, state: str, ids: Sequence[str]) -> BulkWrite:
     fields = {"state": state, "decided": items.get_microseconds(), "kept": {"ids": list(ids)}}
-    return write_item(batch, None, fields)
+    return make_item_write(batch, None, fields)

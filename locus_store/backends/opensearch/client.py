@@ -24,11 +24,11 @@ from locus_store.backends.opensearch.bulk import (
     make_condition,
     make_path,
     make_routing,
+    make_write,
     read_outcomes,
     require_decided,
     require_deleted,
     split_batches,
-    write,
 )
 from locus_store.backends.opensearch.index import Layout
 from locus_store.backends.opensearch.options import OpenSearchOptions
@@ -96,7 +96,7 @@ class IndexClient(BlockingClient):
         """The parameter of writes that lists and searches show."""
         return "wait_for" if self.access["refresh"] == "wait" else "false"
 
-    def _perform(self) -> Callable[..., Any]:
+    def _get_perform(self) -> Callable[..., Any]:
         with self._lock:
             self._client = self._client or open_client(self.place, self.access)
             perform: Callable[..., Any] = self._client.transport.perform_request
@@ -108,13 +108,13 @@ class IndexClient(BlockingClient):
         path: str,
         body: Any = None,
         *,
-        seen: Collection[int] = (),
+        statuses: Collection[int] = (),
         check: Callable[[Any], object] = bool,
         on_repeat: Callable[[], None] = lambda: None,
         seconds: float = MOST_SECONDS,
         **params: Any,
     ) -> Any:
-        """Return the JSON of an answer, also of one with a status in ``seen``.
+        """Return the JSON of an answer, also of one with a status in ``statuses``.
 
         Transient failures are retried for ``retry_seconds``, on the other hosts at first. So are
         those that ``check`` finds in an answer and raises.
@@ -123,7 +123,7 @@ class IndexClient(BlockingClient):
             method: Of HTTP.
             path: With a slash.
             body: JSON, or lines of it.
-            seen: Statuses that are no failure.
+            statuses: Statuses that are no failure.
             check: Raises the client's error if a part of the answer is a failure.
             on_repeat: Called before the request is repeated, which the server may have executed.
             seconds: Retry no longer than this.
@@ -135,11 +135,11 @@ class IndexClient(BlockingClient):
         import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 
         what = f"{method} {path}"
-        options = {"ignore": tuple(seen), "timeout": self.access["timeout_seconds"]}
+        options = {"ignore": tuple(statuses), "timeout": self.access["timeout_seconds"]}
         pauses = Pauses(0.05, 2.0, min(self.access["retry_seconds"], seconds))
         while True:
             try:
-                answer = self._perform()(method, path, params=params, body=body, **options)
+                answer = self._get_perform()(method, path, params=params, body=body, **options)
                 check(answer)
             except opensearchpy.exceptions.OpenSearchException as exc:
                 pause = pauses.get_next()
@@ -207,7 +207,7 @@ class IndexClient(BlockingClient):
 
     def read_documents(self, docs: Sequence[Mapping[str, Any]], **params: Any) -> list[Any]:
         """Return documents as they are now, in this order, with the index's second alias."""
-        own, options = self.get_own_alias(), {"seen": (failures.MISSING,), "check": _check_read}
+        own, options = self.get_own_alias(), {"statuses": (failures.MISSING,), "check": _check_read}
         answer = self.request_documents("POST", "_mget", {"docs": docs}, **options, **params)
         return [{**it, "own": own} for it in answer.get("docs", [{}] * len(docs))]
 
@@ -220,7 +220,7 @@ class IndexClient(BlockingClient):
         if view is not None:
             at = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}}
             return self.call("POST", "/_search", {**body, **at}, **options)
-        options["seen"] = (failures.MISSING,)
+        options["statuses"] = (failures.MISSING,)
         found = self.request_documents("POST", "_search", body, **options)
         return None if "error" in found else found
 
@@ -261,7 +261,7 @@ class IndexClient(BlockingClient):
         """Look once whether the index is ours, if there is one."""
         if self._own:
             return
-        found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
+        found = self.call("GET", f"/{self.place.name}", statuses=(failures.MISSING,))
         if "error" in found:
             self._require_none()
         else:
@@ -283,7 +283,7 @@ class IndexClient(BlockingClient):
             return
         name = index.name_first_index(self.place)
         body = index.define_index(self.place, name, self.layout)
-        made = self.call("PUT", f"/{name}", body, seen=(400,))
+        made = self.call("PUT", f"/{name}", body, statuses=(400,))
         if failures.get_type(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
@@ -294,7 +294,7 @@ class IndexClient(BlockingClient):
             SchemaError: There is one.
         """
         name, alias = index.name_first_index(self.place), self.place.name
-        found = self.call("GET", f"/{name}", seen=(failures.MISSING,))
+        found = self.call("GET", f"/{name}", statuses=(failures.MISSING,))
         if "error" not in found and alias not in found.get(name, {}).get("aliases", {alias}):
             raise SchemaError(
                 f"index {name!r} exists without its alias {alias!r}; add the alias, or choose "
@@ -319,14 +319,14 @@ class IndexObjects(IndexClient, Objects):
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         found = self._get(name, _TIME) if known is not None else None
-        if found is None or (found.get("found") and _tag(found) != known):
+        if found is None or (found.get("found") and _get_tag(found) != known):
             found = self._get(name, _CONTENT)
         return _make_found(found) if found.get("found") else None
 
     def _get(self, name: str, fields: Sequence[str]) -> Any:
         path, own = make_path(name), self.get_own_alias()
         options = {"routing": make_routing(name), "_source_includes": ",".join(fields)}
-        found = self.request_documents("GET", path, seen=(failures.MISSING,), **options)
+        found = self.request_documents("GET", path, statuses=(failures.MISSING,), **options)
         return {**found, "own": own}
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
@@ -350,23 +350,23 @@ class IndexObjects(IndexClient, Objects):
             ChangedError: The condition was refused, or there is no index and ``creates`` is off.
         """
         at, repeats = int(self.now().timestamp() * 1000), list[bool]()
-        first = self._write_head(name, content, tag, at)
+        first = self._make_head_write(name, content, tag, at)
         note = partial(repeats.append, True)
         creating = ("create",) if creates else ()
         done, *others = self.bulk([first, *beside], creates=creating, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
             new = ((it.name, its.tag) for it, its in made if it.kind == "create")
-            gone = [self.write_deletion(*it) for it in new]
+            gone = [self.make_deletion(*it) for it in new]
             self._undo([] if repeats else gone)  # the first attempt may have stored the head
             raise ChangedError
         return (*done.tag, at), others
 
-    def _write_head(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
+    def _make_head_write(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
         encoded = {"content": b64encode(content).decode(), "modified_at": at}
         if tag is None:
-            return self.write_document(name, "create", encoded)
-        return self.write_document(name, "index", encoded, **make_condition(tag))
+            return self.make_write(name, "create", encoded)
+        return self.make_write(name, "index", encoded, **make_condition(tag))
 
     def _undo(self, deletions: list[BulkWrite]) -> None:
         """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
@@ -376,38 +376,38 @@ class IndexObjects(IndexClient, Objects):
 
     def store(self, name: str, content: bytes) -> None:
         encoded = {"content": b64encode(content).decode()}
-        write = self.write_document(name, "index", encoded)
+        write = self.make_write(name, "index", encoded)
         (done,) = self.bulk([write], creates=["index"], refresh="false")
         if not done.is_done:
             raise BackendError(f"{self.where(name)} cannot be written: {done.error}")
 
     def delete(self, name: str, *, tag: Tag) -> None:
-        (done,) = self.bulk([self.write_deletion(name, tag)])
+        (done,) = self.bulk([self.make_deletion(name, tag)])
         if done.status != _DELETED:
             raise ChangedError
 
     def discard(self, names: Collection[str]) -> None:
         left = []
-        for some in split_batches(self.write_deletion(it) for it in names):
+        for some in split_batches(self.make_deletion(it) for it in names):
             left += find_undone(some, self.settle(some, refresh="false"))
         require_deleted(left, self.where)
 
-    def write_document(
+    def make_write(
         self, name: str, kind: str, fields: Mapping[str, Any], **condition: Any
     ) -> BulkWrite:
-        """Return a write of a document; see ``bulk.write``."""
+        """Return a write of a document; see ``bulk.make_write``."""
         common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
-        return write(name, kind, {**make_address(name), **condition}, {**common, **fields})
+        return make_write(name, kind, {**make_address(name), **condition}, {**common, **fields})
 
-    def write_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
+    def make_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
         condition = make_condition(tag) if tag else {}
-        return write(name, "delete", {**make_address(name), **condition})
+        return make_write(name, "delete", {**make_address(name), **condition})
 
-    def write_removal(self, stored: StoredVersion) -> BulkWrite:
+    def make_removal(self, version: StoredVersion) -> BulkWrite:
         """Return the deletion of a document of a version as it was found."""
-        place = {"_id": stored.id, "routing": stored.routing}
-        return write(stored.id, "delete", {**place, **make_condition(stored.tag)})
+        place = {"_id": version.id, "routing": version.routing}
+        return make_write(version.id, "delete", {**place, **make_condition(version.tag)})
 
     def settle(self, writes: Sequence[BulkWrite], **options: Any) -> list[Outcome]:
         """Return the outcomes of writes; those that a busy server refuses are retried.
@@ -458,32 +458,32 @@ class IndexObjects(IndexClient, Objects):
         changed = {it: None for it in changed if found[it].tag != known[it]}
         return found | (self.get_all(changed) if changed else {})
 
-    def _read_found(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
+    def _read_found(self, tags: Mapping[str, Tag | None]) -> dict[str, Found]:
         wanted = [
             {**make_address(name), "_source": _CONTENT if tag is None else _TIME}
-            for name, tag in known.items()
+            for name, tag in tags.items()
         ]
-        named = zip(known, self.read_documents(wanted), strict=True)
+        named = zip(tags, self.read_documents(wanted), strict=True)
         return {name: _make_found(it) for name, it in named if it.get("found")}
 
     def where(self, name: str) -> str:
         return f"document {name!r} in {self.place}"
 
 
-def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:
+def _get_tag(document: Mapping[str, Any]) -> tuple[str, int, int, int]:
     """Return the tag of a document that was read.
 
     Sequence numbers begin again in an index that was deleted and created again; the second alias
     and the time of the write differ.
     """
-    at = found["_source"]["modified_at"]
-    return found["own"], found["_seq_no"], found["_primary_term"], at
+    at = document["_source"]["modified_at"]
+    return document["own"], document["_seq_no"], document["_primary_term"], at
 
 
 def _check_read(answer: Any) -> None:
     """Raise the error of a document whose shard did not answer."""
-    for it in answer.get("docs", ()):
-        error = it.get("error")
+    for document in answer.get("docs", ()):
+        error = document.get("error")
         if error and error["type"] != failures.NO_INDEX:
             raise failures.make_part_error(503, error)
 
@@ -493,6 +493,6 @@ def _make_listed(fields: Mapping[str, Any]) -> ListedObject:
     return ListedObject(fields["name"][0], at)
 
 
-def _make_found(found: Mapping[str, Any]) -> Found:
-    content = found["_source"].get("content")
-    return Found(_tag(found), None if content is None else b64decode(content))
+def _make_found(document: Mapping[str, Any]) -> Found:
+    content = document["_source"].get("content")
+    return Found(_get_tag(document), None if content is None else b64decode(content))

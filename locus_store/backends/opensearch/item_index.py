@@ -13,8 +13,8 @@ from locus_store.backends.opensearch.bulk import (
     BulkWrite,
     IndexTag,
     make_condition,
+    make_write,
     split_batches,
-    write,
 )
 from locus_store.backends.opensearch.client import KEEP_ALIVE, IndexClient
 from locus_store.backends.opensearch.items import Document
@@ -27,7 +27,7 @@ PAGE: Final = 200
 """Documents in one answer to a search."""
 
 
-def write_item(
+def make_item_write(
     document_id: str, tag: IndexTag | None, source: Mapping[str, Any] | None
 ) -> BulkWrite:
     """Return the write of a document on a condition.
@@ -38,9 +38,9 @@ def write_item(
         source: The document; ``None``: it is deleted.
     """
     if tag is None:
-        return write("", "create", {"_id": document_id}, source)
+        return make_write("", "create", {"_id": document_id}, source)
     where = {"_id": document_id, **make_condition(tag)}
-    return write("", "delete" if source is None else "index", where, source)
+    return make_write("", "delete" if source is None else "index", where, source)
 
 
 class ItemIndex(IndexClient):
@@ -78,7 +78,7 @@ class ItemIndex(IndexClient):
 
     def refresh_now(self) -> None:
         """Let the following searches show all acknowledged writes."""
-        self.request_documents("POST", "_refresh", seen=(failures.MISSING,))
+        self.request_documents("POST", "_refresh", statuses=(failures.MISSING,))
 
     def iterate_pages(self, body: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
         """Yield the hits of one view of the index in pages of the body's size."""
@@ -91,12 +91,12 @@ class ItemIndex(IndexClient):
         """Yield a view of the index, which later writes do not change; ``None``: no index."""
         path, seen = "_search/point_in_time", (failures.MISSING,)
         options = {"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"}
-        view = self.request_documents("POST", path, seen=seen, **options).get("pit_id")
+        view = self.request_documents("POST", path, statuses=seen, **options).get("pit_id")
         try:
             yield view
         finally:
             if view is not None:
-                self.call("DELETE", f"/{path}", {"pit_id": [view]}, seen=seen)
+                self.call("DELETE", f"/{path}", {"pit_id": [view]}, statuses=seen)
 
 
 def open_item_index(place: IndexPlace, access: OpenSearchOptions) -> ItemIndex:
@@ -109,7 +109,7 @@ def get_hits(answer: Any) -> list[Any]:
     return list(answer["hits"]["hits"]) if answer else []
 
 
-def make_document(found: Mapping[str, Any]) -> Document:
+def make_document(answer: Mapping[str, Any]) -> Document:
     """Return the document that was found, with its sequence number."""
-    tag = found["own"], found["_seq_no"], found["_primary_term"]
-    return Document(found["_id"], tag, found.get("_source", {}))
+    tag = answer["own"], answer["_seq_no"], answer["_primary_term"]
+    return Document(answer["_id"], tag, answer.get("_source", {}))

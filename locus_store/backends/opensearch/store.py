@@ -22,8 +22,8 @@ from locus_store.backends.opensearch.item_index import (
     PAGE,
     ItemIndex,
     get_hits,
+    make_item_write,
     open_item_index,
-    write_item,
 )
 from locus_store.backends.opensearch.items import KEEP, Decide, Document, ItemChange, make_clearing
 from locus_store.backends.opensearch.options import OpenSearchOptions
@@ -94,7 +94,7 @@ class _Writing:
         """Remove the items that a search finds, unless they were put again meanwhile."""
         removed = 0
         for hits in self.index.iterate_pages({**body, "size": size, "sort": BY_NAME}):
-            seen = {items.name_of(it["_source"]): it["_source"]["updated"] for it in hits}
+            seen = {items.get_name(it["_source"]): it["_source"]["updated"] for it in hits}
             removed += sum(self._change_each(list(seen), make_clearing(seen), BEFORE_A_REMOVAL))
         return removed
 
@@ -103,7 +103,7 @@ class _Writing:
         self._end_batches()
         over = [IS_ITEM, {"range": {"expires": {"lte": items.get_microseconds()}}}]
         hits = get_hits(self.index.search({**_make_body(over), "size": limit}))
-        names = [items.name_of(it["_source"]) for it in hits]
+        names = [items.get_name(it["_source"]) for it in hits]
         self._change_each(names, items.expire, BEFORE_A_REMOVAL)
         return len(names)
 
@@ -134,18 +134,18 @@ class _Writing:
 
     def _write_each(
         self,
-        found: Mapping[Name, Document | None],
+        documents: Mapping[Name, Document | None],
         decide: Decide,
         answers: dict[Name, int],
         repeats: list[bool],
     ) -> list[Name]:
         """Write what a call makes of each document; return the items that had changed."""
         writes: dict[Name, BulkWrite] = {}
-        for name, document in found.items():
+        for name, document in documents.items():
             plan, answers[name] = decide(document, bool(repeats))
             if plan is not KEEP:
                 tag = document.tag if document else None
-                writes[name] = write_item(items.make_document_id(name), tag, plan)
+                writes[name] = make_item_write(items.make_document_id(name), tag, plan)
         note = partial(repeats.append, True)
         tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
         return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
@@ -233,7 +233,9 @@ class OpenSearchStore(_Writing, BaseStore):
     def _keep_dimension(self) -> None:
         """Store the dimension with the first embeddings, or compare it with the stored one."""
         if not self._has_dimension:
-            self.index.write([write_item(SETTINGS, None, {"kept": {"dimension": self.dimension}})])
+            self.index.write(
+                [make_item_write(SETTINGS, None, {"kept": {"dimension": self.dimension}})]
+            )
             self._check_dimension()
             self._has_dimension = True
 
@@ -338,25 +340,25 @@ class OpenSearchStore(_Writing, BaseStore):
         return await self._run(self._find_nearest, wanted, vector, threshold)
 
     def _find_nearest(
-        self, wanted: Wanted, vector: bytes, threshold: float | None
+        self, criteria: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
-        scope = _make_scope(wanted.prefix, recursive=wanted.recursive)
+        scope = _make_scope(criteria.prefix, recursive=criteria.recursive)
         self._finish_batches(scope)
         least = -inf if threshold is None else threshold
-        end = wanted.offset + wanted.limit
+        end = criteria.offset + criteria.limit
         found = heapq.nsmallest(
             end,
             (
                 item
-                for item in self._iterate_scored(wanted, scope, vector)
+                for item in self._iterate_scored(criteria, scope, vector)
                 if (item.score or 0.0) >= least
             ),
             key=lambda it: (-(it.score or 0.0), it.namespace, it.key),
         )
-        return found[wanted.offset :]
+        return found[criteria.offset :]
 
     def _iterate_scored(
-        self, wanted: Wanted, scope: list[Any], vector: bytes
+        self, criteria: Wanted, scope: list[Any], vector: bytes
     ) -> Iterator[StoreItem]:
         """Yield the items that match and have embeddings, with the scores of the best ones."""
         body = _make_body([*scope, {"term": {"vectors": True}}], live=True)
@@ -367,7 +369,7 @@ class OpenSearchStore(_Writing, BaseStore):
             scores = iter(vectors.compute_scores(vector, [*chain.from_iterable(each)], self.metric))
             for source, own in zip(sources, each, strict=True):
                 score, item = max(next(scores) for _ in own), self._make_item(source)
-                if wanted.takes(item.value, item.metadata):
+                if criteria.takes(item.value, item.metadata):
                     yield replace(item, score=score)
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
@@ -378,8 +380,8 @@ class OpenSearchStore(_Writing, BaseStore):
         self._finish_batches(scope)
         found: dict[Namespace, None] = {}
         query = _make_body([*scope, *_match_live()])["query"]
-        for it in chain.from_iterable(self.index.iterate_values("namespace", query)):
-            cut = match.cut(decode_namespace(it))
+        for text in chain.from_iterable(self.index.iterate_values("namespace", query)):
+            cut = match.cut(decode_namespace(text))
             if cut is not None:
                 found[cut] = None
             if len(found) >= end:

@@ -176,8 +176,8 @@ class S3Objects(BlockingClient, Objects):
             name = f"{self.prefix}v1/conditions-{uuid4().hex}"
             self._put(name, b"x", IfNoneMatch="*")
             are_kept = [
-                _is_refused(partial(self._put, name, b"x", **it))
-                for it in ({"IfNoneMatch": "*"}, _WRONG)
+                _is_refused(partial(self._put, name, b"x", **condition))
+                for condition in ({"IfNoneMatch": "*"}, _WRONG)
             ]
             deletes = _is_refused(partial(self._delete, name, **_WRONG))
             self.discard([name])
