@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
@@ -152,28 +152,11 @@ class IndexDocuments(ObjectDocuments):
             if len(seen) < PAGE:
                 return
 
-    def get_all(self, known: Mapping[str, Tag | None]) -> FoundDocuments:
+    def get_all(self, known: Mapping[str, Tag | None]) -> Mapping[str, Found | None]:
         """See ``Documents``; the documents of cut names are read one by one."""
-        names = {self.name_of(key): tag for key, tag in known.items() if not self._get_start(key)}
-        return FoundDocuments(self, self.objects.get_all(names), names)
-
-
-class FoundDocuments:
-    """Documents that were read together, as ``Access`` for reads."""
-
-    def __init__(
-        self, documents: IndexDocuments, objects: Mapping[str, Found], names: Collection[str]
-    ) -> None:
-        self._documents = documents
-        self._found = objects
-        self._asked = names
-
-    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        name = self._documents.name_of(key)
-        found = self._found.get(name)
-        if name not in self._asked or (found and found.content is None and found.tag != known):
-            return self._documents.get(key, known=known)
-        return found
+        names = {key: self.name_of(key) for key in known if not self._get_start(key)}
+        found = self.objects.get_all({name: known[key] for key, name in names.items()})
+        return {key: found.get(name) for key, name in names.items()}
 
 
 class IndexForm(SegmentedForm):
