@@ -205,11 +205,22 @@ class IndexClient(BlockingClient):
             found = ask()
         return found
 
-    def read_documents(self, docs: Sequence[Mapping[str, Any]], **params: Any) -> list[Any]:
-        """Return documents as they are now, in this order, with the index's second alias."""
-        own, options = self.get_own_alias(), {"statuses": (failures.MISSING,), "check": _check_read}
-        answer = self.request_documents("POST", "_mget", {"docs": docs}, **options, **params)
-        return [{**it, "own": own} for it in answer.get("docs", [{}] * len(docs))]
+    def read_documents(
+        self, docs: Sequence[Mapping[str, Any]], *, size: int, **params: Any
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield documents as they are now, in this order, with the index's second alias.
+
+        Args:
+            docs: What the server is asked for.
+            size: So many in one request.
+            params: Of the requests.
+        """
+        options: dict[str, Any] = {"statuses": (failures.MISSING,), "check": _check_read}
+        for at in range(0, len(docs), size):
+            own, some = self.get_own_alias(), docs[at : at + size]
+            answer = self.request_documents("POST", "_mget", {"docs": some}, **options, **params)
+            for document in answer.get("docs", [{}] * len(some)):
+                yield {**document, "own": own}
 
     def search(self, body: Mapping[str, Any], *, view: str | None = None) -> Any:
         """Return the answer to a search, of all shards or not at all; ``None``: no index.
@@ -330,7 +341,8 @@ class IndexObjects(IndexClient, Objects):
         return {**found, "own": own}
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
-        return self.put_with(name, content, [], tag=tag, creates=tag is None)[0]
+        creates = ["create"] if tag is None else []
+        return self.put_with(name, content, [], tag=tag, creates=creates)[0]
 
     def put_with(
         self,
@@ -339,21 +351,20 @@ class IndexObjects(IndexClient, Objects):
         beside: Sequence[BulkWrite],
         *,
         tag: Any,
-        creates: bool = False,
+        creates: Collection[str] = (),
     ) -> tuple[Tag, list[Outcome]]:
         """Put a document and others in one request; return its tag and their outcomes.
 
         The condition of the first one decides. If it is refused, the others that were created are
-        deleted again.
+        deleted again. ``creates``: of ``bulk``.
 
         Raises:
-            ChangedError: The condition was refused, or there is no index and ``creates`` is off.
+            ChangedError: The condition was refused, or there is no index.
         """
         at, repeats = int(self.now().timestamp() * 1000), list[bool]()
         first = self._make_head_write(name, content, tag, at)
         note = partial(repeats.append, True)
-        creating = ("create",) if creates else ()
-        done, *others = self.bulk([first, *beside], creates=creating, on_repeat=note)
+        done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
             new = ((it.name, its.tag) for it, its in made if it.kind == "create")
@@ -450,21 +461,15 @@ class IndexObjects(IndexClient, Objects):
 
     def get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         """Return the objects of these names that exist, without the content of a known tag."""
-        found: dict[str, Found] = {}
-        names = list(known)
-        for some in (names[at : at + MOST_HEADS] for at in range(0, len(names), MOST_HEADS)):
-            found |= self._read_found({it: known[it] for it in some})
-        changed = {it: None for it in names if it in found and found[it].content is None}
-        changed = {it: None for it in changed if found[it].tag != known[it]}
-        return found | (self.get_all(changed) if changed else {})
-
-    def _read_found(self, tags: Mapping[str, Tag | None]) -> dict[str, Found]:
         wanted = [
             {**make_address(name), "_source": _CONTENT if tag is None else _TIME}
-            for name, tag in tags.items()
+            for name, tag in known.items()
         ]
-        named = zip(tags, self.read_documents(wanted), strict=True)
-        return {name: _make_found(it) for name, it in named if it.get("found")}
+        named = zip(known, self.read_documents(wanted, size=MOST_HEADS), strict=True)
+        found = {name: _make_found(it) for name, it in named if it.get("found")}
+        bare = {name: it for name, it in found.items() if it.content is None}
+        changed = {name: None for name, it in bare.items() if it.tag != known[name]}
+        return found | (self.get_all(changed) if changed else {})
 
     def where(self, name: str) -> str:
         return f"document {name!r} in {self.place}"

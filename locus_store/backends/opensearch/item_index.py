@@ -48,11 +48,9 @@ class ItemIndex(IndexClient):
 
     def read(self, ids: Sequence[str], **params: Any) -> list[Document | None]:
         """Return documents as they are now, in the order of the ids."""
-        found: list[Document | None] = []
-        for at in range(0, len(ids), AT_ONCE):
-            docs = self.read_documents([{"_id": it} for it in ids[at : at + AT_ONCE]], **params)
-            found += [make_document(it) if it.get("found") else None for it in docs]
-        return found
+        docs = [{"_id": it} for it in ids]
+        found = self.read_documents(docs, size=AT_ONCE, **params)
+        return [make_document(it) if it.get("found") else None for it in found]
 
     def write(
         self,

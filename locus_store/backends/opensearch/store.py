@@ -55,11 +55,8 @@ FIRST: Final = 64
 SETTINGS: Final = "settings"
 """The id of the document that has the dimension of the embeddings."""
 
-BATCHES: Final = 1000
-"""Unfinished batches that a search puts in place."""
-
-PAGES_OF_NAMES: Final = 1000
-"""Items that are removed at a time."""
+MOST: Final = 1000
+"""Items that are removed, and unfinished batches that are put in place, at a time."""
 
 KEPT_MICROSECONDS: Final = 86_400 * 10**6
 """The age at which decisions about batches are removed, if their batches did not do so."""
@@ -87,15 +84,11 @@ class _Writing:
         self.index.refresh_now()
         scope = _make_scope(namespace, recursive=recursive)
         self._finish_batches(scope)
-        body = {**_make_body([*scope, IS_ITEM]), "_source": ["namespace", "key", "updated"]}
-        return self._take_all(body, PAGES_OF_NAMES)
-
-    def _take_all(self, body: Mapping[str, Any], size: int) -> int:
-        """Remove the items that a search finds, unless they were put again meanwhile."""
+        names = {"_source": ["namespace", "key", "updated"], "sort": BY_NAME, "size": MOST}
         removed = 0
-        for hits in self.index.iterate_pages({**body, "size": size, "sort": BY_NAME}):
-            seen = {items.get_name(it["_source"]): it["_source"]["updated"] for it in hits}
-            removed += sum(self._change_each(list(seen), make_clearing(seen), BEFORE_A_REMOVAL))
+        for hits in self.index.iterate_pages({**_make_body([*scope, IS_ITEM]), **names}):
+            times = {items.get_name(it["_source"]): it["_source"]["updated"] for it in hits}
+            removed += sum(self._change_each(list(times), make_clearing(times), BEFORE_A_REMOVAL))
         return removed
 
     def _sweep(self, limit: int) -> int:
@@ -110,11 +103,11 @@ class _Writing:
     def _end_batches(self) -> None:
         """End batches whose writers have died, and forget decisions of a day ago."""
         held = get_hits(
-            self.index.search({**_make_body([{"exists": {"field": "batch"}}]), "size": 1000})
+            self.index.search({**_make_body([{"exists": {"field": "batch"}}]), "size": MOST})
         )
         self._batches.settle([it["_id"] for it in held])
         old = [{"range": {"decided": {"lt": items.get_microseconds() - KEPT_MICROSECONDS}}}]
-        hits = get_hits(self.index.search({**_make_body(old), "size": 1000}))
+        hits = get_hits(self.index.search({**_make_body(old), "size": MOST}))
         batches = [it["_id"] for it in hits]
         self._batches.finish(batches)
         self._batches.forget(batches)
@@ -152,7 +145,7 @@ class _Writing:
 
     def _read_first(self, body: Mapping[str, Any]) -> list[Any]:
         """Return the first hits of a search, once its committed batches are put in place."""
-        batches = {"batches": {"terms": {"field": "batch", "size": BATCHES}}}
+        batches = {"batches": {"terms": {"field": "batch", "size": MOST}}}
         answer = self.index.search({**body, "aggs": batches})
         aggregations = answer["aggregations"]["batches"] if answer else {"buckets": ()}
         named = [it["key"] for it in aggregations["buckets"]]

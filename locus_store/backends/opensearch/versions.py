@@ -6,13 +6,13 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from locus_store.backends.documents.deriving import Derived
 from locus_store.backends.opensearch.bulk import IndexTag
+from locus_store.backends.opensearch.items import to_microseconds
 from locus_store.errors import IntegrityError
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
@@ -91,11 +91,6 @@ def make_fields(thread_id: str, version: Derived, *, with_text: bool) -> dict[st
 def _digest(fields: Mapping[str, Any]) -> str:
     content = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     return b64encode(hashlib.sha256(content).digest()[:DIGEST_BYTES]).decode()
-
-
-def to_microseconds(at: datetime) -> int:
-    """Return a time as the documents have it."""
-    return round(at.timestamp() * 1_000_000)
 
 
 def _split_words(text: str) -> list[str]:
