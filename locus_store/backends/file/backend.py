@@ -26,7 +26,7 @@ from locus_store.backends.file.names import (
 )
 from locus_store.backends.file.options import FileCheckpointerOptions, FileOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.extras import make_factory
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import Embed
@@ -270,13 +270,14 @@ def _make_fault(what: str) -> Fact:
 
 
 def _measure_files(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
-    """Return the sizes of the files, and a fact for each one that is not a regular file."""
+    """Return the sizes of the files, and a fault for each one that cannot be read."""
     sizes: list[int] = []
     wrong: list[str] = []
     for thread_id in ids:
         try:
-            sizes.append(directory.measure(encode_name(thread_id)))
-        except IntegrityError as exc:
+            with directory.open_for_reading(encode_name(thread_id)) as file:
+                sizes.append(file.signature.size if file else 0)
+        except LocusStoreError as exc:
             wrong.append(str(exc))
     return sizes, wrong
 

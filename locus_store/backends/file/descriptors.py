@@ -90,7 +90,7 @@ class Place:
             exc.filename = self.path
             raise
 
-    def require(self, status: os.stat_result, *, is_directory: bool = False) -> None:
+    def require(self, status: os.stat_result, *, is_directory: bool) -> None:
         """Refuse anything but a regular file, or a directory if one is wanted.
 
         Raises:

@@ -118,16 +118,6 @@ class Directory:
                     self.identity()  # its loss is an error from now on
                 yield Opened(path, descriptor, read_signature(descriptor))
 
-    def measure(self, name: str) -> int:
-        """Return a file's size in bytes; 0 if it no longer exists."""
-        path = self.get_path(name)
-        with translate_errors(path), self._find_place(name) as place, suppress(FileNotFoundError):
-            if place is not None:
-                found = place.read_status()
-                place.require(found)
-                return found.st_size
-        return 0
-
     def iterate_names(self) -> Iterator[str]:
         """Yield the names of all files that are, or should be, threads; in no order."""
         with translate_errors(self.root):
