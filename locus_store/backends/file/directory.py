@@ -194,7 +194,7 @@ class Directory:
 
     def identify(self, store: str) -> None:
         """Write the identity while the directory is locked."""
-        self._replace(IDENTITY, None, 0, encode_identity(store))
+        self.replace(IDENTITY, None, Body(0, encode_identity(store)))
         self._has_identity = True
 
     @contextmanager
@@ -210,8 +210,7 @@ class Directory:
             while True:
                 with self._open_file(name) as (place, descriptor):
                     if place is not None and descriptor is not None:
-                        self._lock(descriptor, path, deadline)
-                        if is_at(descriptor, place):
+                        if self._lock(descriptor, place, deadline):
                             yield Opened(path, descriptor, read_signature(descriptor))
                             return
                         continue
@@ -233,20 +232,20 @@ class Directory:
         self.require_identity()
         _make_directory(self.root)
         with open_file(self._root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-            if descriptor is not None:
-                self._lock(descriptor, self.root, deadline)
-            yield descriptor is not None and is_at(descriptor, self._root)
+            yield descriptor is not None and self._lock(descriptor, self._root, deadline)
 
-    def _lock(self, descriptor: int, path: str, deadline: float) -> None:
+    def _lock(self, descriptor: int, place: Place, deadline: float) -> bool:
+        """Lock an open file; return whether it is still the one at its place."""
         pause = 0.0005
         while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 raise BackendError(
-                    f"another process has held {path} for {self._timeout:g} s; nothing was "
+                    f"another process has held {place.path} for {self._timeout:g} s; nothing was "
                     "written. Find it with `fuser`, or raise busy_timeout_seconds"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
+        return is_at(descriptor, place)
 
     def replace(self, name: str, file: Opened | None, body: Body) -> Signature:
         """Replace a locked file's content by ``body``; it is on disk when this returns.
@@ -256,7 +255,23 @@ class Directory:
         """
         if file is None:
             self._make_folders(name)
-        return self._replace(name, file, body.kept_bytes, body.rest)
+        with self._require_place(name) as place:
+            temporary = replace(place, name=place.name + TEMPORARY, path=place.path + TEMPORARY)
+            with self._open_temporary(temporary) as descriptor:
+                if file is not None:
+                    os.fchmod(descriptor, os.fstat(file.descriptor).st_mode & 0o777)
+                    _copy(file.descriptor, descriptor, body.kept_bytes)
+                _write(descriptor, body.rest)
+                os.fsync(descriptor)
+                _require_unchanged(place, file)
+                os.rename(
+                    temporary.name,
+                    place.name,
+                    src_dir_fd=place.directory,
+                    dst_dir_fd=place.directory,
+                )
+                _flush_directory(place)
+                return read_signature(descriptor)
 
     def _make_folders(self, name: str) -> None:
         """Create the directories of a long name; they survive a crash."""
@@ -275,25 +290,6 @@ class Directory:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", self.get_path(name))
             yield place
 
-    def _replace(self, name: str, old: Opened | None, kept_bytes: int, rest: bytes) -> Signature:
-        with self._require_place(name) as place:
-            temporary = replace(place, name=place.name + TEMPORARY, path=place.path + TEMPORARY)
-            with self._open_temporary(temporary) as descriptor:
-                if old is not None:
-                    os.fchmod(descriptor, os.fstat(old.descriptor).st_mode & 0o777)
-                    _copy(old.descriptor, descriptor, kept_bytes)
-                _write(descriptor, rest)
-                os.fsync(descriptor)
-                _require_unchanged(place, old)
-                os.rename(
-                    temporary.name,
-                    place.name,
-                    src_dir_fd=place.directory,
-                    dst_dir_fd=place.directory,
-                )
-                _flush_directory(place)
-                return read_signature(descriptor)
-
     @contextmanager
     def _open_temporary(self, place: Place) -> Iterator[int]:
         """Yield an empty, locked file; one that a killed writer left behind is reused."""
@@ -302,8 +298,7 @@ class Directory:
             with open_file(place, os.O_RDWR | os.O_CREAT) as descriptor:
                 if descriptor is None:
                     raise FileNotFoundError(errno.ENOENT, "no such directory", place.path)
-                self._lock(descriptor, place.path, deadline)
-                if not is_at(descriptor, place):
+                if not self._lock(descriptor, place, deadline):
                     continue
                 try:
                     os.ftruncate(descriptor, 0)
