@@ -361,7 +361,7 @@ class IndexObjects(IndexClient, Objects):
         Raises:
             ChangedError: The condition was refused, or there is no index.
         """
-        at, repeats = int(self.now().timestamp() * 1000), list[bool]()
+        at, repeats = int(self.read_clock().timestamp() * 1000), list[bool]()
         first = self._make_head_write(name, content, tag, at)
         note = partial(repeats.append, True)
         done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
@@ -390,7 +390,7 @@ class IndexObjects(IndexClient, Objects):
         write = self.make_write(name, "index", encoded)
         (done,) = self.bulk([write], creates=["index"], refresh="false")
         if not done.is_done:
-            raise BackendError(f"{self.where(name)} cannot be written: {done.error}")
+            raise BackendError(f"{self.locate(name)} cannot be written: {done.error}")
 
     def delete(self, name: str, *, tag: Tag) -> None:
         (done,) = self.bulk([self.make_deletion(name, tag)])
@@ -401,13 +401,13 @@ class IndexObjects(IndexClient, Objects):
         left = []
         for some in split_batches(self.make_deletion(it) for it in names):
             left += find_undone(some, self.settle(some, refresh="false"))
-        require_deleted(left, self.where)
+        require_deleted(left, self.locate)
 
     def make_write(
         self, name: str, kind: str, fields: Mapping[str, Any], **condition: Any
     ) -> BulkWrite:
         """Return a write of a document; see ``bulk.make_write``."""
-        common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
+        common = {"name": name, "modified_at": int(self.read_clock().timestamp() * 1000)}
         return make_write(name, kind, {**make_address(name), **condition}, {**common, **fields})
 
     def make_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
@@ -471,7 +471,7 @@ class IndexObjects(IndexClient, Objects):
         changed = {name: None for name, it in bare.items() if it.tag != known[name]}
         return found | (self.get_all(changed) if changed else {})
 
-    def where(self, name: str) -> str:
+    def locate(self, name: str) -> str:
         return f"document {name!r} in {self.place}"
 
 
