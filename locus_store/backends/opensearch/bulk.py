@@ -1,4 +1,4 @@
-"""Requests of several writes, each of which succeeds or fails by itself."""
+"""Requests of several documents, each of which succeeds or fails by itself."""
 
 from __future__ import annotations
 
@@ -133,6 +133,14 @@ def require_decided(answer: Mapping[str, Any], most: int | None = 1) -> None:
     for its in (_make_outcome(it, "") for it in answer["items"][:most]):
         if its.error is not None and its.status not in {failures.MISSING, failures.CONFLICT}:
             raise failures.make_part_error(its.status, its.error)
+
+
+def require_read(answer: Any) -> None:
+    """Raise the error of a document whose shard did not answer."""
+    for document in answer.get("docs", ()):
+        error = document.get("error")
+        if error and error["type"] != failures.NO_INDEX:
+            raise failures.make_part_error(503, error)
 
 
 def make_condition(tag: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from locus_store.backends.opensearch.bulk import (
     read_outcomes,
     require_decided,
     require_deleted,
+    require_read,
     split_batches,
 )
 from locus_store.backends.opensearch.index import Layout
@@ -215,7 +216,7 @@ class IndexClient(BlockingClient):
             size: So many in one request.
             params: Of the requests.
         """
-        options: dict[str, Any] = {"statuses": (failures.MISSING,), "check": _check_read}
+        options: dict[str, Any] = {"statuses": (failures.MISSING,), "check": require_read}
         for at in range(0, len(docs), size):
             own, some = self.get_own_alias(), docs[at : at + size]
             answer = self.request_documents("POST", "_mget", {"docs": some}, **options, **params)
@@ -483,14 +484,6 @@ def _get_tag(document: Mapping[str, Any]) -> tuple[str, int, int, int]:
     """
     at = document["_source"]["modified_at"]
     return document["own"], document["_seq_no"], document["_primary_term"], at
-
-
-def _check_read(answer: Any) -> None:
-    """Raise the error of a document whose shard did not answer."""
-    for document in answer.get("docs", ()):
-        error = document.get("error")
-        if error and error["type"] != failures.NO_INDEX:
-            raise failures.make_part_error(503, error)
 
 
 def _make_listed(fields: Mapping[str, Any]) -> ListedObject:
