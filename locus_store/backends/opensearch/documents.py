@@ -68,7 +68,7 @@ class IndexDocuments(ObjectDocuments):
             return super().put(key, body, tag=tag)
         some = next(split_batches(self._iterate_harmless(changes)), [])
         content = self._get_start(key) + body.rest
-        tag, found = self.objects.put_with(self.name_of(key), content, some, tag=tag)
+        tag, found = self.objects.put_with(self.name_head(key), content, some, tag=tag)
         self._note(changes, some, found)
         return tag
 
@@ -154,7 +154,7 @@ class IndexDocuments(ObjectDocuments):
 
     def get_all(self, tags: Mapping[str, Tag | None]) -> Mapping[str, Found | None]:
         """See ``Documents``; the documents of cut names are read one by one."""
-        names = {key: self.name_of(key) for key in tags if not self._get_start(key)}
+        names = {key: self.name_head(key) for key in tags if not self._get_start(key)}
         found = self.objects.get_all({name: tags[key] for key, name in names.items()})
         return {key: found.get(name) for key, name in names.items()}
 
