@@ -65,7 +65,7 @@ def documents(objects: IndexObjects, count: int) -> Iterator[BulkWrite]:
             "metadata": [f"k={n % 10}", f"user={n % 1000}", f"order={n}"],
         }
         name = make_version_name(thread, n // VERSIONS_OF_A_THREAD, sequence)
-        yield objects.write_document(name, "index", fields)
+        yield objects.make_write(name, "index", fields)
 
 
 def load(objects: IndexObjects, count: int) -> float:
@@ -84,10 +84,10 @@ class Timed:
     def __init__(self, objects: IndexObjects) -> None:
         self._search = objects.search
         self.took: list[int] = []
-        objects.search = self  # type: ignore[method-assign]
+        objects.search = self  # type: ignore[method-assign,assignment]
 
-    def __call__(self, body: Any) -> Any:
-        found = self._search(body)
+    def __call__(self, body: Any, **options: Any) -> Any:
+        found = self._search(body, **options)
         self.took.append(found["took"])
         return found
 
@@ -136,7 +136,7 @@ def main() -> None:
         stats = many.call("GET", f"/{many.place.name}/_stats/store")
     finally:
         for it in (few, many):
-            it.call("DELETE", f"/{it.place.name}-000001", seen=(404,))
+            it.call("DELETE", f"/{it.place.name}-000001", statuses=(404,))
             it.close()
     size = stats["_all"]["primaries"]["store"]["size_in_bytes"] / options.versions
     told = f"N = {options.rounds} of each. {size:.0f} bytes of the index for a version."

@@ -231,6 +231,12 @@ class Recency(BackendKit):
         await self.saved(backend, "amzzma")
         assert await self.listed(backend) == ["a", "m", "z"]
 
+    async def test_a_list_forgets_known_threads_while_it_reads_others(self, backend: Any) -> None:
+        await self.saved(backend, "zam")
+        await backend.load("z")
+        backend.limit_cache(1)
+        assert await self.listed(backend) == ["m", "a", "z"]
+
     async def test_a_save_in_any_namespace_is_activity(self, backend: Any) -> None:
         await self.saved(backend, "zam")
         await backend.write_state("z", {"n": 1}, namespace="sub")

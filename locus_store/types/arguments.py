@@ -288,7 +288,7 @@ def choose_backend(
         kind: The class of the backend.
         place: The first arguments of that class; ``None`` or ``""`` is one that is left out.
         defaults: Further values that stand for arguments that are left out.
-        options: Its options.
+        options: Its options; those of these values are left out, too.
 
     Raises:
         InvalidArgumentError: ``backend`` is of another class, or is given with other arguments.
@@ -296,6 +296,6 @@ def choose_backend(
     if backend is None:
         return kind(*place, **options)
     left_out = [None, "", *defaults]
-    is_alone = not options and all(it in left_out for it in place)
+    is_alone = all(it in left_out for it in (*place, *options.values()))
     check_backend(backend, kind, is_alone=is_alone)
     return backend

@@ -89,6 +89,26 @@ class DocumentReads(Protocol):
         """
 
 
+class ReadTogether:
+    """Documents that were read together, and others.
+
+    Args:
+        documents: Where they are stored.
+        tags: Their keys, and the tags of those that are known.
+    """
+
+    def __init__(self, documents: Documents, tags: Mapping[str, Tag | None]) -> None:
+        self._documents = documents
+        self._tags = tags
+        self._found = documents.get_all(tags)
+
+    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
+        """See ``DocumentReads``; reads a document again whose known content was forgotten."""
+        if key not in self._found or self._tags[key] != known:
+            return self._documents.get(key, known=known)
+        return self._found[key]
+
+
 class Access(DocumentReads, Protocol):
     """Reads and conditional writes of single documents."""
 
@@ -261,13 +281,10 @@ class Documents(Access, Calls, ABC):
             raise IntegrityError(stray)
         yield sorted(dated, key=lambda it: it.at or LAST, reverse=True)
 
-    def get_all(self, tags: Mapping[str, Tag | None]) -> DocumentReads:
-        """Return access to the documents of these keys, which may be read together.
-
-        The content may be left out where the tag is the given one.
-        """
+    def get_all(self, tags: Mapping[str, Tag | None]) -> Mapping[str, Found | None]:
+        """Return those of the documents of these keys that are read together; see ``get``."""
         del tags
-        return self
+        return {}
 
     def sweep(self) -> None:
         """Remove what killed writers have left beside the documents."""

@@ -21,6 +21,7 @@ from locus_store.backends.documents.protocol import (
     Dated,
     DocumentReads,
     Documents,
+    ReadTogether,
     Tag,
 )
 from locus_store.backends.documents.segments import GoneError
@@ -199,7 +200,8 @@ class DocumentThreads:
 
     def _read_together(self, thread_ids: list[str]) -> DocumentReads:
         kept = {it: self.get_cached(it) for it in thread_ids}
-        return self.documents.get_all({it: one.tag if one else None for it, one in kept.items()})
+        tags = {it: one.tag if one else None for it, one in kept.items()}
+        return ReadTogether(self.documents, tags)
 
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
         """Return a live thread; do not change it."""

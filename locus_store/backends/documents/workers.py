@@ -49,18 +49,18 @@ class Workers(Executor):
         """Begin with other pools, which have no threads yet."""
         self._calls = ThreadPoolExecutor(self._size, self._name)
         self._reads = ThreadPoolExecutor(self._size, f"{self._name}-read")
-        self._is_open = is_open
+        self.is_open = is_open
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run a call; see ``concurrent.futures.Executor``."""
         with self._lock:
-            self._is_open = True
+            self.is_open = True
             return self._calls.submit(fn, *args, **kwargs)
 
     def _read(self, work: Callable[[T], R], item: T) -> Future[R]:
         """Read in a thread of the pool; in this one if the call has outlived ``close``."""
         with self._lock:
-            if self._is_open:
+            if self.is_open:
                 return self._reads.submit(self._as_reader, work, item)
         done: Future[R] = Future()
         done.set_result(work(item))
@@ -126,7 +126,8 @@ class BlockingClient:
 
     @property
     def pool(self) -> Executor:
-        """The threads that calls run in."""
+        """The threads that calls run in, which ``close`` does not end for good."""
+        self._workers.is_open = True
         return self._workers
 
     def run_each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

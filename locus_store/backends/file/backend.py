@@ -16,7 +16,7 @@ from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.file.descriptors import Opened
-from locus_store.backends.file.directory import Directory, Held
+from locus_store.backends.file.directory import Directory
 from locus_store.backends.file.names import (
     decode_name,
     encode_name,
@@ -26,7 +26,7 @@ from locus_store.backends.file.names import (
 )
 from locus_store.backends.file.options import FileCheckpointerOptions, FileOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.extras import make_factory
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import Embed
@@ -37,40 +37,41 @@ from locus_store.values.vectors import Metric
 
 
 class HeldFile:
-    """Access to a file that is locked for writing."""
+    """Access to a file that is locked for writing, or to be created."""
 
-    def __init__(self, directory: Directory, held: Held) -> None:
+    def __init__(self, directory: Directory, name: str, file: Opened | None) -> None:
         self.is_removed = False
         self._directory = directory
-        self._held = held
+        self._name = name
+        self._file = file
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         del key
-        return _read_document(self._held.file, known) if self._held.file else None
+        return _read_document(self._file, known) if self._file else None
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         del key
         self._require(tag)
-        return self._directory.replace(self._held, body)
+        return self._directory.replace(self._name, self._file, body)
 
     def delete(self, key: str, *, tag: Tag) -> None:
         del key
         self._require(tag)
-        self._directory.remove(self._held)
+        self._directory.remove(self._name, self._file)
         self.is_removed = True
 
     def _require(self, tag: Tag | None) -> None:
-        if tag != (self._held.file.signature if self._held.file else None):
+        if tag != (self._file.signature if self._file else None):
             raise ChangedError
 
 
-def _read_document(file: Opened, known: Tag | None) -> Found:
-    """Return the content of an open file, unless its signature is ``known``.
+def _read_document(file: Opened, tag: Tag | None) -> Found:
+    """Return the content of an open file, unless its signature is ``tag``.
 
     Raises:
         SchemaError: It is of the Locus SDK.
     """
-    if file.signature == known:
+    if file.signature == tag:
         return Found(file.signature, None)
     content = file.read_content()
     if is_of_sdk(content):
@@ -106,8 +107,8 @@ class FileDocuments(Directory, Documents):
     @contextmanager
     def held(self, key: str, *, creates: bool) -> Iterator[HeldFile]:
         name = encode_name(key)
-        with self.lock(name, creates=creates) as held:
-            access = HeldFile(self, held)
+        with self.lock(name, creates=creates) as file:
+            access = HeldFile(self, name, file)
             yield access
         if access.is_removed:
             self.tidy(name)
@@ -269,13 +270,14 @@ def _make_fault(what: str) -> Fact:
 
 
 def _measure_files(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
-    """Return the sizes of the files, and a fact for each one that is not a regular file."""
+    """Return the sizes of the files, and a fault for each one that cannot be read."""
     sizes: list[int] = []
     wrong: list[str] = []
     for thread_id in ids:
         try:
-            sizes.append(directory.measure(encode_name(thread_id)))
-        except IntegrityError as exc:
+            with directory.open_for_reading(encode_name(thread_id)) as file:
+                sizes.append(file.signature.size if file else 0)
+        except LocusStoreError as exc:
             wrong.append(str(exc))
     return sizes, wrong
 

@@ -90,21 +90,21 @@ class Place:
             exc.filename = self.path
             raise
 
-    def require(self, found: os.stat_result, *, is_directory: bool = False) -> None:
+    def require(self, status: os.stat_result, *, is_directory: bool) -> None:
         """Refuse anything but a regular file, or a directory if one is wanted.
 
         Raises:
             IntegrityError: It is something else.
         """
         is_right = stat.S_ISDIR if is_directory else stat.S_ISREG
-        if is_right(found.st_mode):
+        if is_right(status.st_mode):
             return
         if not is_directory:
             raise IntegrityError(
                 f"{escape_path(self.path)} is not a regular file of this library; move it out "
                 "of the directory"
             )
-        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
+        what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a directory"
         raise IntegrityError(
             f"{escape_path(self.path)} is {what}, where threads with a long id have a directory; "
             "nothing was read or written there. Move it out of the directory; if it leads to "
@@ -169,9 +169,9 @@ class Signature:
 
 def read_signature(descriptor: int) -> Signature:
     """Return the signature of an open file as it is now."""
-    it = os.fstat(descriptor)
-    tail = os.pread(descriptor, _TAIL_BYTES, max(0, it.st_size - _TAIL_BYTES))
-    return Signature(it.st_dev, it.st_ino, it.st_size, it.st_mtime_ns, tail)
+    status = os.fstat(descriptor)
+    tail = os.pread(descriptor, _TAIL_BYTES, max(0, status.st_size - _TAIL_BYTES))
+    return Signature(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, tail)
 
 
 @dataclass(frozen=True, slots=True)

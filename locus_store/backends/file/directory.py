@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from locus_store.backends.documents.protocol import Body, ChangedError
 from locus_store.backends.file.descriptors import (
@@ -27,10 +27,10 @@ from locus_store.backends.file.names import (
     IDENTITY,
     SUFFIX,
     TEMPORARY,
+    decode_identity,
     encode_identity,
     is_of_sdk,
     make_sdk_refusal,
-    store_in,
 )
 from locus_store.errors import (
     BackendError,
@@ -41,15 +41,6 @@ from locus_store.errors import (
 )
 
 _COPY_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A thread's place in the directory, locked for writing."""
-
-    name: str
-    file: Opened | None
-    """``None``: there is none, and where one is to be made, the directory is locked."""
 
 
 class Directory:
@@ -127,16 +118,6 @@ class Directory:
                     self.read_identity()  # its loss is an error from now on
                 yield Opened(path, descriptor, read_signature(descriptor))
 
-    def measure(self, name: str) -> int:
-        """Return a file's size in bytes; 0 if it no longer exists."""
-        path = self.get_path(name)
-        with translate_errors(path), self._find_place(name) as place, suppress(FileNotFoundError):
-            if place is not None:
-                found = place.read_status()
-                place.require(found)
-                return found.st_size
-        return 0
-
     def iterate_names(self) -> Iterator[str]:
         """Yield the names of all files that are, or should be, threads; in no order."""
         with translate_errors(self.root):
@@ -167,7 +148,7 @@ class Directory:
         with translate_errors(path), self._open_file(IDENTITY) as (_, descriptor):
             if descriptor is None:
                 return None
-            store = store_in(os.pread(descriptor, HEAD_BYTES, 0))
+            store = decode_identity(os.pread(descriptor, HEAD_BYTES, 0))
         if store is None:
             raise IntegrityError(
                 f"{path} is damaged; restore it from a backup, or remove it: the next save makes "
@@ -213,12 +194,12 @@ class Directory:
 
     def identify(self, store: str) -> None:
         """Write the identity while the directory is locked."""
-        self._replace(IDENTITY, None, 0, encode_identity(store))
+        self.replace(IDENTITY, None, Body(0, encode_identity(store)))
         self._has_identity = True
 
     @contextmanager
-    def lock(self, name: str, *, creates: bool = False) -> Iterator[Held]:
-        """Lock a thread's place; with ``creates`` also one whose file does not exist yet.
+    def lock(self, name: str, *, creates: bool = False) -> Iterator[Opened | None]:
+        """Lock a thread's file, or with ``creates`` the directory if it has none (``None``).
 
         Raises:
             BackendError: Another writer held it for too long.
@@ -229,19 +210,17 @@ class Directory:
             while True:
                 with self._open_file(name) as (place, descriptor):
                     if place is not None and descriptor is not None:
-                        self._lock(descriptor, path, deadline)
-                        if is_at(descriptor, place):
-                            file = Opened(path, descriptor, read_signature(descriptor))
-                            yield Held(name, file)
+                        if self._lock(descriptor, place, deadline):
+                            yield Opened(path, descriptor, read_signature(descriptor))
                             return
                         continue
                 if not creates:
                     self.require_identity()
-                    yield Held(name, None)
+                    yield None
                     return
                 with self._lock_root(deadline) as is_there:
                     if is_there and not self._exists(name):
-                        yield Held(name, None)
+                        yield None
                         return
 
     def _exists(self, name: str) -> bool:
@@ -251,32 +230,48 @@ class Directory:
     @contextmanager
     def _lock_root(self, deadline: float) -> Iterator[bool]:
         self.require_identity()
-        _make(self.root)
+        _make_directory(self.root)
         with open_file(self._root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
-            if descriptor is not None:
-                self._lock(descriptor, self.root, deadline)
-            yield descriptor is not None and is_at(descriptor, self._root)
+            yield descriptor is not None and self._lock(descriptor, self._root, deadline)
 
-    def _lock(self, descriptor: int, path: str, deadline: float) -> None:
+    def _lock(self, descriptor: int, place: Place, deadline: float) -> bool:
+        """Lock an open file; return whether it is still the one at its place."""
         pause = 0.0005
         while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 raise BackendError(
-                    f"another process has held {path} for {self._timeout:g} s; nothing was "
+                    f"another process has held {place.path} for {self._timeout:g} s; nothing was "
                     "written. Find it with `fuser`, or raise busy_timeout_seconds"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
+        return is_at(descriptor, place)
 
-    def replace(self, held: Held, body: Body) -> Signature:
-        """Replace the file's content by ``body``; it is on disk when this returns.
+    def replace(self, name: str, file: Opened | None, body: Body) -> Signature:
+        """Replace a locked file's content by ``body``; it is on disk when this returns.
 
         Raises:
             ChangedError: Another process changed the file meanwhile.
         """
-        if held.file is None:
-            self._make_folders(held.name)
-        return self._replace(held.name, held.file, body.kept_bytes, body.rest)
+        if file is None:
+            self._make_folders(name)
+        with self._require_place(name) as place:
+            temporary = replace(place, name=place.name + TEMPORARY, path=place.path + TEMPORARY)
+            with self._open_temporary(temporary) as descriptor:
+                if file is not None:
+                    os.fchmod(descriptor, os.fstat(file.descriptor).st_mode & 0o777)
+                    _copy(file.descriptor, descriptor, body.kept_bytes)
+                _write(descriptor, body.rest)
+                os.fsync(descriptor)
+                _require_unchanged(place, file)
+                os.rename(
+                    temporary.name,
+                    place.name,
+                    src_dir_fd=place.directory,
+                    dst_dir_fd=place.directory,
+                )
+                _flush_directory(place)
+                return read_signature(descriptor)
 
     def _make_folders(self, name: str) -> None:
         """Create the directories of a long name; they survive a crash."""
@@ -295,25 +290,6 @@ class Directory:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", self.get_path(name))
             yield place
 
-    def _replace(self, name: str, old: Opened | None, kept_bytes: int, rest: bytes) -> Signature:
-        with self._require_place(name) as place:
-            temporary = replace(place, name=place.name + TEMPORARY, path=place.path + TEMPORARY)
-            with self._open_temporary(temporary) as descriptor:
-                if old is not None:
-                    os.fchmod(descriptor, os.fstat(old.descriptor).st_mode & 0o777)
-                    _copy(old.descriptor, descriptor, kept_bytes)
-                _write(descriptor, rest)
-                os.fsync(descriptor)
-                _require_unchanged(place, old)
-                os.rename(
-                    temporary.name,
-                    place.name,
-                    src_dir_fd=place.directory,
-                    dst_dir_fd=place.directory,
-                )
-                _flush_directory(place)
-                return read_signature(descriptor)
-
     @contextmanager
     def _open_temporary(self, place: Place) -> Iterator[int]:
         """Yield an empty, locked file; one that a killed writer left behind is reused."""
@@ -322,8 +298,7 @@ class Directory:
             with open_file(place, os.O_RDWR | os.O_CREAT) as descriptor:
                 if descriptor is None:
                     raise FileNotFoundError(errno.ENOENT, "no such directory", place.path)
-                self._lock(descriptor, place.path, deadline)
-                if not is_at(descriptor, place):
+                if not self._lock(descriptor, place, deadline):
                     continue
                 try:
                     os.ftruncate(descriptor, 0)
@@ -334,14 +309,14 @@ class Directory:
                     raise
                 return
 
-    def remove(self, held: Held) -> None:
-        """Remove the file; the removal survives a crash once this returns.
+    def remove(self, name: str, file: Opened | None) -> None:
+        """Remove a locked file; the removal survives a crash once this returns.
 
         Raises:
             ChangedError: Another process changed the file meanwhile.
         """
-        with self._require_place(held.name) as place:
-            _require_unchanged(place, held.file)
+        with self._require_place(name) as place:
+            _require_unchanged(place, file)
             os.unlink(place.name, dir_fd=place.directory)
             _flush_directory(place)
 
@@ -406,12 +381,12 @@ def _require_unchanged(place: Place, old: Opened | None) -> None:
         raise ChangedError
 
 
-def _make(path: str) -> None:
+def _make_directory(path: str) -> None:
     """Create the user's directory and its parents; they survive a crash."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(os.path.abspath(path))
-    _make(above)
+    _make_directory(above)
     with suppress(FileExistsError):
         os.mkdir(path)
     descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

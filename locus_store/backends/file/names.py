@@ -63,7 +63,7 @@ def encode_identity(store: str) -> bytes:
     return f'{text},"check":"{crc32(text.encode()):08x}"}}\n'.encode()
 
 
-def store_in(content: bytes) -> str | None:
+def decode_identity(content: bytes) -> str | None:
     """Return the store that an identity file names; ``None`` if the file is damaged."""
     found = re.match(rb'.*"store":"([0-9a-f]{32})"', content)
     store = found[1].decode() if found else ""

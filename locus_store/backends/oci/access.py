@@ -100,16 +100,7 @@ def _read_credentials(access: OCIOptions) -> tuple[dict[str, Any], Any]:
     }
     if access["auth_type"] == "security_token":
         return config, _make_token_signer(config)
-    oci.config.validate_config(config)
-    signer = oci.signer.Signer(
-        config["tenancy"],
-        config["user"],
-        config["fingerprint"],
-        config.get("key_file"),
-        config.get("pass_phrase"),
-        config.get("key_content"),
-    )
-    return config, signer
+    return config, oci.signer.Signer.from_config({"key_file": None, **config})
 
 
 def _get_region(region: str | None) -> dict[str, Any]:

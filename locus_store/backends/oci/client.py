@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -45,25 +44,17 @@ class BucketObjects(BlockingClient, Objects):
         super()._start()
         self._make: Callable[[], Any] | None = None
         self._idle: list[Any] = []
-        self._is_open = True
 
     def __repr__(self) -> str:
         return f"BucketObjects({str(self.place)!r})"
 
     def close(self) -> None:
         """Release threads and connections; later calls open them again."""
+        self._workers.close()
         with self._lock:
             clients, self._idle = self._idle, []
-            self._is_open = False
-        self._workers.close()
         for client in clients:
             _release(client)
-
-    @property
-    def pool(self) -> Executor:
-        """The threads that calls run in; connections are kept from now on."""
-        self._is_open = True
-        return super().pool
 
     @contextmanager
     def _lease_client(self) -> Iterator[Any]:
@@ -80,14 +71,16 @@ class BucketObjects(BlockingClient, Objects):
         finally:
             with self._lock:
                 # Else the call outlived ``close``, or its credentials.
-                is_kept = self._is_open and self._make is make
+                is_kept = self._workers.is_open and self._make is make
                 if is_kept:
                     self._idle.append(client)
             if not is_kept:
                 _release(client)
 
-    def call(self, what: str, work: Callable[[Any], T], *, seen: Collection[int] = ()) -> T | int:
-        """Return what a call returns, or the status that it failed with if that is in ``seen``.
+    def call(
+        self, what: str, work: Callable[[Any], T], *, statuses: Collection[int] = ()
+    ) -> T | int:
+        """Return what a call returns, or the status that it failed with if that is in ``statuses``.
 
         Transient failures are retried for ``retry_seconds``.
 
@@ -105,7 +98,7 @@ class BucketObjects(BlockingClient, Objects):
             except Exception as exc:
                 status = failures.get_status(exc)
                 self._follow_answer(getattr(exc, "headers", None))
-                if status is not None and status in seen:
+                if status is not None and status in statuses:
                     return status
                 if status is None and not isinstance(exc, errors):
                     raise
@@ -139,7 +132,7 @@ class BucketObjects(BlockingClient, Objects):
             return Found(answer.headers["etag"], answer.data.content)
 
         seen = (failures.MISSING, failures.UNCHANGED)
-        found = self.call(f"get {name!r}", get, seen=seen)
+        found = self.call(f"get {name!r}", get, statuses=seen)
         if isinstance(found, int):
             return Found(known, None) if found == failures.UNCHANGED else None
         return found
@@ -155,7 +148,7 @@ class BucketObjects(BlockingClient, Objects):
         return found
 
     def _put(
-        self, name: str, content: bytes, seen: Collection[int], condition: dict[str, Any]
+        self, name: str, content: bytes, statuses: Collection[int], condition: dict[str, Any]
     ) -> str | int:
         """Put an object; an attempt after a lost reply is refused by the condition."""
         options = {"content_md5": compute_content_md5(content), **condition}
@@ -167,7 +160,7 @@ class BucketObjects(BlockingClient, Objects):
             self._follow_answer(answer.headers)
             return str(answer.headers["etag"])
 
-        return self.call(f"put {name!r}", put, seen=seen)
+        return self.call(f"put {name!r}", put, statuses=statuses)
 
     def store(self, name: str, content: bytes) -> None:
         if self._put(name, content, (failures.MISSING,), {}) == failures.MISSING:
@@ -179,7 +172,7 @@ class BucketObjects(BlockingClient, Objects):
             client.delete_object(**self._name_bucket(), object_name=name, if_match=tag)
 
         seen = (*failures.CONFLICTS, failures.MISSING)
-        if isinstance(self.call(f"delete {name!r}", delete, seen=seen), int):
+        if isinstance(self.call(f"delete {name!r}", delete, statuses=seen), int):
             raise ChangedError
 
     def discard(self, names: Collection[str]) -> None:
@@ -207,7 +200,7 @@ class BucketObjects(BlockingClient, Objects):
             )
             return [it.object_name for it in answer.data.failed or ()]
 
-        found = self.call(f"delete {len(names)} objects", delete, seen=failures.NO_BATCH)
+        found = self.call(f"delete {len(names)} objects", delete, statuses=failures.NO_BATCH)
         return names if isinstance(found, int) else found
 
     def _delete_alone(self, name: str) -> LocusStoreError | None:
@@ -221,10 +214,10 @@ class BucketObjects(BlockingClient, Objects):
 
         seen = (failures.MISSING,)
         try:
-            if self.call(f"delete {name!r}", delete, seen=seen) is None:
+            if self.call(f"delete {name!r}", delete, statuses=seen) is None:
                 return None
             # The service answers 404 also to a deletion that its policies refuse.
-            if self.call(f"look at {name!r}", look, seen=seen) == failures.MISSING:
+            if self.call(f"look at {name!r}", look, statuses=seen) == failures.MISSING:
                 return None
         except LocusStoreError as exc:
             return exc
@@ -234,8 +227,8 @@ class BucketObjects(BlockingClient, Objects):
         begin: dict[str, Any] = {"start_after": after} if after else {}
         while True:
             found = self.list_page(prefix, PAGE, **begin)
-            for it in found.objects:
-                yield ListedObject(it.name, it.time_modified, it.etag)
+            for listed in found.objects:
+                yield ListedObject(listed.name, listed.time_modified, listed.etag)
             if not found.next_start_with:
                 return
             begin = {"start": found.next_start_with}
@@ -243,7 +236,7 @@ class BucketObjects(BlockingClient, Objects):
     def list_page(self, prefix: str, limit: int, **begin: Any) -> Any:
         """Return one page of a list; a missing bucket is created if it may be."""
 
-        def page(client: Any) -> Any:
+        def read_page(client: Any) -> Any:
             answer = client.list_objects(
                 **self._name_bucket(),
                 prefix=prefix,
@@ -254,10 +247,10 @@ class BucketObjects(BlockingClient, Objects):
             self._follow_answer(answer.headers)
             return answer.data
 
-        found = self.call(f"list {prefix!r}", page, seen=(failures.MISSING,))
+        found = self.call(f"list {prefix!r}", read_page, statuses=(failures.MISSING,))
         if isinstance(found, int):
             self.create_bucket()
-            found = self.call(f"list {prefix!r}", page)
+            found = self.call(f"list {prefix!r}", read_page)
         return found
 
     def create_bucket(self) -> None:
@@ -280,7 +273,7 @@ class BucketObjects(BlockingClient, Objects):
             )
             client.create_bucket(self.place.namespace, details)
 
-        self.call("open the bucket", create, seen=failures.CONFLICTS)
+        self.call("open the bucket", create, statuses=failures.CONFLICTS)
 
     def locate(self, name: str) -> str:
         return f"object {name!r} of {self.place}"

@@ -60,7 +60,7 @@ def read(objects: BucketObjects) -> Policy:
         found = _ask(client, objects, "GET", response_type="stream")
         return Policy(json.loads(found.data.content)["items"] or [], found.headers["etag"])
 
-    found = objects.call("read the lifecycle policy", get, seen=(failures.MISSING,))
+    found = objects.call("read the lifecycle policy", get, statuses=(failures.MISSING,))
     return Policy([], None) if isinstance(found, int) else found
 
 
@@ -79,7 +79,7 @@ def write(objects: BucketObjects, rule: dict[str, Any]) -> int:
     def put(client: Any) -> None:
         _ask(client, objects, "PUT", condition, body={"items": [*others, rule]})
 
-    if isinstance(objects.call("write the policy", put, seen=failures.CONFLICTS), int):
+    if isinstance(objects.call("write the policy", put, statuses=failures.CONFLICTS), int):
         raise ConflictError(
             f"the lifecycle policy of {objects.place} was changed meanwhile; nothing was written. "
             "Run the command again"
@@ -109,10 +109,12 @@ def find_reaching_rules(policy: Policy, prefix: str) -> list[str]:
     """Return the names of the rules that remove or archive what only ``vacuum`` may remove."""
     kept = prefix + SEGMENTS, prefix + IDENTITY, prefix + ITEMS
     return [
-        it["name"]
-        for it in policy.rules
-        if it["isEnabled"] and it["action"] != READABLE and it.get("target") in {None, "objects"}
-        if any(_may_match(it.get("objectNameFilter"), name) for name in kept)
+        rule["name"]
+        for rule in policy.rules
+        if rule["isEnabled"]
+        and rule["action"] != READABLE
+        and rule.get("target") in {None, "objects"}
+        if any(_may_match(rule.get("objectNameFilter"), name) for name in kept)
     ]
 
 

@@ -22,7 +22,7 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
 from locus_store.runtime.extras import make_factory
 from locus_store.types import Head, Hit, Version
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.filters import check_key, has_value, is_found
@@ -82,10 +82,10 @@ class OpenSearchBackend(DocumentBackend):
         seen = {it.thread_id for it in hits}
         return hits + await self._threads.look(self._find_stemmed, query, limit - len(hits), seen)
 
-    def _find_stemmed(self, query: str, limit: int, seen: set[str]) -> list[Hit]:
+    def _find_stemmed(self, query: str, limit: int, thread_ids: set[str]) -> list[Hit]:
         found: dict[str, Hit] = {}
         for page in search.find_with_stems(self.index, query, limit):
-            some = {it.place: it for it in page if it.place.thread not in seen}
+            some = {it.place: it for it in page if it.place.thread not in thread_ids}
             for place, thread, history, _ in self._iterate_versions(some):
                 if versions.is_visible(history.line, place.sequence):
                     hit = some[place]
@@ -126,13 +126,13 @@ class OpenSearchBackend(DocumentBackend):
     ) -> Iterator[tuple[VersionPlace, Thread, History, Row]]:
         """Yield the versions of a page that are there."""
         threads = {it.thread_id: it for it in self._threads.read_all(it.thread for it in page)}
-        for it in page:
-            thread = threads.get(it.thread)
-            history = thread.histories.get(it.namespace) if thread else None
-            if thread is None or history is None or history.line.line != it.line:
+        for place in page:
+            thread = threads.get(place.thread)
+            history = thread.histories.get(place.namespace) if thread else None
+            if thread is None or history is None or history.line.line != place.line:
                 continue
-            if (row := history.get_row(it.sequence)) is not None:
-                yield it, thread, history, row
+            if (row := history.get_row(place.sequence)) is not None:
+                yield place, thread, history, row
 
     async def close(self) -> None:
         """Release threads and connections; later calls open them again."""
@@ -188,10 +188,14 @@ class OpenSearchMessageLog(DocumentMessageLog):
         backend: OpenSearchBackend | None = None,
         **options: Any,
     ) -> None:
-        if backend is not None:
-            is_alone = (hosts, index_name, options) == (None, DEFAULT_INDEX, {})
-            check_backend(backend, OpenSearchBackend, is_alone=is_alone)
-        made = backend or OpenSearchBackend(hosts, index_name=index_name, **options)
+        made = choose_backend(
+            backend,
+            OpenSearchBackend,
+            hosts,
+            defaults=[DEFAULT_INDEX],
+            index_name=index_name,
+            **options,
+        )
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
@@ -219,7 +223,7 @@ def collect_facts(objects: IndexObjects) -> list[Fact]:
 
 def _describe_health(objects: IndexObjects) -> Fact:
     name = objects.place.name
-    if "error" in objects.call("GET", f"/{name}", seen=(failures.MISSING,)):
+    if "error" in objects.call("GET", f"/{name}", statuses=(failures.MISSING,)):
         return Fact("index", "there is none yet; the first save creates it")
     status = objects.call("GET", f"/_cluster/health/{name}")["status"]
     if status == "green":
@@ -243,7 +247,7 @@ class IndexStatus:
 
 def check_index(client: IndexClient) -> IndexStatus:
     """Return the state of an index; change nothing."""
-    found = client.call("GET", f"/{client.place.name}", seen=(failures.MISSING,))
+    found = client.call("GET", f"/{client.place.name}", statuses=(failures.MISSING,))
     if "error" in found:
         return IndexStatus(
             state="missing",

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from locus_store.backends.opensearch import items
-from locus_store.backends.opensearch.bulk import IndexTag
-from locus_store.backends.opensearch.item_index import ItemIndex, Write
+from locus_store.backends.opensearch.bulk import BulkWrite
+from locus_store.backends.opensearch.item_index import ItemIndex, make_item_write
 from locus_store.backends.opensearch.items import Document
 
 States: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -41,20 +41,11 @@ class Replacement:
     source: Mapping[str, Any] | None
     """``None``: the document is deleted."""
 
-    @property
-    def tag(self) -> IndexTag | None:
-        """The tag of the stored document."""
-        return self.found.tag if self.found else None
-
-    def write(self) -> Write:
-        """Return the write of a replacement that is alone."""
-        return Write(self.id, self.tag, self.source)
-
-    def make_intent(self, batch: str) -> Write:
+    def make_intent(self, batch: str) -> BulkWrite:
         """Return the write that announces the replacement."""
         before = self.found.source if self.found else _select_name(self.source or {})
         source = {**before, "batch": batch, "intent": self.source}
-        return Write(self.id, self.tag, source)
+        return make_item_write(self.id, self.found.tag if self.found else None, source)
 
 
 class ItemBatches:
@@ -103,9 +94,9 @@ class ItemBatches:
         if undecided.keys() - states.keys():
             time.sleep(PAUSE_SECONDS)
 
-    def replace(self, held: Sequence[Document], states: States) -> None:
+    def replace(self, documents: Sequence[Document], states: States) -> None:
         """Replace documents by their intents, or restore them, as their batches were decided."""
-        writes = [Write(it.id, it.tag, _decide_document(it, states)) for it in held]
+        writes = [make_item_write(it.id, it.tag, _decide_document(it, states)) for it in documents]
         self._index.write(writes, refresh=self._index.refresh)
 
     def finish(self, batches: Iterable[str]) -> bool:
@@ -130,7 +121,10 @@ class ItemBatches:
         if len(tags) < len(ids) or not self._commit(batch, ids):
             self.replace(self._read_held(ids, batch), {batch: {"state": ABORTED}})
             return False
-        final = [Write(it.id, tag, it.source) for it, tag in zip(ordered, tags, strict=True)]
+        final = [
+            make_item_write(replacement.id, tag, replacement.source)
+            for replacement, tag in zip(ordered, tags, strict=True)
+        ]
         self._index.write(final, refresh=self._index.refresh)
         self.forget([batch])
         return True
@@ -146,7 +140,7 @@ class ItemBatches:
     def forget(self, batches: Sequence[str]) -> None:
         """Delete the decisions about batches that have no intents any more."""
         found = self._index.read(batches)
-        self._index.write([Write(it.id, it.tag, None) for it in found if it])
+        self._index.write([make_item_write(it.id, it.tag, None) for it in found if it])
 
 
 def _decide_document(document: Document, states: States) -> Mapping[str, Any] | None:
@@ -162,6 +156,6 @@ def _select_name(source: Mapping[str, Any]) -> dict[str, Any]:
     return {name: source[name] for name in ("namespace", "key")}
 
 
-def _make_decision(batch: str, state: str, ids: Sequence[str]) -> Write:
+def _make_decision(batch: str, state: str, ids: Sequence[str]) -> BulkWrite:
     fields = {"state": state, "decided": items.get_microseconds(), "kept": {"ids": list(ids)}}
-    return Write(batch, None, fields)
+    return make_item_write(batch, None, fields)

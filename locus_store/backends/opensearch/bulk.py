@@ -1,4 +1,4 @@
-"""Requests of several writes, each of which succeeds or fails by itself."""
+"""Requests of several documents, each of which succeeds or fails by itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
         return self.error is None
 
 
-def write(
+def make_write(
     name: str,
     kind: str,
     where: Mapping[str, Any],
@@ -69,21 +69,16 @@ def write(
     return BulkWrite(name, kind, b"".join(it + b"\n" for it in lines))
 
 
-def encode_body(writes: Iterable[BulkWrite]) -> bytes:
-    """Return the body of a request."""
-    return b"".join(it.content for it in writes)
-
-
 def split_batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
     """Yield writes in lists that a server takes in one request; each has one at least."""
     batch: list[BulkWrite] = []
     size = 0
-    for it in writes:
-        if batch and (len(batch) == MOST_WRITES or size + len(it.content) > MOST_BYTES):
+    for one in writes:
+        if batch and (len(batch) == MOST_WRITES or size + len(one.content) > MOST_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(it)
-        size += len(it.content)
+        batch.append(one)
+        size += len(one.content)
     if batch:
         yield batch
 
@@ -94,34 +89,34 @@ def read_outcomes(answer: Mapping[str, Any], own: str = "") -> list[Outcome]:
 
 
 def _make_outcome(part: Mapping[str, Any], own: str) -> Outcome:
-    (it,) = part.values()
-    return Outcome(it["status"], _tag(it, own), it.get("error"))
+    (item,) = part.values()
+    return Outcome(item["status"], _get_tag(item, own), item.get("error"))
 
 
-def _tag(item: Mapping[str, Any], own: str) -> IndexTag | None:
+def _get_tag(item: Mapping[str, Any], own: str) -> IndexTag | None:
     if "_seq_no" not in item:
         return None
     return own, item["_seq_no"], item["_primary_term"]
 
 
-def find_undone(writes: Iterable[BulkWrite], found: Iterable[Outcome]) -> list[Undone]:
+def find_undone(writes: Iterable[BulkWrite], outcomes: Iterable[Outcome]) -> list[Undone]:
     """Return the deletions among writes whose documents stay."""
     return [
-        (it.name, its.error)
-        for it, its in zip(writes, found, strict=True)
-        if it.kind == "delete" and its.error is not None and not its.is_without_index
+        (one.name, its.error)
+        for one, its in zip(writes, outcomes, strict=True)
+        if one.kind == "delete" and its.error is not None and not its.is_without_index
     ]
 
 
-def require_deleted(left: Sequence[Undone], where: Callable[[str], str]) -> None:
+def require_deleted(undone: Sequence[Undone], where: Callable[[str], str]) -> None:
     """Raise the error of deletions that were not done.
 
     Raises:
         BackendError: There are some.
     """
-    for name, error in left[:1]:
+    for name, error in undone[:1]:
         raise BackendError(
-            f"{len(left)} documents were not deleted and stay, {where(name)} among them: {error}"
+            f"{len(undone)} documents were not deleted and stay, {where(name)} among them: {error}"
         )
 
 
@@ -138,6 +133,14 @@ def require_decided(answer: Mapping[str, Any], most: int | None = 1) -> None:
     for its in (_make_outcome(it, "") for it in answer["items"][:most]):
         if its.error is not None and its.status not in {failures.MISSING, failures.CONFLICT}:
             raise failures.make_part_error(its.status, its.error)
+
+
+def require_read(answer: Any) -> None:
+    """Raise the error of a document whose shard did not answer."""
+    for document in answer.get("docs", ()):
+        error = document.get("error")
+        if error and error["type"] != failures.NO_INDEX:
+            raise failures.make_part_error(503, error)
 
 
 def make_condition(tag: Any) -> dict[str, Any]:

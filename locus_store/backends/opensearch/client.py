@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
@@ -18,17 +19,17 @@ from locus_store.backends.opensearch.access import MOST_SECONDS, IndexPlace, ope
 from locus_store.backends.opensearch.bulk import (
     BulkWrite,
     Outcome,
-    encode_body,
     find_undone,
     make_address,
     make_condition,
     make_path,
     make_routing,
+    make_write,
     read_outcomes,
     require_decided,
     require_deleted,
+    require_read,
     split_batches,
-    write,
 )
 from locus_store.backends.opensearch.index import Layout
 from locus_store.backends.opensearch.options import OpenSearchOptions
@@ -45,6 +46,9 @@ PAGE: Final = 1000
 
 MOST_HEADS: Final = 100
 """Objects with their content in one answer."""
+
+KEEP_ALIVE: Final = "5m"
+"""The time for which the server keeps a view between two of its pages."""
 
 SETTLE_SECONDS: Final = 5.0
 """The time for which writes are retried on which no stored head depends."""
@@ -93,7 +97,7 @@ class IndexClient(BlockingClient):
         """The parameter of writes that lists and searches show."""
         return "wait_for" if self.access["refresh"] == "wait" else "false"
 
-    def _perform(self) -> Callable[..., Any]:
+    def _get_perform(self) -> Callable[..., Any]:
         with self._lock:
             self._client = self._client or open_client(self.place, self.access)
             perform: Callable[..., Any] = self._client.transport.perform_request
@@ -105,13 +109,13 @@ class IndexClient(BlockingClient):
         path: str,
         body: Any = None,
         *,
-        seen: Collection[int] = (),
+        statuses: Collection[int] = (),
         check: Callable[[Any], object] = bool,
         on_repeat: Callable[[], None] = lambda: None,
         seconds: float = MOST_SECONDS,
         **params: Any,
     ) -> Any:
-        """Return the JSON of an answer, also of one with a status in ``seen``.
+        """Return the JSON of an answer, also of one with a status in ``statuses``.
 
         Transient failures are retried for ``retry_seconds``, on the other hosts at first. So are
         those that ``check`` finds in an answer and raises.
@@ -120,7 +124,7 @@ class IndexClient(BlockingClient):
             method: Of HTTP.
             path: With a slash.
             body: JSON, or lines of it.
-            seen: Statuses that are no failure.
+            statuses: Statuses that are no failure.
             check: Raises the client's error if a part of the answer is a failure.
             on_repeat: Called before the request is repeated, which the server may have executed.
             seconds: Retry no longer than this.
@@ -132,11 +136,11 @@ class IndexClient(BlockingClient):
         import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 
         what = f"{method} {path}"
-        options = {"ignore": tuple(seen), "timeout": self.access["timeout_seconds"]}
+        options = {"ignore": tuple(statuses), "timeout": self.access["timeout_seconds"]}
         pauses = Pauses(0.05, 2.0, min(self.access["retry_seconds"], seconds))
         while True:
             try:
-                answer = self._perform()(method, path, params=params, body=body, **options)
+                answer = self._get_perform()(method, path, params=params, body=body, **options)
                 check(answer)
             except opensearchpy.exceptions.OpenSearchException as exc:
                 pause = pauses.get_next()
@@ -159,20 +163,103 @@ class IndexClient(BlockingClient):
             answer = self.call(method, where, body, **options)
         return answer
 
-    def send(self, writes: Iterable[BulkWrite], **options: Any) -> Any:
-        """Return the answer to writes in one request.
+    def bulk(
+        self,
+        writes: Sequence[BulkWrite],
+        *,
+        creates: Collection[str] = (),
+        most: int | None = 1,
+        refresh: str | None = None,
+        **options: Any,
+    ) -> list[Outcome]:
+        """Return the outcomes of writes in one request.
 
-        A server whose shard is not ready says so before this client's time limit ends.
+        An attempt after a lost reply is refused by the condition of a write. A server whose shard
+        is not ready says so before this client's time limit ends.
 
         Args:
             writes: In this order.
+            creates: The kinds of writes that create a missing index.
+            most: Failures of so many writes are the request's; ``None``: of all.
+            refresh: The parameter of the request; ``None``: that of writes that lists show.
             options: Of ``call``.
+
+        Raises:
+            LocusStoreError: One of these failed for good, but not by its condition.
         """
         limit = f"{int(self.access['timeout_seconds'] * SERVERS_PART * 1000)}ms"
-        body = encode_body(writes)
-        return self.request_documents(
-            "POST", "_bulk", body, require_alias="true", timeout=limit, **options
-        )
+        params = {"require_alias": "true", "timeout": limit, "refresh": refresh or self.refresh}
+        body, check = b"".join(it.content for it in writes), partial(require_decided, most=most)
+
+        def ask() -> list[Outcome]:
+            own = self.get_own_alias()
+            answer = self.request_documents("POST", "_bulk", body, check=check, **params, **options)
+            return read_outcomes(answer, own)
+
+        found = ask()
+        pairs = zip(writes, found, strict=True)
+        absent = {one.kind for one, its in pairs if its.is_without_index}
+        if absent:
+            self.renew()
+        if absent.intersection(creates):
+            self.create()
+            found = ask()
+        return found
+
+    def read_documents(
+        self, docs: Sequence[Mapping[str, Any]], *, size: int, **params: Any
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield documents as they are now, in this order, with the index's second alias.
+
+        Args:
+            docs: What the server is asked for.
+            size: So many in one request.
+            params: Of the requests.
+        """
+        options: dict[str, Any] = {"statuses": (failures.MISSING,), "check": require_read}
+        for at in range(0, len(docs), size):
+            own, some = self.get_own_alias(), docs[at : at + size]
+            answer = self.request_documents("POST", "_mget", {"docs": some}, **options, **params)
+            for document in answer.get("docs", [{}] * len(some)):
+                yield {**document, "own": own}
+
+    def search(self, body: Mapping[str, Any], *, view: str | None = None) -> Any:
+        """Return the answer to a search, of all shards or not at all; ``None``: no index.
+
+        ``view``: of the index, which later writes do not change.
+        """
+        options: dict[str, Any] = {"allow_partial_search_results": "false"}
+        if view is not None:
+            at = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}}
+            return self.call("POST", "/_search", {**body, **at}, **options)
+        options["statuses"] = (failures.MISSING,)
+        found = self.request_documents("POST", "_search", body, **options)
+        return None if "error" in found else found
+
+    def iterate_hits(
+        self, body: Mapping[str, Any], *, size: int | None = None, view: str | None = None
+    ) -> Iterator[Sequence[Any]]:
+        """Yield pages of hits: the first one of the body's size, the others of ``size``."""
+        while found := self.search(body, view=view):
+            hits = found["hits"]["hits"]
+            yield hits
+            if len(hits) < body["size"]:
+                return
+            body = {**body, "search_after": hits[-1]["sort"], "size": size or body["size"]}
+
+    def iterate_values(self, field: str, query: Any) -> Iterator[list[str]]:
+        """Yield pages of the values of a field in the documents that a query finds, in order."""
+        composite: dict[str, Any] = {
+            "size": PAGE,
+            "sources": [{field: {"terms": {"field": field}}}],
+        }
+        body = {"size": 0, "query": query, "aggs": {"values": {"composite": composite}}}
+        while found := self.search(body):
+            values = found["aggregations"]["values"]
+            yield [it["key"][field] for it in values["buckets"]]
+            if "after_key" not in values:
+                return
+            composite["after"] = values["after_key"]
 
     def get_own_alias(self) -> str:
         """Return the second alias of the index, which an index that is created later lacks.
@@ -186,7 +273,7 @@ class IndexClient(BlockingClient):
         """Look once whether the index is ours, if there is one."""
         if self._own:
             return
-        found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
+        found = self.call("GET", f"/{self.place.name}", statuses=(failures.MISSING,))
         if "error" in found:
             self._require_none()
         else:
@@ -208,7 +295,7 @@ class IndexClient(BlockingClient):
             return
         name = index.name_first_index(self.place)
         body = index.define_index(self.place, name, self.layout)
-        made = self.call("PUT", f"/{name}", body, seen=(400,))
+        made = self.call("PUT", f"/{name}", body, statuses=(400,))
         if failures.get_type(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
@@ -219,7 +306,7 @@ class IndexClient(BlockingClient):
             SchemaError: There is one.
         """
         name, alias = index.name_first_index(self.place), self.place.name
-        found = self.call("GET", f"/{name}", seen=(failures.MISSING,))
+        found = self.call("GET", f"/{name}", statuses=(failures.MISSING,))
         if "error" not in found and alias not in found.get(name, {}).get("aliases", {alias}):
             raise SchemaError(
                 f"index {name!r} exists without its alias {alias!r}; add the alias, or choose "
@@ -244,18 +331,19 @@ class IndexObjects(IndexClient, Objects):
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         found = self._get(name, _TIME) if known is not None else None
-        if found is None or (found.get("found") and _tag(found) != known):
+        if found is None or (found.get("found") and _get_tag(found) != known):
             found = self._get(name, _CONTENT)
         return _make_found(found) if found.get("found") else None
 
     def _get(self, name: str, fields: Sequence[str]) -> Any:
         path, own = make_path(name), self.get_own_alias()
         options = {"routing": make_routing(name), "_source_includes": ",".join(fields)}
-        found = self.request_documents("GET", path, seen=(failures.MISSING,), **options)
+        found = self.request_documents("GET", path, statuses=(failures.MISSING,), **options)
         return {**found, "own": own}
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
-        return self.put_with(name, content, [], tag=tag, creates=tag is None)[0]
+        creates = ["create"] if tag is None else []
+        return self.put_with(name, content, [], tag=tag, creates=creates)[0]
 
     def put_with(
         self,
@@ -264,33 +352,33 @@ class IndexObjects(IndexClient, Objects):
         beside: Sequence[BulkWrite],
         *,
         tag: Any,
-        creates: bool = False,
+        creates: Collection[str] = (),
     ) -> tuple[Tag, list[Outcome]]:
         """Put a document and others in one request; return its tag and their outcomes.
 
         The condition of the first one decides. If it is refused, the others that were created are
-        deleted again.
+        deleted again. ``creates``: of ``bulk``.
 
         Raises:
-            ChangedError: The condition was refused, or there is no index and ``creates`` is off.
+            ChangedError: The condition was refused, or there is no index.
         """
         at, repeats = int(self.read_clock().timestamp() * 1000), list[bool]()
-        first = self._write_head(name, content, tag, at)
+        first = self._make_head_write(name, content, tag, at)
         note = partial(repeats.append, True)
         done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
             new = ((it.name, its.tag) for it, its in made if it.kind == "create")
-            gone = [self.write_deletion(*it) for it in new]
+            gone = [self.make_deletion(*it) for it in new]
             self._undo([] if repeats else gone)  # the first attempt may have stored the head
             raise ChangedError
         return (*done.tag, at), others
 
-    def _write_head(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
+    def _make_head_write(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
         encoded = {"content": b64encode(content).decode(), "modified_at": at}
         if tag is None:
-            return self.write_document(name, "create", encoded)
-        return self.write_document(name, "index", encoded, **make_condition(tag))
+            return self.make_write(name, "create", encoded)
+        return self.make_write(name, "index", encoded, **make_condition(tag))
 
     def _undo(self, deletions: list[BulkWrite]) -> None:
         """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
@@ -300,69 +388,38 @@ class IndexObjects(IndexClient, Objects):
 
     def store(self, name: str, content: bytes) -> None:
         encoded = {"content": b64encode(content).decode()}
-        (done,) = self.bulk(
-            [self.write_document(name, "index", encoded)], creates=True, refresh="false"
-        )
+        write = self.make_write(name, "index", encoded)
+        (done,) = self.bulk([write], creates=["index"], refresh="false")
         if not done.is_done:
             raise BackendError(f"{self.locate(name)} cannot be written: {done.error}")
 
     def delete(self, name: str, *, tag: Tag) -> None:
-        (done,) = self.bulk([self.write_deletion(name, tag)])
+        (done,) = self.bulk([self.make_deletion(name, tag)])
         if done.status != _DELETED:
             raise ChangedError
 
     def discard(self, names: Collection[str]) -> None:
         left = []
-        for some in split_batches(self.write_deletion(it) for it in names):
+        for some in split_batches(self.make_deletion(it) for it in names):
             left += find_undone(some, self.settle(some, refresh="false"))
         require_deleted(left, self.locate)
 
-    def write_document(
+    def make_write(
         self, name: str, kind: str, fields: Mapping[str, Any], **condition: Any
     ) -> BulkWrite:
-        """Return a write of a document; see ``bulk.write``."""
+        """Return a write of a document; see ``bulk.make_write``."""
         common = {"name": name, "modified_at": int(self.read_clock().timestamp() * 1000)}
-        return write(name, kind, {**make_address(name), **condition}, {**common, **fields})
+        return make_write(name, kind, {**make_address(name), **condition}, {**common, **fields})
 
-    def write_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
+    def make_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
         condition = make_condition(tag) if tag else {}
-        return write(name, "delete", {**make_address(name), **condition})
+        return make_write(name, "delete", {**make_address(name), **condition})
 
-    def write_removal(self, stored: StoredVersion) -> BulkWrite:
+    def make_removal(self, version: StoredVersion) -> BulkWrite:
         """Return the deletion of a document of a version as it was found."""
-        place = {"_id": stored.id, "routing": stored.routing}
-        return write(stored.id, "delete", {**place, **make_condition(stored.tag)})
-
-    def bulk(
-        self,
-        writes: Sequence[BulkWrite],
-        *,
-        creates: bool = False,
-        refresh: str | None = None,
-        **options: Any,
-    ) -> list[Outcome]:
-        """Return the outcomes of writes in one request, whose first one may have a condition.
-
-        An attempt after a lost reply is refused by the condition. ``creates``: so is a missing
-        index. ``options``: of ``call``.
-
-        Raises:
-            LocusStoreError: The first write failed for good, but not by its condition.
-        """
-
-        def ask() -> list[Outcome]:
-            own, when = self.get_own_alias(), refresh or self.refresh
-            answer = self.send(writes, check=require_decided, refresh=when, **options)
-            return read_outcomes(answer, own)
-
-        found = ask()
-        if found[0].is_without_index:
-            self.renew()
-            if creates:
-                self.create()
-                found = ask()
-        return found
+        place = {"_id": version.id, "routing": version.routing}
+        return make_write(version.id, "delete", {**place, **make_condition(version.tag)})
 
     def settle(self, writes: Sequence[BulkWrite], **options: Any) -> list[Outcome]:
         """Return the outcomes of writes; those that a busy server refuses are retried.
@@ -381,21 +438,16 @@ class IndexObjects(IndexClient, Objects):
         return [found[it.name] for it in writes]
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
-        while True:
-            page = self._read_page(prefix, after, {"name": "asc"})
-            yield from page
-            if len(page) < PAGE:
-                return
-            after = page[-1].name
+        return chain.from_iterable(self._iterate_listed(prefix, after, {"name": "asc"}))
 
     def newest(self, prefix: str) -> Sequence[ListedObject]:
         """Return the ``PAGE`` most recently changed objects below a prefix, the newest first."""
-        return self._read_page(prefix, "", {"modified_at": "desc"})
+        return next(self._iterate_listed(prefix, "", {"modified_at": "desc"}), ())
 
-    def _read_page(
+    def _iterate_listed(
         self, prefix: str, after: str, order: Mapping[str, str]
-    ) -> Sequence[ListedObject]:
-        """Return one page of a list, of all shards or not at all."""
+    ) -> Iterator[Sequence[ListedObject]]:
+        """Yield the pages of a list."""
         conditions = ({"prefix": {"name": prefix}}, {"range": {"name": {"gt": after}}})
         body = {
             "query": {"bool": {"filter": conditions}},
@@ -405,52 +457,33 @@ class IndexObjects(IndexClient, Objects):
             "docvalue_fields": ["name", {"field": "modified_at", "format": "epoch_millis"}],
             "track_total_hits": False,
         }
-        found = self.search(body)
-        return [_make_listed(it["fields"]) for it in found["hits"]["hits"]] if found else ()
+        for hits in self.iterate_hits(body):
+            yield [_make_listed(it["fields"]) for it in hits]
 
     def get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         """Return the objects of these names that exist, without the content of a known tag."""
-        found: dict[str, Found] = {}
-        names = list(known)
-        for some in (names[at : at + MOST_HEADS] for at in range(0, len(names), MOST_HEADS)):
-            found |= self._read_found({it: known[it] for it in some})
-        changed = {it: None for it in names if it in found and found[it].content is None}
-        changed = {it: None for it in changed if found[it].tag != known[it]}
-        return found | (self.get_all(changed) if changed else {})
-
-    def _read_found(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         wanted = [
             {**make_address(name), "_source": _CONTENT if tag is None else _TIME}
             for name, tag in known.items()
         ]
-        own = self.get_own_alias()
-        answer = self.request_documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
-        named = zip(known, answer.get("docs", ()), strict=False)
-        return {name: _make_found({**it, "own": own}) for name, it in named if it.get("found")}
-
-    def search(self, body: Mapping[str, Any]) -> Any:
-        """Return the answer to a search, of all shards or not at all; ``None``: no index."""
-        found = self.request_documents(
-            "POST",
-            "_search",
-            body,
-            seen=(failures.MISSING,),
-            allow_partial_search_results="false",
-        )
-        return None if "error" in found else found
+        named = zip(known, self.read_documents(wanted, size=MOST_HEADS), strict=True)
+        found = {name: _make_found(it) for name, it in named if it.get("found")}
+        bare = {name: it for name, it in found.items() if it.content is None}
+        changed = {name: None for name, it in bare.items() if it.tag != known[name]}
+        return found | (self.get_all(changed) if changed else {})
 
     def locate(self, name: str) -> str:
         return f"document {name!r} in {self.place}"
 
 
-def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:
+def _get_tag(document: Mapping[str, Any]) -> tuple[str, int, int, int]:
     """Return the tag of a document that was read.
 
     Sequence numbers begin again in an index that was deleted and created again; the second alias
     and the time of the write differ.
     """
-    at = found["_source"]["modified_at"]
-    return found["own"], found["_seq_no"], found["_primary_term"], at
+    at = document["_source"]["modified_at"]
+    return document["own"], document["_seq_no"], document["_primary_term"], at
 
 
 def _make_listed(fields: Mapping[str, Any]) -> ListedObject:
@@ -458,6 +491,6 @@ def _make_listed(fields: Mapping[str, Any]) -> ListedObject:
     return ListedObject(fields["name"][0], at)
 
 
-def _make_found(found: Mapping[str, Any]) -> Found:
-    content = found["_source"].get("content")
-    return Found(_tag(found), None if content is None else b64decode(content))
+def _make_found(document: Mapping[str, Any]) -> Found:
+    content = document["_source"].get("content")
+    return Found(_get_tag(document), None if content is None else b64decode(content))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import groupby
@@ -74,14 +74,14 @@ class IndexDocuments(ObjectDocuments):
 
     def _iterate_harmless(self, changes: Changes) -> Iterator[BulkWrite]:
         """Yield the writes that harm nothing if the head is refused."""
-        for it in changes.written.values():
-            if it.is_new:
-                yield self.write_of(changes.thread_id, it)
-            elif not it.is_changed:
-                yield self.write_of(changes.thread_id, it, get_expected(changes.revision))
+        for version in changes.written.values():
+            if version.is_new:
+                yield self.make_write(changes.thread_id, version)
+            elif not version.is_changed:
+                yield self.make_write(changes.thread_id, version, get_expected(changes.revision))
 
     def settle(
-        self, thread_id: str, changes: Changes | None, removed: Iterable[tuple[int, int]]
+        self, thread_id: str, changes: Changes | None, removals: Iterable[tuple[int, int]]
     ) -> None:
         """Write and delete the documents that differ from a head, which is stored.
 
@@ -91,47 +91,49 @@ class IndexDocuments(ObjectDocuments):
             LocusStoreError: Not all that were to be deleted are.
         """
         left: list[Undone] = []
-        removed = list(removed)
-        writes = [self.objects.write_deletion(make_version_name(thread_id, *it)) for it in removed]
+        removals = list(removals)
+        writes = [self.objects.make_deletion(make_version_name(thread_id, *it)) for it in removals]
         if changes:
             at = get_decided(changes.revision)
-            writes += [self.write_of(thread_id, it, at) for it in changes.written.values()]
-        with suppress(*([] if removed else [LocusStoreError])):
+            writes += [self.make_write(thread_id, it, at) for it in changes.written.values()]
+        with suppress(*([] if removals else [LocusStoreError])):
             for some in split_batches(writes):
                 found = self.objects.settle(some)
                 self._note(changes, some, found)
                 left += find_undone(some, found)
         require_deleted(left, self.objects.locate)
 
-    def make_fields(self, thread_id: str, it: Derived) -> dict[str, Any]:
+    def make_fields(self, thread_id: str, version: Derived) -> dict[str, Any]:
         """Return the fields of a version's document."""
-        return make_fields(thread_id, it, with_text=self.objects.access["language"] is not None)
+        has_language = self.objects.access["language"] is not None
+        return make_fields(thread_id, version, with_text=has_language)
 
-    def write_of(self, thread_id: str, it: Derived, number: int | None = None) -> BulkWrite:
+    def make_write(self, thread_id: str, version: Derived, number: int | None = None) -> BulkWrite:
         """Return the write of a version's document.
 
         Args:
             thread_id: The thread.
-            it: The version.
+            version: The version.
             number: A document with a higher one stays; ``None``: there must be none.
         """
-        name, made = make_version_name(thread_id, it.line, it.row.record.sequence), self.make_fields
+        name = make_version_name(thread_id, version.line, version.row.record.sequence)
+        fields = self.make_fields(thread_id, version)
         if number is None:
-            return self.objects.write_document(name, "create", made(thread_id, it))
+            return self.objects.make_write(name, "create", fields)
         condition = {"version": number, "version_type": NOT_OLDER}
-        return self.objects.write_document(name, "index", made(thread_id, it), **condition)
+        return self.objects.make_write(name, "index", fields, **condition)
 
     def _note(
-        self, changes: Changes | None, some: Sequence[BulkWrite], found: Sequence[Outcome]
+        self, changes: Changes | None, some: Sequence[BulkWrite], outcomes: Sequence[Outcome]
     ) -> None:
         """Take the versions whose documents are stored out of those to write."""
         if changes is None:
             return
         keys = {
-            make_version_name(changes.thread_id, it.line, it.row.record.sequence): key
-            for key, it in changes.written.items()
+            make_version_name(changes.thread_id, version.line, version.row.record.sequence): key
+            for key, version in changes.written.items()
         }
-        for one, its in zip(some, found, strict=True):
+        for one, its in zip(some, outcomes, strict=True):
             is_newer = its.status == failures.CONFLICT and one.kind == "index"
             if one.name in keys and (its.is_done or is_newer):
                 del changes.written[keys[one.name]]
@@ -150,28 +152,11 @@ class IndexDocuments(ObjectDocuments):
             if len(seen) < PAGE:
                 return
 
-    def get_all(self, tags: Mapping[str, Tag | None]) -> FoundDocuments:
+    def get_all(self, tags: Mapping[str, Tag | None]) -> Mapping[str, Found | None]:
         """See ``Documents``; the documents of cut names are read one by one."""
-        names = {self.name_head(key): tag for key, tag in tags.items() if not self._get_start(key)}
-        return FoundDocuments(self, self.objects.get_all(names), names)
-
-
-class FoundDocuments:
-    """Documents that were read together, as ``Access`` for reads."""
-
-    def __init__(
-        self, documents: IndexDocuments, found: Mapping[str, Found], asked: Collection[str]
-    ) -> None:
-        self._documents = documents
-        self._found = found
-        self._asked = asked
-
-    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        name = self._documents.name_head(key)
-        found = self._found.get(name)
-        if name not in self._asked or (found and found.content is None and found.tag != known):
-            return self._documents.get(key, known=known)
-        return found
+        names = {key: self.name_head(key) for key in tags if not self._get_start(key)}
+        found = self.objects.get_all({name: tags[key] for key, name in names.items()})
+        return {key: found.get(name) for key, name in names.items()}
 
 
 class IndexForm(SegmentedForm):
@@ -214,42 +199,42 @@ class IndexForm(SegmentedForm):
 
     def _reconcile(
         self,
-        parsed: Callable[[str], Parsed | None],
+        parse: Callable[[str], Parsed | None],
         thread_id: str,
-        stored: Iterable[StoredVersion],
+        versions: Iterable[StoredVersion],
     ) -> None:
         """Make the documents of a thread those that its head names, if it can be read."""
         objects = self.documents.objects
-        there = {it.id: it for it in stored}
+        there = {it.id: it for it in versions}
         try:
-            found = parsed(thread_id) if thread_id else None
+            found = parse(thread_id) if thread_id else None
             wanted = list(self._iterate_missing(thread_id, found, there)) if found else []
         except LocusStoreError:
             return
-        left = (objects.write_removal(it) for it in there.values())
+        left = (objects.make_removal(it) for it in there.values())
         for some in split_batches([*wanted, *left]):
             objects.bulk(some)
 
     def _iterate_missing(
-        self, thread_id: str, found: Parsed, there: dict[str, StoredVersion]
+        self, thread_id: str, head: Parsed, there: dict[str, StoredVersion]
     ) -> Iterator[BulkWrite]:
         """Yield the writes of documents that are missing or differ; take the others out."""
-        at = get_decided(found.end.revision)
-        for (namespace, line, sequence), history in deriving.map_versions(found.thread).items():
+        at = get_decided(head.end.revision)
+        for (namespace, line, sequence), history in deriving.map_versions(head.thread).items():
             stored = there.pop(make_id(make_version_name(thread_id, line, sequence)), None)
             if row := history.get_row(sequence):
-                it = Derived(namespace, line, row, is_new=False, is_changed=False)
-                made = self.documents.make_fields(thread_id, it)
+                version = Derived(namespace, line, row, is_new=False, is_changed=False)
+                made = self.documents.make_fields(thread_id, version)
                 if stored is None or stored.digest != made["content"]:
-                    yield self.documents.write_of(thread_id, it, at)
+                    yield self.documents.make_write(thread_id, version, at)
 
 
-def _get_time(dated: Dated) -> datetime:
-    return dated.at or LAST
+def _get_time(entry: Dated) -> datetime:
+    return entry.at or LAST
 
 
-def _get_thread(stored: StoredVersion) -> str:
-    return stored.place.thread if stored.place else ""
+def _get_thread(version: StoredVersion) -> str:
+    return version.place.thread if version.place else ""
 
 
 def get_expected(revision: int) -> int:

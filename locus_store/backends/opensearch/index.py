@@ -85,7 +85,10 @@ def define_index(place: IndexPlace, name: str, layout: Layout) -> dict[str, Any]
     """Return an index behind the alias."""
     aliases = {place.name: {"is_write_index": True}, generate_own_alias(name): {}}
     settings = {"index": layout.settings}
-    return {"aliases": aliases, "settings": settings, "mappings": make_mappings(layout)}
+    meta: dict[str, Any] = {layout.mark: layout.version}
+    meta |= {LANGUAGE: layout.language} if layout.language else {}
+    mappings = {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
+    return {"aliases": aliases, "settings": settings, "mappings": mappings}
 
 
 def generate_own_alias(name: str) -> str:
@@ -97,32 +100,25 @@ def generate_own_alias(name: str) -> str:
     return f"{name}-{secrets.token_hex(8)}{_OWN}"
 
 
-def find_own_alias(found: Mapping[str, Any], name: str) -> str | None:
+def find_own_alias(indexes: Mapping[str, Any], name: str) -> str | None:
     """Return the second alias that an index has."""
-    return min((it for it in found[name].get("aliases", ()) if it.endswith(_OWN)), default=None)
-
-
-def make_mappings(layout: Layout) -> dict[str, Any]:
-    """Return the mapping of an index."""
-    meta: dict[str, Any] = {layout.mark: layout.version}
-    meta |= {LANGUAGE: layout.language} if layout.language else {}
-    return {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
+    return min((it for it in indexes[name].get("aliases", ()) if it.endswith(_OWN)), default=None)
 
 
 def require_ours(
-    found: Mapping[str, Any], place: IndexPlace, layout: Layout
+    indexes: Mapping[str, Any], place: IndexPlace, layout: Layout
 ) -> tuple[str, Mapping[str, Any]]:
     """Return ``find_ours``; refuse indexes of another release of this library.
 
     Args:
-        found: The indexes that the name stands for.
+        indexes: The indexes that the name stands for.
         place: The name.
         layout: Of the kind of index that is wanted.
 
     Raises:
         SchemaError: One is not ours, or has another version of the mapping or another language.
     """
-    name, meta = find_ours(found, place, layout)
+    name, meta = find_ours(indexes, place, layout)
     if (version := meta[layout.mark]) != layout.version:
         raise SchemaError(
             f"{place} has version {version!r} of the mapping ({name}), and this locus-store knows "
@@ -138,43 +134,43 @@ def require_ours(
 
 
 def find_ours(
-    found: Mapping[str, Any], place: IndexPlace, layout: Layout
+    indexes: Mapping[str, Any], place: IndexPlace, layout: Layout
 ) -> tuple[str, Mapping[str, Any]]:
     """Return the index that a name stands for, and the ``_meta`` of its mapping.
 
     Raises:
         SchemaError: It was not created by this library, or there are several.
     """
-    for name, it in found.items():
-        meta = it.get("mappings", {}).get("_meta") or {}
+    for name, index in indexes.items():
+        meta = index.get("mappings", {}).get("_meta") or {}
         if not isinstance(meta.get(layout.mark), int) or name == place.name:
             raise SchemaError(
                 f"{place} was not created by locus-store (it may be the Locus SDK's); choose "
                 "another index_name="
             )
-    if len(found) > 1:
-        raise SchemaError(f"{place} stands for several indexes: {', '.join(sorted(found))}")
+    if len(indexes) > 1:
+        raise SchemaError(f"{place} stands for several indexes: {', '.join(sorted(indexes))}")
     return name, meta
 
 
-def require_plain(found: Mapping[str, Any], place: IndexPlace, layout: Layout) -> None:
+def require_plain(index: Mapping[str, Any], place: IndexPlace, layout: Layout) -> None:
     """Refuse an index that does not keep, find or show documents as they are written.
 
     Args:
-        found: The index.
+        index: The index.
         place: The name that it has.
         layout: Of the kind of index.
 
     Raises:
         SchemaError: A template of the cluster, or its operator, has changed it.
     """
-    source = found["mappings"].get("_source", {})
+    source = index["mappings"].get("_source", {})
     if not source.get("enabled", True) or source.get("includes") or source.get("excludes"):
         raise _make_change_error(place, "its mapping has a `_source` that does not keep all fields")
-    analyzers = found["settings"]["index"].get("analysis", {}).get("analyzer", {})
+    analyzers = index["settings"]["index"].get("analysis", {}).get("analyzer", {})
     if changed := sorted(analyzers.keys() & {"whitespace", layout.language}):
         raise _make_change_error(place, f"its settings replace the analyzer {changed[0]!r}")
-    if changed := sorted(found["aliases"].get(place.name, {}).keys() - {"is_write_index"}):
+    if changed := sorted(index["aliases"].get(place.name, {}).keys() - {"is_write_index"}):
         raise _make_change_error(place, f"its alias has {changed[0]!r}, which hides documents")
 
 

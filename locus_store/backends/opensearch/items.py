@@ -99,7 +99,7 @@ def make_document_id(name: Name) -> str:
     return sha256(f"{encode_namespace(namespace)}\0{key}".encode()).hexdigest()
 
 
-def name_of(source: Mapping[str, Any]) -> Name:
+def get_name(source: Mapping[str, Any]) -> Name:
     """Return the name of an item."""
     return decode_namespace(source["namespace"]), source["key"]
 
@@ -124,11 +124,11 @@ def is_live(source: Mapping[str, Any] | None) -> bool:
     )
 
 
-def put_on(found: Mapping[str, Any] | None, put: Put, at: int, token: str) -> dict[str, Any]:
+def apply_put(source: Mapping[str, Any] | None, put: Put, at: int, token: str) -> dict[str, Any]:
     """Return the document of a put in place of the one that was found."""
-    kept = found["kept"] if found is not None and is_live(found) else None
-    before = found["kept"]["tokens"] if found else []
-    updated = max(at, found["updated"] + 1) if found else at
+    kept = source["kept"] if source is not None and is_live(source) else None
+    before = source["kept"]["tokens"] if source else []
+    updated = max(at, source["updated"] + 1) if source else at
     body = b"[%b,%b]" % (put.json, encoding.encode(put.metadata))
     made: dict[str, Any] = {
         "namespace": encode_namespace(put.namespace),
@@ -160,7 +160,7 @@ def make_item(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreIte
         kept, expires = source["kept"], source.get("expires")
         [body] = encoding.unpack_frames(b64decode(kept["content"]), max_bytes)
         value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
-        namespace, key = name_of(source)
+        namespace, key = get_name(source)
         return StoreItem(
             namespace=namespace,
             key=key,
@@ -216,46 +216,46 @@ class ItemChange:
         self._token = uuid.uuid4().hex[:_TOKEN_CHARACTERS]
         self._removed = 0
 
-    def __call__(self, found: Document | None, was_repeated: bool) -> tuple[Any, int]:
+    def __call__(self, document: Document | None, is_repeat: bool) -> tuple[Any, int]:
         if isinstance(self._change, Put):
-            return self._put(self._change, found.source if found else None)
-        if found is None:
-            return KEEP, self._removed if was_repeated else 0
-        self._removed = int(is_live(found.source))
+            return self._put(self._change, document.source if document else None)
+        if document is None:
+            return KEEP, self._removed if is_repeat else 0
+        self._removed = int(is_live(document.source))
         return None, self._removed
 
-    def _put(self, put: Put, found: Mapping[str, Any] | None) -> tuple[Any, int]:
-        tokens = found["kept"]["tokens"] if found else []
-        version = found["kept"]["version"] if found and is_live(found) else 0
+    def _put(self, put: Put, source: Mapping[str, Any] | None) -> tuple[Any, int]:
+        tokens = source["kept"]["tokens"] if source else []
+        version = source["kept"]["version"] if source and is_live(source) else 0
         if self._token in tokens:  # the reply to the put was lost
             return KEEP, version - len(tokens) + 1 + tokens.index(self._token)
         require_version(put, version)
-        made = put_on(found, put, get_microseconds() + self._offset, self._token)
+        made = apply_put(source, put, get_microseconds() + self._offset, self._token)
         return made, made["kept"]["version"]
 
 
-def make_clearing(seen: Mapping[Name, int]) -> Decide:
+def make_clearing(times: Mapping[Name, int]) -> Decide:
     """Return the removal of items that were not put again since they were seen."""
 
-    def clear(found: Document | None, _: bool) -> tuple[Any, int]:
-        if found is None or found.source["updated"] > seen[name_of(found.source)]:
+    def clear(document: Document | None, _: bool) -> tuple[Any, int]:
+        if document is None or document.source["updated"] > times[get_name(document.source)]:
             return KEEP, 0
-        return None, int(is_live(found.source))
+        return None, int(is_live(document.source))
 
     return clear
 
 
-def expire(found: Document | None, _: bool) -> tuple[Any, int]:
+def expire(document: Document | None, _: bool) -> tuple[Any, int]:
     """Remove an item whose time is over."""
-    return (KEEP if found is None or is_live(found.source) else None), 1
+    return (KEEP if document is None or is_live(document.source) else None), 1
 
 
-def renew(found: Document | None, _: bool) -> tuple[Any, int]:
+def renew(document: Document | None, _: bool) -> tuple[Any, int]:
     """Begin an item's time to live again."""
-    if found is None or not is_live(found.source):
+    if document is None or not is_live(document.source):
         return KEEP, 0
-    ttl = found.source["kept"].get("ttl")
+    ttl = document.source["kept"].get("ttl")
     if not ttl:
         return KEEP, 1
     until = get_microseconds() + timedelta(seconds=ttl) // _MICROSECOND
-    return {**found.source, "expires": until}, 1
+    return {**document.source, "expires": until}, 1

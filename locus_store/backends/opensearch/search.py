@@ -83,16 +83,16 @@ def find_with_words(
     The threads that have them in one version come first, the best version first.
     """
     words, seen = [make_word(it) for it in wanted[:INDEXED_WORDS]], set[str]()
-    query = _match_any([_match_all(map(_has, words)), _CUT])
+    query = _match_any([_match_all(map(_match_word, words)), _CUT])
     for page in _iterate_pages(objects, query, _BEST, _compute_first_page(limit)):
         yield _list_unseen((it.thread for it in page), seen)
     for some in _find_across_versions(objects, words) if words[1:] else ():
         yield _list_unseen(some, seen)
 
 
-def _list_unseen(threads: Any, seen: set[str]) -> list[str]:
-    some = [it for it in dict.fromkeys(threads) if it not in seen]
-    seen.update(some)
+def _list_unseen(threads: Any, earlier: set[str]) -> list[str]:
+    some = [it for it in dict.fromkeys(threads) if it not in earlier]
+    earlier.update(some)
     return some
 
 
@@ -115,9 +115,9 @@ def find_with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[l
     options = {"highlight": highlight, "track_scores": True}
     for hits in _iterate_answers(objects, match, _BEST, _compute_first_page(limit), **options):
         yield [
-            Stemmed(place, it["_score"] / (1 + it["_score"]), _get_snippet(it))
-            for it in hits
-            if (place := _read_place(it))
+            Stemmed(place, hit["_score"] / (1 + hit["_score"]), _get_snippet(hit))
+            for hit in hits
+            if (place := _read_place(hit))
         ]
 
 
@@ -131,47 +131,33 @@ def iterate_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
     query = {"exists": {"field": "sequence"}}
     own, options = objects.get_own_alias(), {"seq_no_primary_term": True, "_source": ["content"]}
     for hits in _iterate_answers(objects, query, _BY_NAME, PAGE, **options):
-        for it in hits:
-            tag, digest = (own, it["_seq_no"], it["_primary_term"]), it["_source"].get("content")
-            yield StoredVersion(_read_place(it), it["_id"], it.get("_routing"), tag, digest)
+        for hit in hits:
+            tag, digest = (own, hit["_seq_no"], hit["_primary_term"]), hit["_source"].get("content")
+            yield StoredVersion(_read_place(hit), hit["_id"], hit.get("_routing"), tag, digest)
 
 
 def _find_across_versions(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
     """Yield the threads that have all words, in any of their versions."""
     rare, *others = _sort_by_rarity(objects, words)
-    for some in _iterate_threads(objects, _has(rare)):
+    for some in objects.iterate_values("thread", _make_filter(_match_word(rare))):
         yield _keep_having(objects, others, some)
 
 
 def _sort_by_rarity(objects: IndexObjects, words: Sequence[str]) -> list[str]:
     """Return the words that are in the fewest versions first."""
-    counts = {str(at): {"filter": _has(it)} for at, it in enumerate(words)}
+    counts = {str(at): {"filter": _match_word(it)} for at, it in enumerate(words)}
     found = objects.search({"size": 0, "aggs": counts})
     aggregations: Mapping[str, Any] = found["aggregations"] if found else {}
     numbers = {it: aggregations.get(str(at), {}).get("doc_count", 0) for at, it in enumerate(words)}
     return sorted(words, key=lambda it: numbers[it])
 
 
-def _iterate_threads(objects: IndexObjects, query: Any) -> Iterator[list[str]]:
-    """Yield pages of the threads with a version that a query finds."""
-    composite: dict[str, Any] = {
-        "size": PAGE,
-        "sources": [{"thread": {"terms": {"field": "thread"}}}],
-    }
-    body = {"size": 0, "query": _make_filter(query), "aggs": {"threads": {"composite": composite}}}
-    while found := objects.search(body):
-        aggregations = found["aggregations"]["threads"]
-        yield [it["key"]["thread"] for it in aggregations["buckets"]]
-        if "after_key" not in aggregations:
-            return
-        composite["after"] = aggregations["after_key"]
-
-
 def _keep_having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> list[str]:
     """Return those of the threads that have every word in some version."""
     terms = {"terms": {"field": "thread", "size": len(threads)}}
     aggs = {
-        str(at): {"filter": _has(it), "aggs": {"threads": terms}} for at, it in enumerate(words)
+        str(at): {"filter": _match_word(word), "aggs": {"threads": terms}}
+        for at, word in enumerate(words)
     }
     query = _make_filter({"terms": {"thread": threads}})
     found = objects.search({"size": 0, "query": query, "aggs": aggs}) if threads else None
@@ -181,7 +167,7 @@ def _keep_having(objects: IndexObjects, words: Sequence[str], threads: list[str]
     return sorted(set(threads).intersection(*({it["key"] for it in some} for some in several)))
 
 
-def _has(word: str) -> dict[str, Any]:
+def _match_word(word: str) -> dict[str, Any]:
     return {"term": {"words": word}}
 
 
@@ -224,12 +210,7 @@ def _iterate_answers(
         "track_total_hits": False,
         **options,
     }
-    while found := objects.search(body):
-        hits = found["hits"]["hits"]
-        yield hits
-        if len(hits) < body["size"]:
-            return
-        body |= {"search_after": hits[-1]["sort"], "size": PAGE}
+    return objects.iterate_hits(body, size=PAGE)
 
 
 def _read_place(hit: Mapping[str, Any]) -> VersionPlace | None:

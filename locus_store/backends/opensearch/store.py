@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
-import os
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -18,22 +14,25 @@ from typing import Any, Final, ParamSpec, TypeVar
 from typing_extensions import Unpack
 
 from locus_store.backends.opensearch import items
-from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
+from locus_store.backends.opensearch.access import DEFAULT_INDEX
 from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
+from locus_store.backends.opensearch.bulk import BulkWrite
 from locus_store.backends.opensearch.item_index import (
     PAGE,
     ItemIndex,
-    Write,
     get_hits,
+    make_item_write,
     open_item_index,
 )
 from locus_store.backends.opensearch.items import KEEP, Decide, Document, ItemChange, make_clearing
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import SchemaError
+from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.retries import Pauses
+from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import BaseStore, Embed
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.items import (
     Change,
     Name,
@@ -44,7 +43,6 @@ from locus_store.types.items import (
     decode_namespace,
     encode_namespace,
 )
-from locus_store.types.options import fill_defaults
 from locus_store.values import vectors
 from locus_store.values.vectors import Metric
 
@@ -57,14 +55,8 @@ FIRST: Final = 64
 SETTINGS: Final = "settings"
 """The id of the document that has the dimension of the embeddings."""
 
-NAMESPACES: Final = 1000
-"""Namespaces in one answer."""
-
-BATCHES: Final = 1000
-"""Unfinished batches that a search puts in place."""
-
-PAGES_OF_NAMES: Final = 1000
-"""Items that are removed at a time."""
+MOST: Final = 1000
+"""Items that are removed, and unfinished batches that are put in place, at a time."""
 
 KEPT_MICROSECONDS: Final = 86_400 * 10**6
 """The age at which decisions about batches are removed, if their batches did not do so."""
@@ -92,15 +84,11 @@ class _Writing:
         self.index.refresh_now()
         scope = _make_scope(namespace, recursive=recursive)
         self._finish_batches(scope)
-        body = {**_make_body([*scope, IS_ITEM]), "_source": ["namespace", "key", "updated"]}
-        return self._take_all(body, PAGES_OF_NAMES)
-
-    def _take_all(self, body: Mapping[str, Any], size: int) -> int:
-        """Remove the items that a search finds, unless they were put again meanwhile."""
+        names = {"_source": ["namespace", "key", "updated"], "sort": BY_NAME, "size": MOST}
         removed = 0
-        for hits in self.index.iterate_pages({**body, "size": size, "sort": BY_NAME}):
-            seen = {items.name_of(it["_source"]): it["_source"]["updated"] for it in hits}
-            removed += sum(self._change_each(list(seen), make_clearing(seen), BEFORE_A_REMOVAL))
+        for hits in self.index.iterate_pages({**_make_body([*scope, IS_ITEM]), **names}):
+            times = {items.get_name(it["_source"]): it["_source"]["updated"] for it in hits}
+            removed += sum(self._change_each(list(times), make_clearing(times), BEFORE_A_REMOVAL))
         return removed
 
     def _sweep(self, limit: int) -> int:
@@ -108,18 +96,18 @@ class _Writing:
         self._end_batches()
         over = [IS_ITEM, {"range": {"expires": {"lte": items.get_microseconds()}}}]
         hits = get_hits(self.index.search({**_make_body(over), "size": limit}))
-        names = [items.name_of(it["_source"]) for it in hits]
+        names = [items.get_name(it["_source"]) for it in hits]
         self._change_each(names, items.expire, BEFORE_A_REMOVAL)
         return len(names)
 
     def _end_batches(self) -> None:
         """End batches whose writers have died, and forget decisions of a day ago."""
         held = get_hits(
-            self.index.search({**_make_body([{"exists": {"field": "batch"}}]), "size": 1000})
+            self.index.search({**_make_body([{"exists": {"field": "batch"}}]), "size": MOST})
         )
         self._batches.settle([it["_id"] for it in held])
         old = [{"range": {"decided": {"lt": items.get_microseconds() - KEPT_MICROSECONDS}}}]
-        hits = get_hits(self.index.search({**_make_body(old), "size": 1000}))
+        hits = get_hits(self.index.search({**_make_body(old), "size": MOST}))
         batches = [it["_id"] for it in hits]
         self._batches.finish(batches)
         self._batches.forget(batches)
@@ -139,26 +127,28 @@ class _Writing:
 
     def _write_each(
         self,
-        found: Mapping[Name, Document | None],
+        documents: Mapping[Name, Document | None],
         decide: Decide,
         answers: dict[Name, int],
         repeats: list[bool],
     ) -> list[Name]:
         """Write what a call makes of each document; return the items that had changed."""
-        writes: dict[Name, Write] = {}
-        for name, document in found.items():
+        writes: dict[Name, BulkWrite] = {}
+        for name, document in documents.items():
             plan, answers[name] = decide(document, bool(repeats))
             if plan is not KEEP:
-                writes[name] = Replacement(items.make_document_id(name), document, plan).write()
+                tag = document.tag if document else None
+                writes[name] = make_item_write(items.make_document_id(name), tag, plan)
         note = partial(repeats.append, True)
         tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
         return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
 
     def _read_first(self, body: Mapping[str, Any]) -> list[Any]:
         """Return the first hits of a search, once its committed batches are put in place."""
-        batches = {"batches": {"terms": {"field": "batch", "size": BATCHES}}}
+        batches = {"batches": {"terms": {"field": "batch", "size": MOST}}}
         answer = self.index.search({**body, "aggs": batches})
-        named = [it["key"] for it in _get_buckets(answer, "batches")]
+        aggregations = answer["aggregations"]["batches"] if answer else {"buckets": ()}
+        named = [it["key"] for it in aggregations["buckets"]]
         if self._batches.finish(named):
             self.index.refresh_now()
             return get_hits(self.index.search(body))
@@ -190,24 +180,28 @@ class OpenSearchStore(_Writing, BaseStore):
         backend: OpenSearchBackend | None = None,
         **options: Unpack[OpenSearchOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = (hosts, index_name, options) == (None, DEFAULT_INDEX, {})
-            check_backend(backend, OpenSearchBackend, is_alone=is_alone)
-            place, access = backend.index.place, backend.index.access
-        else:
-            access = fill_defaults(OpenSearchOptions, options, "OpenSearchStore")
-            require(access)
-            place = make_place(hosts, index_name, use_ssl=use_ssl, client=access["client"])
+        made = choose_backend(
+            backend,
+            OpenSearchBackend,
+            hosts,
+            defaults=[DEFAULT_INDEX, True],
+            index_name=index_name,
+            use_ssl=use_ssl,
+            **options,
+        )
         super().__init__(
             dimension=dimension,
             metric=metric,
             embed=embed,
-            max_state_bytes=access["max_state_bytes"],
+            max_state_bytes=made.max_state_bytes,
         )
-        self.index = open_item_index(place, access)
+        self.index = open_item_index(made.index.place, made.index.access)
         self._batches = ItemBatches(self.index)
-        self._one_batch: dict[int, threading.Lock] = defaultdict(threading.Lock)
-        """By process. ItemBatches of this object do not meet each other's intents."""
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        self._one_batch = threading.Lock()
+        """Batches of this object do not meet each other's intents."""
         self._has_dimension = False
 
     def __repr__(self) -> str:
@@ -215,9 +209,7 @@ class OpenSearchStore(_Writing, BaseStore):
 
     async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call in a worker thread."""
-        loop, context = asyncio.get_running_loop(), copy_context()
-        call = partial(work, *args, **kwargs)
-        return await loop.run_in_executor(self.index.pool, context.run, call)
+        return await run_in_thread(partial(work, *args, **kwargs), pool=self.index.pool)
 
     async def setup(self) -> None:
         await self._run(self._check_dimension)
@@ -234,7 +226,9 @@ class OpenSearchStore(_Writing, BaseStore):
     def _keep_dimension(self) -> None:
         """Store the dimension with the first embeddings, or compare it with the stored one."""
         if not self._has_dimension:
-            self.index.write([Write(SETTINGS, None, {"kept": {"dimension": self.dimension}})])
+            self.index.write(
+                [make_item_write(SETTINGS, None, {"kept": {"dimension": self.dimension}})]
+            )
             self._check_dimension()
             self._has_dimension = True
 
@@ -257,7 +251,7 @@ class OpenSearchStore(_Writing, BaseStore):
         ids = [items.make_document_id(it.name) for it in changes]
         decide = [ItemChange(it, n) for n, it in enumerate(changes)]
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
-        with self._one_batch[os.getpid()]:
+        with self._one_batch:
             while True:
                 found = self._batches.settle(ids)
                 made = [change(it, False) for change, it in zip(decide, found, strict=True)]
@@ -339,25 +333,25 @@ class OpenSearchStore(_Writing, BaseStore):
         return await self._run(self._find_nearest, wanted, vector, threshold)
 
     def _find_nearest(
-        self, wanted: Wanted, vector: bytes, threshold: float | None
+        self, criteria: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
-        scope = _make_scope(wanted.prefix, recursive=wanted.recursive)
+        scope = _make_scope(criteria.prefix, recursive=criteria.recursive)
         self._finish_batches(scope)
         least = -inf if threshold is None else threshold
-        end = wanted.offset + wanted.limit
+        end = criteria.offset + criteria.limit
         found = heapq.nsmallest(
             end,
             (
                 item
-                for item in self._iterate_scored(wanted, scope, vector)
+                for item in self._iterate_scored(criteria, scope, vector)
                 if (item.score or 0.0) >= least
             ),
             key=lambda it: (-(it.score or 0.0), it.namespace, it.key),
         )
-        return found[wanted.offset :]
+        return found[criteria.offset :]
 
     def _iterate_scored(
-        self, wanted: Wanted, scope: list[Any], vector: bytes
+        self, criteria: Wanted, scope: list[Any], vector: bytes
     ) -> Iterator[StoreItem]:
         """Yield the items that match and have embeddings, with the scores of the best ones."""
         body = _make_body([*scope, {"term": {"vectors": True}}], live=True)
@@ -368,7 +362,7 @@ class OpenSearchStore(_Writing, BaseStore):
             scores = iter(vectors.compute_scores(vector, [*chain.from_iterable(each)], self.metric))
             for source, own in zip(sources, each, strict=True):
                 score, item = max(next(scores) for _ in own), self._make_item(source)
-                if wanted.takes(item.value, item.metadata):
+                if criteria.takes(item.value, item.metadata):
                     yield replace(item, score=score)
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
@@ -378,29 +372,14 @@ class OpenSearchStore(_Writing, BaseStore):
         scope = _make_scope(match.fixed, recursive=True)
         self._finish_batches(scope)
         found: dict[Namespace, None] = {}
-        for it in self._iterate_namespaces(scope):
-            cut = match.cut(decode_namespace(it))
+        query = _make_body([*scope, *_match_live()])["query"]
+        for text in chain.from_iterable(self.index.iterate_values("namespace", query)):
+            cut = match.cut(decode_namespace(text))
             if cut is not None:
                 found[cut] = None
             if len(found) >= end:
                 break
         return list(found)[offset:]
-
-    def _iterate_namespaces(self, scope: list[Any]) -> Iterator[str]:
-        sources = [{"namespace": {"terms": {"field": "namespace"}}}]
-        after: dict[str, Any] = {}
-        while True:
-            composite = {"size": NAMESPACES, "sources": sources, **after}
-            body = {
-                **_make_body([*scope, *_match_live()]),
-                "size": 0,
-                "aggs": {"n": {"composite": composite}},
-            }
-            found = _get_buckets(self.index.search(body), "n")
-            yield from (it["key"]["namespace"] for it in found)
-            if len(found) < NAMESPACES:
-                return
-            after = {"after": found[-1]["key"]}
 
 
 def _make_scope(namespace: Namespace, *, recursive: bool) -> list[Any]:
@@ -425,7 +404,3 @@ def _make_body(conditions: Sequence[Any], *, live: bool = False) -> dict[str, An
         "track_total_hits": False,
     }
     return {**body, "post_filter": {"bool": {"filter": _match_live()}}} if live else body
-
-
-def _get_buckets(answer: Any, name: str) -> list[Any]:
-    return list(answer["aggregations"][name]["buckets"]) if "aggregations" in answer else []

@@ -6,13 +6,13 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from locus_store.backends.documents.deriving import Derived
 from locus_store.backends.opensearch.bulk import IndexTag
+from locus_store.backends.opensearch.items import to_microseconds
 from locus_store.errors import IntegrityError
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
@@ -57,27 +57,27 @@ class StoredVersion(NamedTuple):
     """Of its fields, as they were written."""
 
 
-def make_fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, Any]:
+def make_fields(thread_id: str, version: Derived, *, with_text: bool) -> dict[str, Any]:
     """Return the fields of a version's document, except its name and time.
 
     A document that would be too large, or whose version is damaged, is a candidate for each query.
 
     Args:
         thread_id: The thread.
-        it: The version.
+        version: The version.
         with_text: Also the text as it was said, for the stemmed field.
     """
-    record = it.row.record
+    record = version.row.record
     labels = {name: one for name, one in record.labels.items() if name != STATE_CLASS}
     made: dict[str, Any] = {
         "thread": thread_id,
-        "namespace": it.namespace,
-        "line": it.line,
+        "namespace": version.namespace,
+        "line": version.line,
         "sequence": record.sequence,
-        "created_at": to_microseconds(it.row.created_at),
+        "created_at": to_microseconds(version.row.created_at),
     }
     try:
-        text = "" if it.namespace else frames.extract_text(it.row.to_payload(), UNLIMITED)
+        text = "" if version.namespace else frames.extract_text(version.row.to_payload(), UNLIMITED)
         made["words"] = " ".join(_limit(_split_words(text)))
         made["text"] = text if with_text and len(text) <= MOST_BYTES else ""
         made |= {"metadata": _limit(make_tokens(record.metadata))}
@@ -88,14 +88,9 @@ def make_fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, An
     return {**made, "content": _digest(made)}
 
 
-def _digest(made: Mapping[str, Any]) -> str:
-    content = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
+def _digest(fields: Mapping[str, Any]) -> str:
+    content = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     return b64encode(hashlib.sha256(content).digest()[:DIGEST_BYTES]).decode()
-
-
-def to_microseconds(at: datetime) -> int:
-    """Return a time as the documents have it."""
-    return round(at.timestamp() * 1_000_000)
 
 
 def _split_words(text: str) -> list[str]:
@@ -152,7 +147,7 @@ class _Tokens:
         at = len(self.tokens)
         self.tokens.append("")
         if isinstance(value, list):
-            text = self._list(path, value)
+            text = self._encode_list(path, value)
         elif isinstance(value, dict):
             text = self._encode_object(path, value)
         else:
@@ -160,7 +155,7 @@ class _Tokens:
         self.tokens[at] = self._make_token(f"{path}={text}")
         return text
 
-    def _list(self, path: str, value: list[Any]) -> str:
+    def _encode_list(self, path: str, value: list[Any]) -> str:
         self.tokens.append(self._make_token(path + LIST))
         items = [_canonicalize(it) for it in value]
         self.tokens += [self._make_token(f"{path}={it}") for it in items]
@@ -168,8 +163,8 @@ class _Tokens:
 
     def _encode_object(self, path: str, value: dict[str, Any]) -> str:
         members = {
-            key: _canonicalize(it) if "." in key else self.add(f"{path}.{key}", it)
-            for key, it in value.items()  # a dot in a query descends
+            key: _canonicalize(item) if "." in key else self.add(f"{path}.{key}", item)
+            for key, item in value.items()  # a dot in a query descends
         }
         return f"{{{','.join(f'{_canonicalize(key)}:{members[key]}' for key in sorted(members))}}}"
 

@@ -17,15 +17,7 @@ from secrets import token_bytes
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
-from locus_store.backends.documents.protocol import (
-    Body,
-    ChangedError,
-    Dated,
-    DocumentReads,
-    Documents,
-    Found,
-    Tag,
-)
+from locus_store.backends.documents.protocol import Body, ChangedError, Dated, Documents, Found, Tag
 from locus_store.backends.documents.workers import WriteQueues
 from locus_store.backends.redis import scripts
 from locus_store.backends.redis.connections import Connections, LoopClient
@@ -314,8 +306,8 @@ class RedisDocuments(Documents):
         if client.replicas:
             await client.retry(lambda: client.write(_CONFIRM, self.names.list_writing(key), key))
 
-    def get_all(self, tags: Mapping[str, Tag | None]) -> DocumentReads:
-        return _Read(wait(self._get_all(tags)))
+    def get_all(self, tags: Mapping[str, Tag | None]) -> Mapping[str, Found | None]:
+        return wait(self._get_all(tags))
 
     async def _get_all(self, tags: Mapping[str, Tag | None]) -> dict[str, Found | None]:
         client = await self._get_client()
@@ -465,17 +457,6 @@ class RedisDocuments(Documents):
         keys = [key for it in heads for key in self.names.list_foreign_versions(name, it)]
         if any([await client.run_command("EXISTS", key) for key in keys]):
             self.imported.add(name)
-
-
-class _Read:
-    """Documents that were read together."""
-
-    def __init__(self, results: dict[str, Found | None]) -> None:
-        self._found = results
-
-    def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        del known
-        return self._found[key]
 
 
 def _parse_answer(answer: Any) -> Found | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
@@ -174,10 +175,13 @@ class S3Objects(BlockingClient, Objects):
         if place not in _conditional_deletions:
             name = f"{self.prefix}v1/conditions-{uuid4().hex}"
             self._put(name, b"x", IfNoneMatch="*")
-            is_refused = [self._is_refusing(name, it) for it in ({"IfNoneMatch": "*"}, _WRONG)]
-            deletes = self._is_refusing_deletion(name)
+            are_kept = [
+                _is_refused(partial(self._put, name, b"x", **condition))
+                for condition in ({"IfNoneMatch": "*"}, _WRONG)
+            ]
+            deletes = _is_refused(partial(self._delete, name, **_WRONG))
             self.discard([name])
-            if not all(is_refused):
+            if not all(are_kept):
                 raise UnsupportedError(
                     f"{self.access} ignores the conditions of puts, so two writers would lose "
                     "saves; use a service with conditional writes"
@@ -185,19 +189,13 @@ class S3Objects(BlockingClient, Objects):
             _conditional_deletions[place] = deletes
         return _conditional_deletions[place]
 
-    def _is_refusing(self, name: str, condition: dict[str, str]) -> bool:
-        try:
-            self._put(name, b"x", **condition)
-        except ChangedError:
-            return True
-        return False
-
-    def _is_refusing_deletion(self, name: str) -> bool:
-        try:
-            self._delete(name, **_WRONG)
-        except ChangedError:
-            return True
-        return False
-
     def locate(self, name: str) -> str:
         return f"object {name!r} of {self.access}"
+
+
+def _is_refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except ChangedError:
+        return True
+    return False

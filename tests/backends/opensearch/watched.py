@@ -19,6 +19,8 @@ class Watched:
         self.asked: list[str] = []
         self.loses: set[str] = set()
         """Methods, or ends of paths, whose next reply is lost."""
+        self.unanswered = 0
+        """So many answers to ``_mget`` have errors of a shard in place of documents."""
         self._skips = 0
 
     def loses_after(self, end: str, skip: int = 0) -> None:
@@ -28,6 +30,10 @@ class Watched:
     def perform_request(self, method: str, url: str, **options: Any) -> Any:
         self.asked.append(f"{method} {url.split('/')[2]}" if url.count("/") > 1 else method)
         answer = self.real.transport.perform_request(method, url, **options)
+        if url.endswith("/_mget") and self.unanswered:
+            self.unanswered -= 1
+            error = {"type": "no_shard_available_action_exception", "reason": "lost"}
+            answer["docs"] = [{"_id": it["_id"], "error": error} for it in answer["docs"]]
         lost = {it for it in self.loses if it == method or url.endswith(it)}
         if lost and not self._skips:
             self.loses -= lost

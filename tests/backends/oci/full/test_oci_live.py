@@ -70,7 +70,7 @@ def test_what_the_documentation_leaves_open(objects: BucketObjects) -> None:
             answer = client.put_object(*where, f"{PREFIX}race-{n}", b"x", if_none_match="*")
             return int(answer.status)
 
-        return int(objects.call("race", put, seen=(409, 412)))
+        return int(objects.call("race", put, statuses=(409, 412)))
 
     with ThreadPoolExecutor(RACERS) as pool:
         for n in range(20):

@@ -270,6 +270,21 @@ async def test_a_list_of_threads_reads_the_newest_heads_together(
         assert await checkpointer.list_threads(limit=200) == newest
 
 
+async def test_a_list_repeats_a_read_that_a_shard_did_not_answer(
+    index: TestIndex, watched: Watched
+) -> None:
+    async with index.checkpointer() as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+    async with over(index, watched) as checkpointer:
+        watched.unanswered = 1
+        assert await checkpointer.list_threads() == ["t"]
+        assert watched.unanswered == 0
+    async with over(index, watched, retry_seconds=0) as checkpointer:
+        watched.unanswered = 1
+        with pytest.raises(BackendError, match="lost"):
+            await checkpointer.list_threads()
+
+
 async def test_own_saves_are_read_at_once_without_a_wait(index: TestIndex) -> None:
     async with index.checkpointer(state_type=dict, refresh="interval") as checkpointer:
         for n in range(20):

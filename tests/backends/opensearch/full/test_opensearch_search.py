@@ -184,7 +184,7 @@ async def test_documents_that_no_head_names_are_removed(index: TestIndex) -> Non
         objects = backend.index
         name = make_version_name("gone", 1, 9)
         fields = {"thread": "gone", "namespace": "", "line": 1, "sequence": 9, "words": "alpha"}
-        objects.bulk([objects.write_document(name, "create", fields)])
+        objects.bulk([objects.make_write(name, "create", fields)])
         assert len(await backend.search("alpha")) == 2
         await backend.vacuum_report()
         assert 9 not in stored(index)
