@@ -162,12 +162,7 @@ class DataKey:
         return self.hash(purpose, size + content + encode([self.tenant, *place]))
 
     def hash(self, purpose: bytes, content: bytes) -> bytes:
-        """Return 16 bytes of keyed BLAKE2b (RFC 7693), a fifth of the time of an HMAC.
-
-        Args:
-            purpose: Tells what is hashed, in up to 16 bytes.
-            content: What is hashed.
-        """
+        """Return 16 bytes of keyed BLAKE2b (RFC 7693); a purpose has up to 16 bytes."""
         secret = self.digest_secret
         return blake2b(content, key=secret, digest_size=DIGEST_BYTES, person=purpose).digest()
 
