@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, ClassVar, Self
 
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConnectionFailedError
+from locus_store.errors import ConnectionFailedError, QuotaError, TurnError
 from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.stepping import needs_no_loop
@@ -183,12 +183,16 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         require_distinct(change)
         try:
             return (await self.change(change)).revision
-        except ConnectionFailedError:
+        except ConnectionFailedError as exc:
             if not change.is_repeatable:
                 raise
             for put in change.get_all_puts():
                 put.may_exist = True  # the reply may be lost, and not the change
-        return (await self.change(change)).revision
+            lost = exc
+        try:
+            return (await self.change(change)).revision
+        except (QuotaError, TurnError) as exc:  # decided before the messages are looked for
+            raise lost from exc
 
     async def replace(
         self,
