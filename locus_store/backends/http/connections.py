@@ -151,7 +151,7 @@ class HTTPClient(LoopResources):
         if not answer.is_success:
             refusal = self.make_refusal(answer)
             if answer.is_repeated and isinstance(refusal, QuotaError | TurnError):
-                raise _doubtful(
+                raise _make_doubtful_error(
                     ConnectionFailedError(f"no answer from {self.where}; then {refusal}")
                 )
             raise refusal
