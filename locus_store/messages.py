@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, ClassVar, Self
 
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConnectionFailedError
+from locus_store.errors import ConnectionFailedError, QuotaError, TurnError
 from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.stepping import needs_no_loop
@@ -72,8 +72,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
     revision repeats itself once, over a new connection.
 
     Args:
-        ttl_seconds: The thread's time to live after a change of its log; ``None``: a change does
-            not alter the thread's time to live.
+        ttl_seconds: The thread's time to live after a change of its log; ``None``: as before.
         max_state_bytes: The largest message as compact JSON.
     """
 
@@ -85,8 +84,6 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
     ) -> None:
         self.ttl_seconds = check_ttl(ttl_seconds)
         self.max_state_bytes = check_max_state_bytes(max_state_bytes)
-
-    # --- what a backend implements
 
     @abstractmethod
     async def open(self) -> None:
@@ -162,9 +159,8 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             metadata: A JSON object; merged into the metadata of each message, whose keys win.
             expected_revision: Append only if this is the log's revision; 0: if there is none.
             also: Messages for other logs: by namespace for those of this thread, by thread and
-                namespace for others. All logs are changed in one transaction: for example a
-                summary, and the messages that it counts. ``KeptMessages`` are for threads that
-                have no time to live.
+                namespace for others. All logs are changed in one transaction. ``KeptMessages``
+                are for threads that have no time to live.
             user_id: The threads become this user's if they have no user, so that
                 ``backend.forget_user`` finds them.
 
@@ -183,12 +179,16 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         require_distinct(change)
         try:
             return (await self.change(change)).revision
-        except ConnectionFailedError:
+        except ConnectionFailedError as exc:
             if not change.is_repeatable:
                 raise
             for put in change.get_all_puts():
                 put.may_exist = True  # the reply may be lost, and not the change
-        return (await self.change(change)).revision
+            lost = exc
+        try:
+            return (await self.change(change)).revision
+        except (QuotaError, TurnError) as exc:  # the messages may be there
+            raise lost from exc
 
     async def replace(
         self,
@@ -469,7 +469,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
     def _find_number(self, thread_id: str) -> int | None:
         """Return the number of the turn that the caller holds."""
         backend = getattr(self, "backend", None)
-        return get_number(backend, thread_id) if backend is not None else None
+        return backend and get_number(backend, thread_id)
 
     async def _decode_logs(self, *found: LogRead | None) -> list[LoggedMessage]:
         messages = [it for log in found if log is not None for it in log.messages]

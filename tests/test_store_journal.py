@@ -45,10 +45,14 @@ class LosesAnswers(ObjectDocuments):
     def __init__(self, shelf: Shelf) -> None:
         super().__init__(shelf, "p/", heads=ITEMS)
         self.lost = 0
+        self.lost_segments = 0
         self.also: Any = None
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         made = super().put(key, body, tag=tag)
+        if self.lost_segments and key != item_journal.HEAD:
+            self.lost_segments -= 1
+            raise ChangedError
         if self.lost and key == item_journal.HEAD:
             self.lost -= 1
             if self.also:
@@ -89,6 +93,28 @@ async def test_nor_is_one_that_another_writer_has_made_a_segment(small: None) ->
     documents.lost = 1
     assert await store.put(NS, "k", 1, expected_version=0) == 1
     assert (await on(shelf).get_item(NS, "k")).version == 1
+
+
+async def test_a_segment_whose_answer_was_lost_is_put_again() -> None:
+    documents = LosesAnswers(Shelf())
+    store = DocumentStore(documents)
+    await store.put(NS, "k", "secret")
+    documents.lost_segments = 2
+    assert await store.delete(NS, "k") is True
+    assert len(segments(documents.objects)) == 1  # type: ignore[arg-type]  # a Shelf
+
+
+async def test_a_removal_whose_answer_was_lost_leaves_no_byte() -> None:
+    shelf = Shelf()
+    documents = LosesAnswers(shelf)
+    store = DocumentStore(documents)
+    await store.put(NS, "k", "secret")
+    await store.delete(NS, "other")
+    await store.put_batch([(NS, "other", 1)])
+    await store.delete(NS, "other")  # the secret is in a segment
+    documents.lost = 1
+    assert await store.delete(NS, "k") is True
+    assert not [it for it, (*_, content) in shelf.stored.items() if b"secret" in content]
 
 
 async def test_after_a_put_of_another_object_the_head_alone_is_read(small: None) -> None:

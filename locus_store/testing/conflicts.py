@@ -14,6 +14,7 @@ import pytest
 from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.testing.kit import Another, Kit, StorageProbe, refused, seam
+from locus_store.types import Expected
 
 
 class Conflicts(Kit):
@@ -238,6 +239,29 @@ class Conflicts(Kit):
             side: ["a", "mine"], head: ["a", "theirs"], parent: ["a"],
         }  # fmt: skip
         assert await self.said_in(another(), "t") == ["a", "theirs"]
+
+    @pytest.mark.parametrize("has_head_id", [True, False])
+    async def test_a_losing_save_whose_answer_was_lost_is_kept_once(
+        self, backend: Any, has_head_id: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        marks = [
+            (await backend.write_state("t", {"n": n}, checkpoint_id=f"v{n}")).mark for n in (1, 2)
+        ]
+        commit = backend.commit
+
+        async def repeat(save: Any) -> Any:
+            await commit(save)
+            return await commit(save)
+
+        monkeypatch.setattr(backend, "commit", repeat)
+        name = "v2" if has_head_id else "side"
+        expected = Expected(made_from=marks[0], head=marks[0])
+        options = {"checkpoint_id": name, "expected": expected, "on_conflict": "branch"}
+        side = await backend.write_state("t", {"n": 3}, **options)
+        assert [it.checkpoint_id for it in await backend.history("t")] == [
+            side.checkpoint_id, "v2", "v1",
+        ]  # fmt: skip
+        assert (await backend.load("t"), side.outcome) == ({"n": 2}, "side")
 
     @pytest.mark.parametrize("is_own", [False, True])
     async def test_deleting_an_older_version_causes_no_conflict(

@@ -82,6 +82,14 @@ class Deleting(Kit):
         assert [await checkpointer.delete("t", one) for _ in range(2)] == [True, False]
         assert [await checkpointer.delete("t") for _ in range(2)] == [True, False]
 
+    async def test_a_thread_that_another_object_deleted_is_not_there(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        for whole in (True, False):
+            (only,) = await self.grow(checkpointer, "t", "a")
+            assert await another().delete("t") is True
+            assert await checkpointer.delete("t", None if whole else only) is False
+
     async def test_the_last_version_takes_the_thread(
         self, checkpointer: Any, storage: StorageProbe | None
     ) -> None:

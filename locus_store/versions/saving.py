@@ -10,6 +10,7 @@ from typing import NamedTuple
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
 from locus_store.runtime import observe
 from locus_store.types import Mark, Outcome, Removed, Save, Version, Written
+from locus_store.values.encoding import digest
 from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,
@@ -53,14 +54,14 @@ def save(lines: Lines, request: Save) -> Written:
     line = lines.find(request.thread_id, request.namespace)
     same = lines.named(line, request.checkpoint_id) if line else None
     if line and same and _is_repeat(lines, line, same, request):
-        lines.touch(request)
-        lines.update(line)
-        return Written(same.checkpoint_id, make_mark(lines, line, same), "same")
+        return _confirm(lines, line, same, request)
     if line is None and request.thread_must_exist:
         require_thread(lines, request.thread_id, request.checkpoint_id)
     place = _choose_placement(lines, line, request)
-    if same and not place.moves_head:  # a side branch replaces no version
-        request, same = request.with_id(generate_checkpoint_id()), None
+    if line and same and not place.moves_head:  # a side branch replaces no version
+        request = request.with_id(_make_side_id(request, place))
+        if same := lines.named(line, request.checkpoint_id):
+            return _confirm(lines, line, same, request)
     if line is None:
         line = lines.create(request)
     else:
@@ -68,6 +69,22 @@ def save(lines: Lines, request: Save) -> Written:
     if same:
         place = _remove_replaced(lines, line, same, place, request)
     return _write(lines, line, request, place, continues=_continues(lines, line, request, place))
+
+
+def _confirm(lines: Lines, line: Line, same: Record, request: Save) -> Written:
+    """Return the version of a save that was done before."""
+    lines.touch(request)
+    lines.update(line)
+    is_side = same.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH
+    mark = make_mark(lines, line, same)
+    return Written(same.checkpoint_id, mark, "side" if is_side else "same")
+
+
+def _make_side_id(request: Save, place: Placement) -> str:
+    """Return the id of a side branch whose own id is in use: a repeat of the save has the same."""
+    metadata, change = dict(request.metadata), request.change
+    save = request.checkpoint_id, change.tree.digest, metadata, request.writer, request.run
+    return digest(ascii((*save, place.parent)).encode()).hex()[:24]
 
 
 def append(lines: Lines, line: Line, request: Save, *, continues: bool) -> Written:

@@ -266,7 +266,7 @@ class ItemJournal:
         self._at = Position(self.next_number, check)
         self._recent.append(token)
         if is_sealed:
-            self._clean(erases=erases)
+            self.clean(erases=erases)
 
     def _seal(self, token: str, *, whole: bool) -> list[ItemSegment]:
         """Write the head's lines as a segment, joined with those that are no longer; return all.
@@ -283,7 +283,8 @@ class ItemJournal:
         else:
             row = {"n": self._at.number, "by": token, **self._state.encode_all()}
             content, _ = _encode_line(row, 0)
-        key = f"{self._at.number:0{_DIGITS}}-{token}"
+        # Not the token: a key whose put has lost its answer cannot be put again.
+        key = f"{self._at.number:0{_DIGITS}}-{uuid4().hex}"
         self.documents.put(key, Body(0, content), tag=None)
         return [*kept, ItemSegment(key, len(content), self._at.number, self._at.check)]
 
@@ -293,7 +294,7 @@ class ItemJournal:
             raise ChangedError
         return found.content or b""
 
-    def _clean(self, *, erases: bool) -> None:
+    def clean(self, *, erases: bool) -> None:
         """Remove the segments that no head can name any more, those of killed writers too.
 
         A later head names new segments only with more lines than this one's.

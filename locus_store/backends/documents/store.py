@@ -150,6 +150,8 @@ class DocumentStore(ItemStore):
         if not trusts:
             self._journal.refresh(access)
             if group.number is not None and self._journal.has(group.number, group.token):
+                if group.erases:
+                    self._journal.clean(erases=True)
                 return
         is_written = False
         try:
@@ -158,6 +160,7 @@ class DocumentStore(ItemStore):
                 raise ChangedError  # the work may end otherwise on the newest items
             if changed:
                 group.number = self._journal.next_number
+                group.erases = bool(changed.removed)
                 self._journal.append(access, group.token, changed.to_line(self.dimension))
             is_written = True
         finally:
@@ -234,6 +237,9 @@ class _Group:
         self.token = uuid4().hex[:_TOKEN_DIGITS]
         self.number: int | None = None
         """The number of the line that the last attempt sent."""
+
+        self.erases = False
+        """That line removes items."""
 
         self._jobs = jobs
 

@@ -398,9 +398,13 @@ class _Write(Generic[T]):
             return self._sent[1]
         self._sent = None
         cached = self._threads.get_cached(self._thread_id) if self._trusts_cache else None
-        self._trusts_cache = False
         if cached is not None:
             return self._attempt_cached(access, cached)
+        return self._attempt_on_stored(access)
+
+    def _attempt_on_stored(self, access: Access) -> T | None:
+        """Read, change and write the thread."""
+        self._trusts_cache = False
         return self._attempt_on(access, self._threads.read_parsed(access, self._thread_id))
 
     def _attempt_cached(self, access: Access, document: Parsed) -> T | None:
@@ -415,6 +419,8 @@ class _Write(Generic[T]):
             if self._is_putting:  # an error of the storage, not of what is cached
                 raise
             raise ChangedError from exc
+        finally:
+            self._trusts_cache = False
         if self._sent is None:
             raise ChangedError
         return answer
@@ -438,6 +444,8 @@ class _Write(Generic[T]):
                 documents.identify(transaction.store)
             draft = form.draft(transaction, old)
         elif old is not None and transaction.drops:
+            if self._trusts_cache:  # a refused deletion does not show that there was a thread
+                return self._attempt_on_stored(access)
             draft = form.draft_deletion(old)
         if draft is not None:
             self._send(access, old, draft, answer)

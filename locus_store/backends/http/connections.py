@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -24,7 +25,9 @@ from locus_store.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
     LocusStoreError,
+    QuotaError,
     SerializationError,
+    TurnError,
 )
 from locus_store.runtime import observe
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
@@ -146,7 +149,12 @@ class HTTPClient(LoopResources):
             is_write=call.right != "read",
         )
         if not answer.is_success:
-            raise self.make_refusal(answer)
+            refusal = self.make_refusal(answer)
+            if answer.is_repeated and isinstance(refusal, QuotaError | TurnError):
+                raise _make_doubtful_error(
+                    ConnectionFailedError(f"no answer from {self.where}; then {refusal}")
+                )
+            raise refusal
         try:
             value, payloads = bodies.decode_body(answer.body, answer.media_type)
             return call.answer.read(value, payloads)
@@ -181,7 +189,7 @@ class HTTPClient(LoopResources):
             else:
                 absence = self._find_absence(answer)
                 if absence is None:
-                    return answer
+                    return replace(answer, is_repeated=was_sent)
                 failure = absence
                 was_sent = was_sent or answer.status != BUSY
                 repeats = is_repeatable or answer.status == BUSY

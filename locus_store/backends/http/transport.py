@@ -49,6 +49,8 @@ class Answer:
     """Their names are found in any case."""
 
     body: bytes
+    is_repeated: bool = False
+    """An earlier attempt was sent and had no answer."""
 
     @property
     def is_success(self) -> bool:

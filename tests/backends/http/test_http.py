@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from answered import answered_by
 from lazily import TESTS_RUN
-from services import Service
+from services import Service, parts
 
 from locus_store import (
     BackendError,
@@ -21,6 +21,8 @@ from locus_store import (
     InvalidArgumentError,
     MemoryBackend,
     NewMessage,
+    Quota,
+    QuotaError,
     SerializationError,
     open_checkpointer,
     open_message_log,
@@ -38,6 +40,7 @@ if TESTS_RUN:
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -226,6 +229,32 @@ async def test_a_write_that_may_have_been_done_says_so(with_logs: Service, kind:
         with pytest.raises(ConnectionFailedError) as caught:
             await log.load("t")
         assert "written" not in str(caught.value)
+
+
+async def test_a_refusal_of_a_repeat_does_not_say_that_nothing_was_written(tmp_path: Path) -> None:
+    behind, _, log = parts(tmp_path / "a.db")
+    service = Service(behind, messages=log)
+    texts = [os.urandom(2000).hex() for _ in range(4)]
+
+    async def leave_room(size: int) -> None:
+        await behind.set_quota(Quota(bytes=(await behind.get_quota()).bytes + size * 3 // 2))
+
+    await behind.save("t", {"text": texts[0]})
+    size = (await behind.get_quota()).bytes
+    await leave_room(size)
+    async with failing(service, "lost") as (backend, _):
+        with pytest.raises(ConnectionFailedError, match="may have been written"):
+            await backend.save("t", {"text": texts[1]})
+        assert await backend.load("t") == {"text": texts[1]}
+        with pytest.raises(QuotaError):
+            await backend.save("t", {"text": texts[2]})
+    await leave_room(size)
+    async with failing(service, "lost") as (backend, _):
+        logs = HTTPMessageLog(backend=backend)
+        with pytest.raises(ConnectionFailedError, match="may have been written"):
+            await logs.append("t", [NewMessage(texts[3])])
+        assert await logs.contents("t") == [texts[3]]
+    service.stop()
 
 
 async def test_a_write_that_was_not_sent_does_not_say_that_it_may_be_there(
