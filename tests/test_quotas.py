@@ -221,6 +221,21 @@ async def test_a_thread_that_is_imported_counts(storage: Any) -> None:
     assert await storage.backend.scan() == []
 
 
+async def test_the_result_of_a_call_that_was_made_is_stored_beyond_the_quota(storage: Any) -> None:
+    checkpointer, made, receipt = storage.checkpointer(), [], os.urandom(2_000).hex()
+
+    async def pay(key: str) -> str:
+        made.append(key)
+        return receipt
+
+    await storage.backend.set_quota(Quota(bytes=1_000))
+    for _ in range(2):
+        assert await checkpointer.effect("t", "first", pay) == receipt
+    with pytest.raises(QuotaError, match="bytes"):
+        await checkpointer.effect("t", "second", pay)
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_a_save_in_a_transaction_of_the_callers_counts_as_the_transaction_ends(
     database_file: Path, is_kept: bool

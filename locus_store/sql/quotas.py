@@ -25,7 +25,7 @@ from locus_store.runtime.recent import Recent
 from locus_store.sql.audit import UNANSWERED
 from locus_store.sql.columns.types import now
 from locus_store.sql.threads.statements import is_live
-from locus_store.types import ArchivedThread, PendingWrite, Save
+from locus_store.types import ArchivedThread, MustExist, PendingWrite, Save
 from locus_store.types.items import Change, Put
 from locus_store.types.messages import LogChange, PutMessage
 from locus_store.types.tenants import Quota, QuotaUse
@@ -84,6 +84,9 @@ class Charge:
     connection: object = None
     """The caller's transaction, if the call is a part of it."""
 
+    is_due: bool = False
+    """The call is not refused: it stores what became of a tool's call, which was made."""
+
     appended: int = 0
     """Bytes of the version, as a transaction has written it."""
 
@@ -118,11 +121,13 @@ def measure_writes(
     namespace: str,
     checkpoint_id: str,
     writes: Sequence[PendingWrite],
+    *,
+    must_exist: MustExist | None = None,
     **options: Any,
 ) -> Charge:
     """Return the charge of pending writes."""
     del thread_id, namespace, checkpoint_id, options
-    return _charge([len(it.payload) for it in writes])
+    return _charge([len(it.payload) for it in writes], is_due=must_exist == "task")
 
 
 def measure_change(change: LogChange) -> Charge | None:
@@ -252,12 +257,12 @@ class TenantQuota:
         self._free_until = 0.0
         """There is no quota until then."""
 
-    def take(self, charge: Charge) -> bool:
-        """Take what a call needs; ``False``: a lease is needed first."""
+    def take(self, charge: Charge, *, exceeds: bool = False) -> bool:
+        """Take what a call needs, or more than is left; ``False``: a lease is needed first."""
         with self._lock:
             if (at := monotonic()) < self._free_until:
                 return True
-            if self._lease is None or not self._lease.has(charge.need, at):
+            if self._lease is None or not (exceeds or self._lease.has(charge.need, at)):
                 return False
             self._lease.take(charge)
             return True
@@ -418,6 +423,9 @@ class SqlQuotas(LimitsTenants):
         try:
             await self._lease(quota, charge)
         except QuotaError as exc:
+            if charge.is_due:
+                quota.take(charge, exceeds=True)
+                return
             thread_id = charge.thread_id
             if exc.quota != "threads" or not thread_id or not await self.has_thread(thread_id):
                 raise
