@@ -166,7 +166,7 @@ def measure_thread(thread: ArchivedThread) -> Charge:
     return _charge(sizes, thread_id=thread.thread_id, is_new=lambda _: True)
 
 
-def measure_copy(source_thread_id: str, dest_thread_id: str) -> Charge:
+def measure_copy(source_thread_id: str, dest_thread_id: str, **_: object) -> Charge:
     """Return the charge of a copy, whose bytes are measured when there is a quota."""
     return _charge([], thread_id=dest_thread_id, is_new=bool, source=source_thread_id)
 
