@@ -222,7 +222,10 @@ def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[.
         if is_of_moves or (outer is not None and reads):
             return await method(self, *args, **kwargs)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        call = backend.make_call(outer.method if outer else name, *_describe(given))
+        thread_id, detail = _describe(given)
+        if outer is not None:
+            detail = outer.detail | detail
+        call = backend.make_call(outer.method if outer else name, thread_id, detail)
         token = _call.set(call)
         try:
             result = await method(self, *args, **kwargs)
