@@ -220,10 +220,23 @@ async def test_each_64_records_are_joined_and_a_cold_load_reads_few_rows(
         await require_order(cold)
 
 
-async def test_fewer_than_64_records_are_not_joined(backend: SqlBackend) -> None:
-    await saved(backend, ["x"] * 63)
+async def test_fewer_than_64_records_are_joined_at_the_beginning_of_a_chain_only(
+    backend: SqlBackend,
+) -> None:
+    await saved(backend, ["x"] * 15)
     await backend._join("t", "")
     assert await segments_in(backend) == []
+    await saved(backend, ["x"] * 40, "u")
+    await backend._join("u", "")
+    assert await segments_in(backend) == [(1, 40)]
+    state = {"filler": FILLER, "messages": [{"text": "x"}] * 63}
+    for number in range(63):
+        await backend.write_state("u", state | {"number": number})
+    await backend._join("u", "")
+    assert await segments_in(backend) == [(1, 40)]
+    await backend.write_state("u", state)
+    await backend._join("u", "")
+    assert await segments_in(backend) == [(1, 40), (41, 104)]
     await backend._join("none", "")
 
 
@@ -342,7 +355,7 @@ async def test_a_segment_that_does_not_give_the_saved_state_is_not_written(
     backend: SqlBackend, threes: list[Any], monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     await saved(backend, ["a", "b", "c"])
-    pack = segments._packed
+    pack = segments._pack_segment
 
     def packed(parts: list[tuple[int, bytes]], *sealing: Any) -> bytes:
         (_, together), (_, first), *rest = parts
@@ -352,7 +365,7 @@ async def test_a_segment_that_does_not_give_the_saved_state_is_not_written(
             return pack([*parts[:-1], (parts[-1][0], OTHER)], *sealing)
         return pack([(0, together), (1, rest[0][1]), (2, first), *rest[1:]], *sealing)
 
-    monkeypatch.setattr(segments, "_packed", packed)
+    monkeypatch.setattr(segments, "_pack_segment", packed)
     await backend._join("t", "")
     assert await segments_in(backend) == []
     assert [(it[0], type(it[1])) for it in threes] == [("t", IntegrityError)]
