@@ -85,7 +85,8 @@ class Charge:
     """The caller's transaction, if the call is a part of it."""
 
     is_due: bool = False
-    """The call is not refused: it stores what became of a tool's call, which was made."""
+    """It stores what became of a tool's call, which was made: only a tenant that exceeds ``bytes``
+    already is refused."""
 
     appended: int = 0
     """Bytes of the version, as a transaction has written it."""
@@ -423,7 +424,7 @@ class SqlQuotas(LimitsTenants):
         try:
             await self._lease(quota, charge)
         except QuotaError as exc:
-            if charge.is_due:
+            if charge.is_due and (exc.quota == SAVES or (exc.used or 0) <= (exc.limit or 0)):
                 quota.take(charge, exceeds=True)
                 return
             thread_id = charge.thread_id
