@@ -218,14 +218,12 @@ def _record(method: Callable[..., Awaitable[Any]], *, reads: bool) -> Callable[.
         backend = getattr(self, "backend", self)
         database = backend.shared.database
         outer = get_call(database.audit)
-        is_of_moves = database.tenant.startswith(HIDDEN_TENANT)  # between two shards
-        if is_of_moves or (outer is not None and reads):
+        if (outer and reads) or database.tenant.startswith(HIDDEN_TENANT):  # of a move
             return await method(self, *args, **kwargs)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         thread_id, detail = _describe(given)
-        if outer is not None:
-            detail = outer.detail | detail
-        call = backend.make_call(outer.method if outer else name, thread_id, detail)
+        more = outer.detail if outer else {}
+        call = backend.make_call(outer.method if outer else name, thread_id, more | detail)
         token = _call.set(call)
         try:
             result = await method(self, *args, **kwargs)

@@ -263,10 +263,6 @@ class SqlBackend(
         hidden = self._database.for_tenant(hidden_tenant)
         return await self._write_copy(lambda it: copy_hidden(it, hidden, *names))
 
-    async def _write_copy(self, body: Callable[[Repository], bool]) -> bool:
-        """Run a body that writes what it reads of one snapshot."""
-        return await self._write(body)
-
     async def require_user_id_type(self, users: UserIdType) -> None:
         database = self._database
         if await self._query(lambda it: it.tables.user_id_type, self._runner) == users:
@@ -436,7 +432,7 @@ class ServerBackend(SqlBackend):
     async def _write_by_itself(self, work: Body[T]) -> T:
         return await self._runner.write_once(work)
 
-    async def _write_copy(self, body: Callable[[Repository], bool]) -> bool:
+    async def _write_copy(self, body: Callable[[Repository], T]) -> T:
         with self._translating():
             work = make_writing(self._database, body)
             return await self._runner.write(work, self._database.begin_copy)
