@@ -25,9 +25,9 @@ from locus_store.runtime.recent import Recent
 from locus_store.sql.audit import UNANSWERED
 from locus_store.sql.columns.types import now
 from locus_store.sql.threads.statements import is_live
-from locus_store.types import ArchivedThread, MustExist, PendingWrite, Save
+from locus_store.types import ArchivedThread, PendingWrite, Save
 from locus_store.types.items import Change, Put
-from locus_store.types.messages import LogChange, PutMessage
+from locus_store.types.messages import LogChange
 from locus_store.types.tenants import Quota, QuotaUse
 from locus_store.types.thread_info import PutThread
 from locus_store.values.encoding import encode
@@ -85,8 +85,7 @@ class Charge:
     """The caller's transaction, if the call is a part of it."""
 
     is_due: bool = False
-    """It stores what became of a tool's call, which was made: only a tenant that exceeds ``bytes``
-    already is refused."""
+    """Of a tool's call that was made: refused only if the tenant exceeds ``bytes`` already."""
 
     appended: int = 0
     """Bytes of the version, as a transaction has written it."""
@@ -118,17 +117,11 @@ def measure_save(save: Save, connection: object = None) -> Charge:
 
 
 def measure_writes(
-    thread_id: str,
-    namespace: str,
-    checkpoint_id: str,
-    writes: Sequence[PendingWrite],
-    *,
-    must_exist: MustExist | None = None,
-    **options: Any,
+    thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite], **more: Any
 ) -> Charge:
     """Return the charge of pending writes."""
-    del thread_id, namespace, checkpoint_id, options
-    return _charge([len(it.payload) for it in writes], is_due=must_exist == "task")
+    del thread_id, namespace, checkpoint_id
+    return _charge([len(it.payload) for it in writes], is_due=more.get("must_exist") == "task")
 
 
 def measure_change(change: LogChange) -> Charge | None:
@@ -137,14 +130,13 @@ def measure_change(change: LogChange) -> Charge | None:
     if not puts:
         return None
     return _charge(
-        [_measure_message(it) for it in puts],
+        [
+            len(it.payload) + len((it.text or "").encode()) + _measure_json(it.metadata)
+            for it in puts
+        ],
         thread_id=change.thread_id,
         is_new=lambda changed: changed.revision == change.first_revision,
     )
-
-
-def _measure_message(put: PutMessage) -> int:
-    return len(put.payload) + len((put.text or "").encode()) + _measure_json(put.metadata)
 
 
 def measure_items(changes: Sequence[Change], connection: object = None) -> Charge | None:
@@ -325,8 +317,7 @@ class KnownQuotas:
 
     def get_tenant(self, tenant: str) -> TenantQuota:
         """Return what is known of a tenant."""
-        found = self._tenants.get(tenant)
-        if found is None:
+        if (found := self._tenants.get(tenant)) is None:
             found = TenantQuota()
             self._tenants.put(tenant, found)
         return found
