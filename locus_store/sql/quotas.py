@@ -131,8 +131,8 @@ def measure_change(change: LogChange) -> Charge | None:
         return None
     return _charge(
         [
-            len(it.payload) + len((it.text or "").encode()) + _measure_json(it.metadata)
-            for it in puts
+            len(put.payload) + len((put.text or "").encode()) + _measure_json(put.metadata)
+            for put in puts
         ],
         thread_id=change.thread_id,
         is_new=lambda changed: changed.revision == change.first_revision,

@@ -229,9 +229,10 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
     async def _copy_to(self, dest: Shard, thread: ArchivedThread, thread_id: str) -> bool:
         """Copy a thread within its new database, where that is another tenant's until the end."""
         hidden = dest.for_tenant(make_copy_tenant())
+        copy: Any = dest.copy_thread  # of a SQL database: it takes a hidden tenant
         await hidden.restore(thread)
         try:
-            return await dest.copy_thread(thread.thread_id, thread_id, hidden_tenant=hidden.tenant)
+            return bool(await copy(thread.thread_id, thread_id, hidden_tenant=hidden.tenant))
         finally:
             await hidden.remove_thread(thread.thread_id)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import time
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -44,12 +43,6 @@ WAITS = 10
 
 class Shard(FullBackend, TakesTurns, SharedByTenants, DescribesThreads, ListsStatuses, JoinsShards):
     """The powers of a database that may be a shard; for type checkers."""
-
-    @abstractmethod
-    async def copy_thread(
-        self, source_thread_id: str, dest_thread_id: str, *, hidden_tenant: str | None = None
-    ) -> bool:
-        """See ``StoresThreads``; a thread of another shard is copied from a hidden tenant."""
 
 
 class ShardSet:
