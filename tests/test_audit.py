@@ -17,8 +17,11 @@ from test_round_trips import statements
 import locus_store.versions.audit
 from locus_store import (
     ConflictError,
+    Encryption,
+    InMemoryStore,
     IntegrityError,
     InvalidArgumentError,
+    LocalKeyRing,
     NewMessage,
     Storage,
     acting_as,
@@ -125,6 +128,15 @@ async def test_a_refused_call_has_one_row_and_has_written_nothing_else(url: str)
         ("worker", "side"),
         ("worker", "ConflictError"),
     ]
+
+
+async def test_a_copy_names_its_source_also_if_it_is_sealed_again(file: Path) -> None:
+    encryption = Encryption(LocalKeyRing({"k": bytes(32)}, "k"), InMemoryStore())
+    async with audited(f"sqlite:///{file}", encryption=encryption) as checkpointer:
+        await checkpointer.save({"n": 1}, "t", "v1")
+        assert await checkpointer.copy_thread("t", "copy")
+        assert (await rows(checkpointer.backend))[1:] == [("worker", "copy_thread", "copy", "done")]
+        assert (await details(checkpointer.backend))[1:] == [{"source_thread_id": "t"}]
 
 
 async def test_changes_of_items_at_once_have_a_row_each(url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,17 @@ async def test_several_saves_share_the_users_transaction(world: World) -> None:
     assert await world.checkpointer.load("new") == {"first": True}
     await world.checkpointer.save({**large, "n": 9}, "t", "w9", on_conflict="overwrite")
     assert (await world.checkpointer.load("t"))["n"] == 9
+
+
+async def test_the_users_transaction_waits_for_no_save_that_waits_for_it(world: World) -> None:
+    async with world.begin() as connection:
+        await world.checkpointer.save({"n": 1}, "new", "n1", connection=connection)
+        other = asyncio.ensure_future(world.checkpointer.save({"n": 1}, "other"))
+        await asyncio.sleep(0)  # on SQLite, it waits for the end of the transaction
+        await world.checkpointer.save({"n": 2}, "new", "n2", connection=connection)
+        await world.store.put(("a",), "k", {"n": 1}, connection=connection)
+    await other
+    assert await world.checkpointer.list_checkpoints("new") == ["n2", "n1"]
 
 
 async def test_a_conflict_leaves_the_users_transaction_usable(world: World) -> None:

@@ -221,6 +221,23 @@ async def test_a_thread_that_is_imported_counts(storage: Any) -> None:
     assert await storage.backend.scan() == []
 
 
+async def test_the_result_of_a_call_that_was_made_may_exceed_the_quota_once(storage: Any) -> None:
+    checkpointer, made, receipt = storage.checkpointer(), [], os.urandom(2_000).hex()
+
+    async def pay(key: str) -> str:
+        made.append(key)
+        if len(made) == 1:
+            await checkpointer.effect("t", "inner", pay)
+        return receipt
+
+    await storage.backend.set_quota(Quota(bytes=1_000))
+    for name in ("outer", "later"):
+        with pytest.raises(QuotaError, match="bytes"):
+            await checkpointer.effect("t", name, pay)
+        assert await checkpointer.effect("t", "inner", pay) == receipt
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_a_save_in_a_transaction_of_the_callers_counts_as_the_transaction_ends(
     database_file: Path, is_kept: bool

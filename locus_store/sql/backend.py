@@ -32,7 +32,7 @@ from locus_store.sql.quotas import (
     measure_writes,
 )
 from locus_store.sql.schema.user_ids import take
-from locus_store.sql.sharding import SqlShard
+from locus_store.sql.sharding import SqlShard, copy_hidden
 from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlThreadInfo, SqlTurns
 from locus_store.sql.threads.repository import Repository
@@ -247,12 +247,16 @@ class SqlBackend(
         return await self._query(lambda it: searching.make_hits(it, best), self._lists)
 
     @limit_calls(measure_copy)
-    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+    async def copy_thread(
+        self, source_thread_id: str, dest_thread_id: str, *, hidden_tenant: str | None = None
+    ) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-        return await self._write(
-            lambda it: copying.copy_thread(it, source_thread_id, dest_thread_id)
-        )
+        names = source_thread_id, dest_thread_id
+        if hidden_tenant is None:
+            return await self._write_copy(lambda it: copying.copy_thread(it, *names))
+        hidden = self._database.for_tenant(hidden_tenant)
+        return await self._write_copy(lambda it: copy_hidden(it, hidden, *names))
 
     async def require_user_id_type(self, users: UserIdType) -> None:
         database = self._database
@@ -423,12 +427,7 @@ class ServerBackend(SqlBackend):
     async def _write_by_itself(self, work: Body[T]) -> T:
         return await self._runner.write_once(work)
 
-    @limit_calls(measure_copy)
-    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        check_text("source_thread_id", source_thread_id)
-        check_text("dest_thread_id", dest_thread_id)
-        body = make_writing(
-            self._database, lambda it: copying.copy_thread(it, source_thread_id, dest_thread_id)
-        )
+    async def _write_copy(self, body: Callable[[Repository], T]) -> T:
         with self._translating():
-            return await self._runner.write(body, self._database.begin_copy)
+            work = make_writing(self._database, body)
+            return await self._runner.write(work, self._database.begin_copy)

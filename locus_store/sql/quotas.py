@@ -27,7 +27,7 @@ from locus_store.sql.columns.types import make_clock
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import ArchivedThread, PendingWrite, Save
 from locus_store.types.items import Change, Put
-from locus_store.types.messages import LogChange, PutMessage
+from locus_store.types.messages import LogChange
 from locus_store.types.tenants import Quota, QuotaUse
 from locus_store.types.thread_info import PutThread
 from locus_store.values.encoding import encode
@@ -84,6 +84,9 @@ class Charge:
     connection: object = None
     """The caller's transaction, if the call is a part of it."""
 
+    is_due: bool = False
+    """Of a tool's call that was made: refused only if the tenant exceeds ``bytes`` already."""
+
     appended: int = 0
     """Bytes of the version, as a transaction has written it."""
 
@@ -114,15 +117,11 @@ def measure_save(save: Save, connection: object = None) -> Charge:
 
 
 def measure_writes(
-    thread_id: str,
-    namespace: str,
-    checkpoint_id: str,
-    writes: Sequence[PendingWrite],
-    **options: Any,
+    thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite], **more: Any
 ) -> Charge:
     """Return the charge of pending writes."""
-    del thread_id, namespace, checkpoint_id, options
-    return _charge([len(it.payload) for it in writes])
+    del thread_id, namespace, checkpoint_id
+    return _charge([len(it.payload) for it in writes], is_due=more.get("must_exist") == "task")
 
 
 def measure_change(change: LogChange) -> Charge | None:
@@ -131,14 +130,13 @@ def measure_change(change: LogChange) -> Charge | None:
     if not puts:
         return None
     return _charge(
-        [_measure_message(it) for it in puts],
+        [
+            len(put.payload) + len((put.text or "").encode()) + _measure_json(put.metadata)
+            for put in puts
+        ],
         thread_id=change.thread_id,
         is_new=lambda changed: changed.revision == change.first_revision,
     )
-
-
-def _measure_message(put: PutMessage) -> int:
-    return len(put.payload) + len((put.text or "").encode()) + _measure_json(put.metadata)
 
 
 def measure_items(changes: Sequence[Change], connection: object = None) -> Charge | None:
@@ -161,7 +159,7 @@ def measure_thread(thread: ArchivedThread) -> Charge:
     return _charge(sizes, thread_id=thread.thread_id, is_new=lambda _: True)
 
 
-def measure_copy(source_thread_id: str, dest_thread_id: str) -> Charge:
+def measure_copy(source_thread_id: str, dest_thread_id: str, **_: object) -> Charge:
     """Return the charge of a copy, whose bytes are measured when there is a quota."""
     return _charge([], thread_id=dest_thread_id, is_new=bool, source=source_thread_id)
 
@@ -252,12 +250,12 @@ class TenantQuota:
         self._free_until = 0.0
         """There is no quota until then."""
 
-    def take(self, charge: Charge) -> bool:
-        """Take what a call needs; ``False``: a lease is needed first."""
+    def take(self, charge: Charge, *, exceeds: bool = False) -> bool:
+        """Take what a call needs, or more than is left; ``False``: a lease is needed first."""
         with self._lock:
             if (at := monotonic()) < self._free_until:
                 return True
-            if self._lease is None or not self._lease.has(charge.need, at):
+            if self._lease is None or not (exceeds or self._lease.has(charge.need, at)):
                 return False
             self._lease.take(charge)
             return True
@@ -319,8 +317,7 @@ class KnownQuotas:
 
     def get_tenant(self, tenant: str) -> TenantQuota:
         """Return what is known of a tenant."""
-        found = self._tenants.get(tenant)
-        if found is None:
+        if (found := self._tenants.get(tenant)) is None:
             found = TenantQuota()
             self._tenants.put(tenant, found)
         return found
@@ -418,6 +415,9 @@ class SqlQuotas(LimitsTenants):
         try:
             await self._lease(quota, charge)
         except QuotaError as exc:
+            if charge.is_due and (exc.quota == SAVES or (exc.used or 0) <= (exc.limit or 0)):
+                quota.take(charge, exceeds=True)
+                return
             thread_id = charge.thread_id
             if exc.quota != "threads" or not thread_id or not await self.has_thread(thread_id):
                 raise

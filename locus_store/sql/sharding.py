@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from locus_store.sql import archives
 from locus_store.sql.connections.database import Database
 from locus_store.sql.schema.status import SHARDS_SETTING
-from locus_store.sql.threads import listing
+from locus_store.sql.threads import copying, listing
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import FOREVER, Active, ArchivedThread, Head
 from locus_store.types.arguments import MAX_ID_CHARACTERS
@@ -167,10 +167,22 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
     if not _swap_move(repository, thread_id, move, taken):
         return False
     repository.drop_threads([thread_id])
+    key = {"tenant": repository.scope.tenant, "thread_id": thread_id}
+    repository.connection.execute(repository.tables.turns.delete().filter_by(**key))
     return True
 
 
-def _admit_thread(repository: Repository, database: Database, thread_id: str) -> bool:
+def copy_hidden(repository: Repository, database: Database, source: str, destination: str) -> bool:
+    """Copy a thread of the hidden tenant of a database; see ``_admit_thread``."""
+    database.enter_tenant(repository.connection)
+    hidden, own = database.make_repository(repository.connection), repository.scope.tenant
+    copying.copy_thread(hidden, source, destination)
+    return _admit_thread(hidden, database.for_tenant(own), destination, "copied")
+
+
+def _admit_thread(
+    repository: Repository, database: Database, thread_id: str, verb: str = "moved"
+) -> bool:
     """Store a thread again below the tenant of a database: no row may change its tenant."""
     if repository.is_live_thread(thread_id) is None or not repository.lock(thread_id):
         return False
@@ -186,7 +198,7 @@ def _admit_thread(repository: Repository, database: Database, thread_id: str) ->
     database.enter_tenant(repository.connection)
     other = database.make_repository(repository.connection)
     if other.is_live_thread(thread_id):
-        raise make_occupied_error(thread_id, "moved")
+        raise make_occupied_error(thread_id, verb)
     archives.restore(other, thread)
     change = other.tables.lines.update().where(*_is_of(other, thread_id))
     repository.connection.execute(change.values(updated_at=updated_at))  # a copy's own

@@ -14,7 +14,6 @@ from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
-from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards, make_copy_tenant
 
 T = TypeVar("T")
@@ -219,8 +218,6 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
                 return await source.copy_thread(source_thread_id, dest_thread_id)
             if not await source.has_thread(source_thread_id):
                 return False
-            if (await dest.find_move(dest_thread_id))[0]:
-                raise make_occupied_error(dest_thread_id, "copied")
             thread = await source.read_thread(source_thread_id)
             return thread is not None and await self._copy_to(dest, thread, dest_thread_id)
 
@@ -231,15 +228,13 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
 
     async def _copy_to(self, dest: Shard, thread: ArchivedThread, thread_id: str) -> bool:
         """Copy a thread within its new database, where that is another tenant's until the end."""
-        tenant = self.tenant or ""
         hidden = dest.for_tenant(make_copy_tenant())
+        copy: Any = dest.copy_thread  # of a SQL database: it takes a hidden tenant
         await hidden.restore(thread)
         try:
-            await hidden.copy_thread(thread.thread_id, thread_id)
-            return await hidden.admit_thread(thread_id, tenant)
+            return bool(await copy(thread.thread_id, thread_id, hidden_tenant=hidden.tenant))
         finally:
-            for copy_id in (thread.thread_id, thread_id):
-                await hidden.remove_thread(copy_id)
+            await hidden.remove_thread(thread.thread_id)
 
 
 def _check_tenant(tenant: str | None) -> None:

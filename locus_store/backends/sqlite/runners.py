@@ -89,9 +89,9 @@ class ThreadRunner:
 
     async def open(self) -> None:
         if may_block():
-            await run_now(self._run_here, _OpenDatabase.write, None)
+            await run_now(self._run_here, _OpenDatabase.open, None)
         else:
-            await self._run_async(_OpenDatabase.write_async, None)
+            await self._run_async(_OpenDatabase.open_async, None)
 
     def _run_here(self, run: Callable[[_OpenDatabase, B], T], body: B) -> T:
         while True:
@@ -203,21 +203,31 @@ class _OpenDatabase:
 
         self._writer = SQLiteWriter(writes, database, self._release_readers)
 
-    def write(self, body: Body[T] | None) -> T:
+    def write(self, body: Body[T]) -> T:
         """Run a body in a transaction, in this thread."""
         return self._writer.run(body)
 
-    async def write_async(self, body: Body[T] | None) -> T:
+    async def write_async(self, body: Body[T]) -> T:
         """Run a body in a transaction, for a caller in an event loop."""
         return await self._writer.run_async(body)
+
+    def open(self, _: None = None) -> None:
+        """Verify the schema, or open the database again; wait for no writer if it is open."""
+        if self._is_new():
+            self._writer.run(None)
+            self._identity = self._database.identify()
+
+    async def open_async(self, _: None = None) -> None:
+        """See ``open``; for a caller in an event loop."""
+        if self._is_new():
+            await self._writer.run_async(None)
+            self._identity = self._database.identify()
 
     def read(self, body: Body[T]) -> T:
         """Run a body on one snapshot, in this thread."""
         if self._reads is None:
             return self._writer.run(body)
-        if self._is_new():
-            self._writer.run(None)  # verifies the schema, or opens the database again
-            self._identity = self._database.identify()
+        self.open()
         with self._gate:
             self._require_open()
             self._reading += 1
@@ -233,9 +243,7 @@ class _OpenDatabase:
         """Run a body on one snapshot, for a caller in an event loop."""
         if self._reads is None:
             return await self._writer.run_async(body)
-        if self._is_new():
-            await self._writer.run_async(None)
-            self._identity = self._database.identify()
+        await self.open_async()
         loop = asyncio.get_running_loop()
         with self._gate:
             self._require_open()

@@ -128,6 +128,10 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
             work = make_writing(self._database, body, thread_id)
             return await self._runner.write(work, thread_id=thread_id)
 
+    async def _write_copy(self, body: Callable[[Repository], T]) -> T:
+        """Run a body that writes what it reads of one snapshot."""
+        return await self._write(body)
+
     async def _write_unrecorded(
         self, body: Callable[[Repository], T], connection: object = None
     ) -> T:

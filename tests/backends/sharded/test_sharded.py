@@ -20,6 +20,7 @@ from locus_store import (
     ConflictError,
     InvalidArgumentError,
     NewMessage,
+    TurnError,
     UnsupportedError,
     open_message_log,
     open_sharded,
@@ -570,6 +571,42 @@ async def test_a_copy_to_another_shard_is_as_one_within_it(urls: list[str]) -> N
     assert set(tenants) == {"default"}
 
 
+async def test_copies_to_other_shards_are_recorded_as_one_within_it_and_moves_are_not(
+    urls: list[str],
+) -> None:
+    async with open_sharded(urls[:3], audit="w") as storage:
+        await put(storage, ["t0"])
+        for it in THREADS[1:]:
+            assert await storage.backend.copy_thread("t0", it)
+            with pytest.raises(ConflictError):
+                await storage.backend.copy_thread("t0", it)
+    async with open_sharded(urls, audit="w") as storage:
+        await rebalance(storage.backend)
+    columns = "tenant || ' ' || thread_id || ' ' || detail || ' ' || result"
+    recorded = f"SELECT {columns} FROM locus_audit WHERE method <> 'commit'"
+    detail = '{"source_thread_id":"t0"}'
+    assert sorted(row for url in urls for row in rows(url, recorded)) == sorted(
+        f"default {it} {detail} {result}"
+        for it in THREADS[1:]
+        for result in ("ConflictError", "done")
+    )
+    sealed = "SELECT tenant FROM locus_seals UNION SELECT tenant FROM locus_audit"
+    assert {row for url in urls for row in rows(url, sealed)} == {"default"}
+
+
+async def test_a_turn_ends_when_its_thread_changes_the_shard(urls: list[str]) -> None:
+    await made(urls[:2])
+    moving = next(it for it in THREADS if choose_shard(3, "default", it) == 2)
+    async with open_sharded(urls[:3]) as storage:
+        checkpointer = storage.checkpointer(state_type=dict)
+        async with checkpointer.turn(moving, lease_seconds=3600):
+            await rebalance(storage.backend)
+            assert await checkpointer.turns() == []
+            with pytest.raises(TurnError):
+                await checkpointer.save({}, moving)
+    check_places(urls[:3])
+
+
 async def test_a_copy_finds_a_thread_that_moves_meanwhile(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -756,14 +793,14 @@ async def test_a_copy_that_a_process_left_is_removed(
         source = next(it for it in THREADS if place(it) == 0)
         dest = next(f"c{it}" for it in range(99) if place(f"c{it}") == 1)
         with monkeypatch.context() as patch:
-            for name in ("admit_thread", "remove_thread"):
+            for name in ("copy_thread", "remove_thread"):
                 crash(patch, name, 1, of=SqlBackend)
             with pytest.raises(BackendError, match="ended here"):
                 await storage.checkpointer().copy_thread(source, dest)
         hidden = "SELECT thread_id FROM locus_threads WHERE tenant <> 'default' ORDER BY 1"
-        assert rows(urls[1], hidden) == sorted([source, dest])
+        assert rows(urls[1], hidden) == [source]
         await rebalance(storage.backend)
-        assert rows(urls[1], hidden) == sorted([source, dest]), "it may be under way"
+        assert rows(urls[1], hidden) == [source], "it may be under way"
         monkeypatch.setattr(sharding, "COPY_SECONDS", -1)
         await rebalance(storage.backend)
         assert rows(urls[1], hidden) == []
