@@ -291,12 +291,16 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
                 raise
 
     async def _is_superseded(self, thread_id: str, namespace: str, checkpoint_id: str) -> bool:
-        """Return whether ``keep_last`` removed a step, as this saver saved later ones.
+        """Return whether a step was removed, and one that this saver saved later is stored.
 
-        Steps and their writes may be sent at the same time; no load returns these writes any more.
+        Steps and their writes may be sent at the same time, and ``keep_last`` and ``prune`` keep
+        newer steps only; no load returns these writes any more.
         """
+        for place, under_way in list(self._puts.items()):
+            if place[:2] == (thread_id, namespace):
+                await wait_for_end(under_way.get_end())
         newer = self._known.get_newest(thread_id, namespace)
-        if self.keep_last is None or newer is None or newer == checkpoint_id:
+        if newer is None or newer == checkpoint_id:
             return False
         find = partial(self.backend.version, thread_id, namespace=namespace)
         return await find(checkpoint_id) is None and await find(newer) is not None
