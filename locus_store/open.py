@@ -432,7 +432,7 @@ def _read(url: str, folder: str, options: Mapping[str, Any]) -> dict[str, Any]:
             place, query = _split_url_beside(url, folder, name, options[name])
             break
     else:
-        place, query = technology.place(url)
+        place, query = technology.parse_place(url)
     return {**place, **read_query((technology.URL_OPTIONS, *URL_EXTRAS), query), **options}
 
 

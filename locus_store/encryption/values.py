@@ -368,7 +368,7 @@ class Sealing:
                 payload=payload,
             )
             records.append(sealed)
-        return replace(line, records=records, writes=self._each(self.seal_write, thread_id, line))
+        return replace(line, records=records, writes=self._map(self.seal_write, thread_id, line))
 
     def open_thread(self, thread: ArchivedThread) -> ArchivedThread:
         """Return a thread with its contents, and the digests of its states.
@@ -426,14 +426,14 @@ class Sealing:
                 record, digest=digest, metadata=metadata, labels=labels, payload=found.payload
             )
             records.append(opened)
-        return replace(line, records=records, writes=self._each(self.open_write, thread_id, line))
+        return replace(line, records=records, writes=self._map(self.open_write, thread_id, line))
 
-    def _each(
+    def _map(
         self, change: Callable[..., PendingWrite], thread_id: str, line: ArchivedLine
     ) -> list[ArchivedWrite]:
         return [
-            replace(it, write=change(thread_id, line.namespace, it.checkpoint_id, it.write))
-            for it in line.writes
+            replace(row, write=change(thread_id, line.namespace, row.checkpoint_id, row.write))
+            for row in line.writes
         ]
 
     def seal_line(self, thread_id: str, line: bytes, before: bytes) -> bytes:
