@@ -239,11 +239,11 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
     ) -> None:
         """Save a task's writes to channels, before the step that follows ``checkpoint_id``.
 
-        A checkpoint that this saver loaded or saved must still be stored. Another one may be saved
-        later, and even its thread, if this saver loaded and saved nothing of it; a thread without
-        any checkpoint expires with the saver's ``ttl_seconds``. An existing write (same task, same
-        place) stays; one to a special channel replaces the task's last one there. Writes renew a
-        thread's time to live.
+        A checkpoint that this saver loaded or saved must still be stored, or a later one of it must
+        be: then the writes are dropped. Another one may be saved later, and even its thread, if
+        this saver loaded and saved nothing of it; a thread without any checkpoint expires with the
+        saver's ``ttl_seconds``. An existing write (same task, same place) stays; one to a special
+        channel replaces the task's last one there. Writes renew a thread's time to live.
 
         Args:
             thread_id: The thread.
