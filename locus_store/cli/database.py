@@ -99,7 +99,7 @@ def _lost(current: str | None, revision: str, prefix: str, rows: dict[str, str])
     """Return what a downgrade deletes."""
     if revision == "base" or current is None:
         return [f"rows of {table} {count}" for table, count in rows.items()] or ["every table"]
-    lost = _migrate().lost_below(current, revision)
+    lost = _migrate().list_losses(current, revision)
     return [it for table, it in lost.items() if rows.get(prefix + table) not in {"0", ""}]
 
 
