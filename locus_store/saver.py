@@ -239,11 +239,11 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
     ) -> None:
         """Save a task's writes to channels, before the step that follows ``checkpoint_id``.
 
-        A checkpoint that this saver loaded or saved must still be stored. Another one may be saved
-        later, and even its thread, if this saver loaded and saved nothing of it; a thread without
-        any checkpoint expires with the saver's ``ttl_seconds``. An existing write (same task, same
-        place) stays; one to a special channel replaces the task's last one there. Writes renew a
-        thread's time to live.
+        A checkpoint that this saver loaded or saved must still be stored, or a later one of it must
+        be: then the writes are dropped. Another one may be saved later, and even its thread, if
+        this saver loaded and saved nothing of it; a thread without any checkpoint expires with the
+        saver's ``ttl_seconds``. An existing write (same task, same place) stays; one to a special
+        channel replaces the task's last one there. Writes renew a thread's time to live.
 
         Args:
             thread_id: The thread.
@@ -291,12 +291,16 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
                 raise
 
     async def _is_superseded(self, thread_id: str, namespace: str, checkpoint_id: str) -> bool:
-        """Return whether ``keep_last`` removed a step, as this saver saved later ones.
+        """Return whether a step was removed, and one that this saver saved later is stored.
 
-        Steps and their writes may be sent at the same time; no load returns these writes any more.
+        Steps and their writes may be sent at the same time, and ``keep_last`` and ``prune`` keep
+        newer steps only; no load returns these writes any more.
         """
+        for place, under_way in list(self._puts.items()):
+            if place[:2] == (thread_id, namespace):
+                await wait_for_end(under_way.get_end())
         newer = self._known.get_newest(thread_id, namespace)
-        if self.keep_last is None or newer is None or newer == checkpoint_id:
+        if newer is None or newer == checkpoint_id:
             return False
         find = partial(self.backend.version, thread_id, namespace=namespace)
         return await find(checkpoint_id) is None and await find(newer) is not None

@@ -514,6 +514,45 @@ async def test_a_thread_is_copied_and_pruned(saver):
             await saver.copy_thread(bad, "t")
 
 
+async def test_late_writes_of_a_pruned_step_are_dropped(saver, another):
+    await walk(saver, "v1", "v2")
+    await another().prune(["t"])
+    await write(saver, "v1", ("c", 1))
+    assert await written(saver, "v1") == []
+    await put(saver, "v3", "v2")
+    await another().delete_thread("t")
+    with pytest.raises(ConflictError, match="gone"):
+        await write(saver, "v2", ("c", 2))
+
+
+async def test_late_writes_of_a_pruned_step_wait_for_the_next_step(saver, another, monkeypatch):
+    await walk(saver, "v1")
+    pruned, refused = anyio.Event(), anyio.Event()
+    save, send = saver.backend.write_state, saver.backend.put_writes
+
+    async def save_and_answer_late(*args, **options):
+        saved = await save(*args, **options)
+        await another().prune(["t"])
+        pruned.set()
+        await refused.wait()
+        return saved
+
+    async def send_and_note(*args, **options):
+        try:
+            return await send(*args, **options)
+        except ConflictError:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(saver.backend, "write_state", save_and_answer_late)
+    monkeypatch.setattr(saver.backend, "put_writes", send_and_note)
+    async with anyio.create_task_group() as group:
+        group.start_soon(put, saver, "v2", "v1")
+        await pruned.wait()
+        await write(saver, "v1", ("c", 1))
+    assert await parents(saver) == {"v2": None}
+
+
 async def test_what_is_rebuilt_keeps_what_it_is_rebuilt_from(saver):
     await walk(saver, "v1", "v2")
     await put(saver, "v3", "v2", rebuilt=["c"], metadata={"run_id": "r"})
