@@ -342,7 +342,7 @@ async def test_a_segment_that_does_not_give_the_saved_state_is_not_written(
     backend: SqlBackend, threes: list[Any], monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     await saved(backend, ["a", "b", "c"])
-    pack = segments._packed
+    pack = segments._pack_segment
 
     def packed(parts: list[tuple[int, bytes]], *sealing: Any) -> bytes:
         (_, together), (_, first), *rest = parts
@@ -352,7 +352,7 @@ async def test_a_segment_that_does_not_give_the_saved_state_is_not_written(
             return pack([*parts[:-1], (parts[-1][0], OTHER)], *sealing)
         return pack([(0, together), (1, rest[0][1]), (2, first), *rest[1:]], *sealing)
 
-    monkeypatch.setattr(segments, "_packed", packed)
+    monkeypatch.setattr(segments, "_pack_segment", packed)
     await backend._join("t", "")
     assert await segments_in(backend) == []
     assert [(it[0], type(it[1])) for it in threes] == [("t", IntegrityError)]

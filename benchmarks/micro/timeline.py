@@ -62,7 +62,9 @@ def works(backend: FullBackend, count: int, versions: list[Any]) -> dict[str, Ca
         "blame": lambda: blame(backend, THREAD),
         "bisect, a key": lambda: ask(bisecting.equals(parse_path("city"), "Basel")),
         "bisect, a message by its id": lambda: ask(bisecting.exists(middle)),
-        "bisect, a length": lambda: ask(bisecting.longer_than(parse_path("messages"), count // 2)),
+        "bisect, a length": lambda: ask(
+            bisecting.is_longer_than(parse_path("messages"), count // 2)
+        ),
         "bisect, a text anywhere": lambda: ask(bisecting.HasText("Basel")),
     }
 

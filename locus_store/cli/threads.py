@@ -41,7 +41,14 @@ from locus_store.open import Storage
 from locus_store.timeline import readable
 from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.changes import BriefChanges, describe_versions
-from locus_store.timeline.graph import Cursor, Node, find_writers, graph, list_statuses, name_nodes
+from locus_store.timeline.graph import (
+    Cursor,
+    Node,
+    find_writers,
+    list_statuses,
+    name_nodes,
+    read_graph,
+)
 from locus_store.timeline.paths import format_path
 from locus_store.timeline.readable import Difference, cut_common_ends, find_differences
 from locus_store.transfer.building import fork as copy_version
@@ -261,10 +268,10 @@ async def _read_history(
     thread, before = await find_named(backend, thread, before, namespace)
     which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
     cursor = None if before is None else Cursor(before, None)
-    page = require(await graph(backend, thread, cursor=cursor, **which), thread)
+    page = require(await read_graph(backend, thread, cursor=cursor, **which), thread)
     found += page.nodes
     while limit is None and page.next is not None:
-        page = require(await graph(backend, thread, cursor=page.next, **which), thread)
+        page = require(await read_graph(backend, thread, cursor=page.next, **which), thread)
         found += page.nodes
     for start in range(0, len(found) if has_lines else 0, PAGE):
         lines |= await _describe(backend, [it.version for it in found[start : start + PAGE]])

@@ -257,13 +257,13 @@ def equals(path: Query, value: Any) -> Condition:
     return matches(path, {"$eq": value})
 
 
-def matches(path: Query, wanted: Mapping[str, Any]) -> Condition:
+def matches(path: Query, operators: Mapping[str, Any]) -> Condition:
     """Return the condition that a ``Filter`` takes the value.
 
     Raises:
         InvalidArgumentError, SerializationError: See ``Filter``.
     """
-    taken = Filter({_KEY: dict(wanted)})
+    taken = Filter({_KEY: dict(operators)})
     return _AtPath(path, lambda *found: taken.takes({_KEY: found[0]} if found else {}))
 
 
@@ -284,7 +284,7 @@ def contains(path: Query, part: Any) -> Condition:
     return _AtPath(path, test)
 
 
-def longer_than(path: Query, length: int) -> Condition:
+def is_longer_than(path: Query, length: int) -> Condition:
     """Return the condition that a text, list or object has more parts than ``length``."""
     return _AtPath(
         path, lambda value=None: isinstance(value, str | list | dict) and len(value) > length
@@ -374,7 +374,7 @@ AT_PATH: Final[dict[str, Callable[[Any, str], Condition]]] = {
     "equals": lambda path, text: equals(path, parse_json_or_text(text)),
     "contains": lambda path, text: contains(path, parse_json_or_text(text)),
     "exists": lambda path, _: exists(path),
-    "longer-than": lambda path, text: longer_than(path, _parse_number(text)),
+    "longer-than": lambda path, text: is_longer_than(path, _parse_number(text)),
     "type": is_type,
     "filter": lambda path, text: matches(path, _parse_filter(text)),
 }

@@ -57,12 +57,12 @@ class Blame:
     """The origins of all values of one version's state; see ``blame``.
 
     Args:
-        found: The origins.
+        origin_trace: The origins.
         state: Of the version; neither copied nor changed.
     """
 
-    def __init__(self, found: Trace, state: dict[str, Any]) -> None:
-        self.trace = found
+    def __init__(self, origin_trace: Trace, state: dict[str, Any]) -> None:
+        self.trace = origin_trace
         self.state = state
         """The state of the version."""
 
@@ -79,7 +79,7 @@ class Blame:
     def find(self, path: Query = ()) -> Blamed | None:
         """Return the value at a path with its origin; ``None`` if there is none."""
         found = find_value(self.state, path)
-        return None if found is None else self._blamed(found, path)
+        return None if found is None else self._make_blamed(found, path)
 
     def list_parts(
         self, path: Query = (), *, limit: int = 200, start: int = 0, is_raw: bool = False
@@ -96,15 +96,15 @@ class Blame:
         if found is None:
             return []
         parts = islice(_list_parts(found, is_raw=is_raw), start, start + limit)
-        return [self._blamed(it, (*path, it.path[-1])) for it in parts]
+        return [self._make_blamed(it, (*path, it.path[-1])) for it in parts]
 
-    def _blamed(self, found: Located, query: Query) -> Blamed:
+    def _make_blamed(self, located: Located, query: Query) -> Blamed:
         ancestry = self.trace.ancestry
         made, changed = (
             Origin(ancestry.versions[step], ancestry.exact[step])
-            for step in self.trace.origins.list_steps(found.path)
+            for step in self.trace.origins.list_steps(located.path)
         )
-        return Blamed(found.path, query, found.value, made, changed)
+        return Blamed(located.path, query, located.value, made, changed)
 
 
 def _list_parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
@@ -147,12 +147,12 @@ class _Tracer:
         """Take the state of the next version."""
         del version
         if folder is not self._folder:
-            self._cross(folder)
+            self._begin_chain(folder)
         if folder.log:
             folder.log.clear()
         self.origins.step += 1
 
-    def _cross(self, folder: Folder) -> None:
+    def _begin_chain(self, folder: Folder) -> None:
         """Compare the first state of a chain with its parent's, and follow the chain."""
         if self._folder is not None:
             self.origins.compare(self.get_state(), folder.get_settled())
@@ -272,22 +272,22 @@ class Origins:
 
     def _open_path(self, path: list[Any], root: Any) -> list[tuple[_Tree, Any]]:
         """Return the origins and values on a path; none where this step brought all of one."""
-        opened: list[tuple[_Tree, Any]] = []
+        holders: list[tuple[_Tree, Any]] = []
         node, value = self._root, root
         for key in (None, *path):
-            if opened:
-                node, value = opened[-1][0].children[key], value[key]
+            if holders:
+                node, value = holders[-1][0].children[key], value[key]
             if node == self.step:
                 return []
             if not isinstance(node, _Tree):
-                node = self._expand(opened, key, node, value)
-            opened.append((node, value))
-        return opened
+                node = self._expand(holders, key, node, value)
+            holders.append((node, value))
+        return holders
 
-    def _expand(self, opened: list[tuple[_Tree, Any]], key: Any, step: int, value: Any) -> _Tree:
+    def _expand(self, holders: list[tuple[_Tree, Any]], key: Any, step: int, value: Any) -> _Tree:
         tree = _expand_tree(step, value)
-        if opened:
-            opened[-1][0].children[key] = tree
+        if holders:
+            holders[-1][0].children[key] = tree
         else:
             self._root = tree
         return tree
@@ -295,59 +295,59 @@ class Origins:
     def _splice(
         self,
         folder: Folder,
-        opened: list[tuple[_Tree, Any]],
+        holders: list[tuple[_Tree, Any]],
         start: int,
-        gone: int,
+        delete_count: int,
         elements: list[Any],
     ) -> None:
-        if not opened:
+        if not holders:
             return
-        if gone:
+        if delete_count:
             folder.get_settled()  # writes edited strings back
-        tree, old = opened[-1]
-        part = slice(start, start + gone)
+        tree, old = holders[-1]
+        part = slice(start, start + delete_count)
         tree.children[part] = _replace_elements(tree.children[part], old[part], elements, self.step)
-        self._mark(opened)
+        self._mark(holders)
 
-    def _delete(self, opened: list[tuple[_Tree, Any]], key: str) -> None:
-        if opened and opened[-1][0].children.pop(key, None) is not None:
-            self._mark(opened)
+    def _delete(self, holders: list[tuple[_Tree, Any]], key: str) -> None:
+        if holders and holders[-1][0].children.pop(key, None) is not None:
+            self._mark(holders)
 
-    def _rewrite(self, opened: list[tuple[_Tree, Any]], key: Any, path: list[Any]) -> None:
+    def _rewrite(self, holders: list[tuple[_Tree, Any]], key: Any, path: list[Any]) -> None:
         """Note that a text becomes another one."""
-        if not opened:
+        if not holders:
             return
-        opened[-1][0].children[key] = self.step
-        self._mark(opened)
-        if key == _ID and len(opened) > 1 and isinstance(opened[-2][1], list):
-            opened[-2][0].children[path[-1]] = self.step
+        holders[-1][0].children[key] = self.step
+        self._mark(holders)
+        if key == _ID and len(holders) > 1 and isinstance(holders[-2][1], list):
+            holders[-2][0].children[path[-1]] = self.step
 
     def _set(
         self,
         folder: Folder,
-        opened: list[tuple[_Tree, Any]],
+        holders: list[tuple[_Tree, Any]],
         key: Any,
         value: Any,
         path: list[Any],
     ) -> None:
-        if not opened:
+        if not holders:
             return
-        tree, holder = opened[-1]
+        tree, holder = holders[-1]
         if isinstance(holder, dict) and key not in holder:
             tree.children[key] = self.step
-            self._mark(opened)
+            self._mark(holders)
             return
         folder.get_settled()
         old = holder[key]
         if isinstance(old, str) and isinstance(value, str) and old != value:
-            self._rewrite(opened, key, path)
+            self._rewrite(holders, key, path)
             return
         compare = _blame_pair if isinstance(holder, list) else _keep_origins
         tree.children[key] = compare(tree.children[key], old, value, self.step)
-        self._mark(opened)
+        self._mark(holders)
 
-    def _mark(self, opened: list[tuple[_Tree, Any]]) -> None:
-        for tree, _ in opened:
+    def _mark(self, holders: list[tuple[_Tree, Any]]) -> None:
+        for tree, _ in holders:
             tree.changed = self.step
 
 

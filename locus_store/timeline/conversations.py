@@ -76,7 +76,7 @@ def is_conversation(value: Any) -> bool:
     """Return whether a value is a list of messages, by its first and last element."""
     if not isinstance(value, list) or not value:
         return False
-    return all(_fields(it) is not None for it in (value[0], value[-1]))
+    return all(_find_fields(it) is not None for it in (value[0], value[-1]))
 
 
 def read_conversation(
@@ -93,7 +93,8 @@ def read_conversation(
         stop: The end.
     """
     said = [
-        _said(it, (*path, at)) for at, it in enumerate(value[start : stop + _LOOKS_AHEAD], start)
+        _read_message(element, (*path, at))
+        for at, element in enumerate(value[start : stop + _LOOKS_AHEAD], start)
     ]
     calls = {it.call_id: it for message in said for it in message.calls if it.call_id}
     for message in said:
@@ -105,7 +106,7 @@ def read_conversation(
     return [it for it in said[: stop - start] if it.parts or it.calls or it.results]
 
 
-def _fields(value: Any) -> Mapping[str, Any] | None:
+def _find_fields(value: Any) -> Mapping[str, Any] | None:
     """Return the fields of a message; ``None`` if the value is not a message."""
     found = unwrap(value)[1]
     if not isinstance(found, dict):
@@ -119,75 +120,77 @@ def _fields(value: Any) -> Mapping[str, Any] | None:
     return below if isinstance(below, dict) and "content" in below else None
 
 
-def _said(value: Any, path: Query) -> SaidMessage:
-    fields = _fields(value)
+def _read_message(value: Any, path: Query) -> SaidMessage:
+    fields = _find_fields(value)
     if fields is None:
         return SaidMessage(
             "?", None, None, path, [MessagePart("json", strip_value_tags(value), path)]
         )
     kind = str(fields.get("role") or fields.get("type") or unwrap(value)[1].get("type") or "?")
-    said = SaidMessage(kind, _text(fields.get("name")), _text(fields.get("id")), path)
+    message = SaidMessage(kind, _as_text(fields.get("name")), _as_text(fields.get("id")), path)
     if kind in _CALLS | _RESULTS:
-        _take(said, fields, path)
-        return said
-    _take_content(said, fields.get("content"), (*path, "content"))
-    _take_calls(said, fields.get("tool_calls"), (*path, "tool_calls"))
-    call_id = _text(fields.get("tool_call_id"))
+        _take(message, fields, path)
+        return message
+    _take_content(message, fields.get("content"), (*path, "content"))
+    _take_calls(message, fields.get("tool_calls"), (*path, "tool_calls"))
+    call_id = _as_text(fields.get("tool_call_id"))
     if call_id:
-        said.results.append(ToolResult(call_id, said.parts, path))
-        said.parts = []
-    return said
+        message.results.append(ToolResult(call_id, message.parts, path))
+        message.parts = []
+    return message
 
 
-def _take_content(said: SaidMessage, content: Any, path: Query) -> None:
+def _take_content(message: SaidMessage, content: Any, path: Query) -> None:
     found = unwrap(content)[1]
     if isinstance(found, list):
         for at, block in enumerate(found):
-            _take(said, unwrap(block)[1], (*path, at))
+            _take(message, unwrap(block)[1], (*path, at))
     elif found is not None and found != "":
-        said.parts.append(_part(found, path))
+        message.parts.append(_make_part(found, path))
 
 
-def _take(said: SaidMessage, block: Any, path: Query) -> None:
+def _take(message: SaidMessage, block: Any, path: Query) -> None:
     """Add a block of a content to its message."""
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _CALLS:
-        call_id = _text(block.get("call_id") or block.get("id"))
-        _add_call(said, CalledTool(call_id, str(block.get("name")), _arguments(block), path))
+        call_id = _as_text(block.get("call_id") or block.get("id"))
+        _add_call(
+            message, CalledTool(call_id, str(block.get("name")), _read_arguments(block), path)
+        )
     elif kind in _RESULTS:
-        call_id = _text(block.get("call_id") or block.get("tool_use_id")) or ""
+        call_id = _as_text(block.get("call_id") or block.get("tool_use_id")) or ""
         key = "output" if "output" in block else "content"
         below = SaidMessage("", None, None, path)
         _take_content(below, block.get(key), (*path, key))
-        said.results.append(ToolResult(call_id, below.parts, path))
+        message.results.append(ToolResult(call_id, below.parts, path))
     else:
-        said.parts.append(_part(block, path))
+        message.parts.append(_make_part(block, path))
 
 
-def _take_calls(said: SaidMessage, calls: Any, path: Query) -> None:
+def _take_calls(message: SaidMessage, calls: Any, path: Query) -> None:
     found = unwrap(calls)[1]
-    for at, it in enumerate(found if isinstance(found, list) else ()):
-        call = unwrap(it)[1]
+    for at, element in enumerate(found if isinstance(found, list) else ()):
+        call = unwrap(element)[1]
         if isinstance(call, dict):
             function = unwrap(call.get("function"))[1]
             made = function if isinstance(function, dict) else call
-            call_id, name = _text(call.get("id")), str(made.get("name"))
-            _add_call(said, CalledTool(call_id, name, _arguments(made), (*path, at)))
+            call_id, name = _as_text(call.get("id")), str(made.get("name"))
+            _add_call(message, CalledTool(call_id, name, _read_arguments(made), (*path, at)))
 
 
-def _add_call(said: SaidMessage, call: CalledTool) -> None:
+def _add_call(message: SaidMessage, call: CalledTool) -> None:
     """Add a call; LangChain has those of Anthropic twice."""
-    if call.call_id is None or call.call_id not in {it.call_id for it in said.calls}:
-        said.calls.append(call)
+    if call.call_id is None or call.call_id not in {it.call_id for it in message.calls}:
+        message.calls.append(call)
 
 
-def _arguments(call: Mapping[str, Any]) -> Any:
+def _read_arguments(call: Mapping[str, Any]) -> Any:
     """Return the arguments of a call, under the names that they have in the formats."""
     names = ("args", "arguments", "input")
     return strip_value_tags(next((call[it] for it in names if it in call), None))
 
 
-def _part(block: Any, path: Query) -> MessagePart:
+def _make_part(block: Any, path: Query) -> MessagePart:
     if isinstance(block, str):
         return MessagePart("text", block, path)
     if not isinstance(block, dict):
@@ -196,11 +199,11 @@ def _part(block: Any, path: Query) -> MessagePart:
         text = block.get(name)
         if isinstance(text, str):
             return MessagePart("text", text, (*path, name))
-    image = _image(block, path)
+    image = _find_image(block, path)
     return image or MessagePart(str(block.get("type") or "json"), strip_value_tags(block), path)
 
 
-def _image(block: Mapping[str, Any], path: Query) -> MessagePart | None:
+def _find_image(block: Mapping[str, Any], path: Query) -> MessagePart | None:
     """Return the image of a block: its address as text or as the ``url`` of an object."""
     at: Query = (*path, "image_url")
     found = unwrap(block.get("image_url"))[1]
@@ -209,7 +212,7 @@ def _image(block: Mapping[str, Any], path: Query) -> MessagePart | None:
     return MessagePart("image", found, at) if isinstance(found, str) else None
 
 
-def _text(value: Any) -> str | None:
+def _as_text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 

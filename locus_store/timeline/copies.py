@@ -81,7 +81,7 @@ class StepCopies:
     lines: list[str] = field(default_factory=list)
     """The namespaces of the thread."""
 
-    async def add(self, found: Snapshot, name: str) -> None:
+    async def add(self, snapshot: Snapshot, name: str) -> None:
         """Add the copy of a version under an id, and of the subgraphs that run on it.
 
         The writes of a version that no graph ran on from are all kept. A graph that ran on left the
@@ -89,9 +89,9 @@ class StepCopies:
         of the tasks that did not stop are kept, and the interrupts. If nothing did, none are kept,
         as a result that is kept would only repeat the next version.
         """
-        self.lines = await self._lines()
-        is_left = await _is_left(self.backend, found.version)
-        await self._add(_Place(found, Side(name, get_namespace(found.version)), is_left))
+        self.lines = await self._list_namespaces()
+        is_left = await _is_left(self.backend, snapshot.version)
+        await self._add(_Place(snapshot, Side(name, get_namespace(snapshot.version)), is_left))
 
     async def _add(self, at: _Place) -> list[Renamed]:
         """Add the copies of a version and those below; return the tasks of all."""
@@ -104,12 +104,12 @@ class StepCopies:
             old = Side(version.checkpoint_id, get_namespace(version))
             ids = TaskIds(convert_to_json(found.state), step, old, new, self.names)
             stored = expand_writes(found, self.backend.max_state_bytes)
-            tasks += await self._below(ids, stored, is_left=is_left)
-            tasks += await self._remembering(ids, version, stored, is_left=is_left)
-            writes = self._writes(ids, stored, tasks, is_left=is_left)
+            tasks += await self._copy_below(ids, stored, is_left=is_left)
+            tasks += await self._copy_remembering(ids, version, stored, is_left=is_left)
+            writes = self._copy_writes(ids, stored, tasks, is_left=is_left)
             tasks += ids.found.values()
         parents = version.metadata.get("parents")
-        changed = {"parents": self._parents(parents)} if isinstance(parents, dict) else {}
+        changed = {"parents": self._rename_parents(parents)} if isinstance(parents, dict) else {}
         copy = Copy(
             found=found,
             namespace=make_line_name(new.checkpoint_ns),
@@ -121,59 +121,67 @@ class StepCopies:
         self.copies.append(copy)
         return tasks
 
-    def _parents(self, parents: dict[str, Any]) -> dict[str, Any]:
-        return {self._renamed(name): self.places.get(it, it) for name, it in parents.items()}
+    def _rename_parents(self, parents: dict[str, Any]) -> dict[str, Any]:
+        return {
+            self._rename_namespace(name): self.places.get(it, it) for name, it in parents.items()
+        }
 
-    def _renamed(self, checkpoint_ns: str) -> str:
+    def _rename_namespace(self, checkpoint_ns: str) -> str:
         """Return the new name of a namespace."""
-        for it in (checkpoint_ns, checkpoint_ns.rpartition("|")[0]):
-            if it in self.places:
-                return checkpoint_ns.replace(it, self.places[it], 1)
+        for name in (checkpoint_ns, checkpoint_ns.rpartition("|")[0]):
+            if name in self.places:
+                return checkpoint_ns.replace(name, self.places[name], 1)
         return checkpoint_ns
 
-    def _writes(
-        self, ids: TaskIds, stored: Sequence[PendingWrite], below: list[Renamed], *, is_left: bool
+    def _copy_writes(
+        self, ids: TaskIds, writes: Sequence[PendingWrite], below: list[Renamed], *, is_left: bool
     ) -> list[PendingWrite]:
-        kept = select_before_stop(stored) if is_left else stored
+        kept = select_before_stop(writes) if is_left else writes
         if not kept:
             return []
-        ended = find_finished(stored) - (find_stopped(stored) if is_left else set())
+        ended = find_finished(writes) - (find_stopped(writes) if is_left else set())
         found: list[PendingWrite] = []
         has_kept = {it.task_id for it in kept}
-        lost = {it.task_id: it.task_path for it in stored if it.task_id not in has_kept}
+        lost = {it.task_id: it.task_path for it in writes if it.task_id not in has_kept}
         tasks = {
-            it.task_id: ids.rename(it.task_id, it.task_path) for it in kept if it.task_id != NO_TASK
+            write.task_id: ids.rename(write.task_id, write.task_path)
+            for write in kept
+            if write.task_id != NO_TASK
         }
-        for it in kept:
-            task = tasks.get(it.task_id)
-            if task is None and it.task_id != NO_TASK:
-                lost[it.task_id] = it.task_path
+        for write in kept:
+            task = tasks.get(write.task_id)
+            if task is None and write.task_id != NO_TASK:
+                lost[write.task_id] = write.task_path
                 continue
             # An interrupt of a task may be that of a subgraph or function that it calls.
             others, limit = [*below, *ids.found.values()], self.backend.max_state_bytes
-            made = move_write(it, task, [task, *others], limit, first_only=is_left) if task else it
+            made = (
+                move_write(write, task, [task, *others], limit, first_only=is_left)
+                if task
+                else write
+            )
             found += [made] if made else []
         self.repeated += [describe_path(path) for task, path in lost.items() if task in ended]
         return found
 
-    async def _lines(self) -> list[str]:
+    async def _list_namespaces(self) -> list[str]:
         """Return the thread's namespaces, also those whose lines have shortened names."""
         found = []
-        for it in await needs(self.backend, StoresThreads).namespaces(self.thread_id):
+        for name in await needs(self.backend, StoresThreads).namespaces(self.thread_id):
             head = None
-            if len(it) >= MAX_ID_CHARACTERS:
-                head = await self.backend.version(self.thread_id, namespace=it)
-            found.append(get_namespace(head) if head else it)
+            if len(name) >= MAX_ID_CHARACTERS:
+                head = await self.backend.version(self.thread_id, namespace=name)
+            found.append(get_namespace(head) if head else name)
         return found
 
-    async def _below(
-        self, ids: TaskIds, stored: Sequence[PendingWrite], *, is_left: bool
+    async def _copy_below(
+        self, ids: TaskIds, writes: Sequence[PendingWrite], *, is_left: bool
     ) -> list[Renamed]:
         """Add the copies of the subgraphs that the tasks of a version run; return their tasks."""
         tasks: list[Renamed] = []
-        ended, stops, asked = find_finished(stored), find_stopped(stored), find_answered(stored)
-        known = {it.task_id for it in stored}
-        lines = self._lines_of_tasks(ids.old.checkpoint_ns)
+        ended, stops, asked = find_finished(writes), find_stopped(writes), find_answered(writes)
+        known = {it.task_id for it in writes}
+        lines = self._split_task_lines(ids.old.checkpoint_ns)
         number = Counter(parts[0] for parts in lines.values())
         for line, parts in lines.items():
             first, *others = [it.rpartition(":")[2] for it in parts if not it.isdigit()]
@@ -193,7 +201,7 @@ class StepCopies:
                 tasks += await self._add(place)
         return tasks
 
-    def _lines_of_tasks(self, checkpoint_ns: str) -> dict[str, list[str]]:
+    def _split_task_lines(self, checkpoint_ns: str) -> dict[str, list[str]]:
         """Return the namespaces that tasks of a namespace have, in parts, without those below."""
         below = {it: split_below(checkpoint_ns, it) for it in self.lines}
         found = {line: it for line, it in below.items() if it and _are_tasks(it)}
@@ -209,7 +217,7 @@ class StepCopies:
         """
         chosen: str | None = None
         if is_left:
-            chosen = await self._first_stop(line, await self._versions(line))
+            chosen = await self._find_first_stop(line, await self._list_versions(line))
             if chosen is None:
                 return None
         found = await self._read(line, chosen)
@@ -219,8 +227,8 @@ class StepCopies:
         has_left = is_left and await _is_left(self.backend, found.version)
         return _Place(found, Side(generate_graph_id(), checkpoint_ns), has_left)
 
-    async def _remembering(
-        self, ids: TaskIds, version: Version, stored: Sequence[PendingWrite], *, is_left: bool
+    async def _copy_remembering(
+        self, ids: TaskIds, version: Version, writes: Sequence[PendingWrite], *, is_left: bool
     ) -> list[Renamed]:
         """Add the copies of subgraphs that keep one namespace in all steps; return their tasks.
 
@@ -233,12 +241,12 @@ class StepCopies:
             parts = split_below(above, line)
             if len(parts) != 1 or _are_tasks(parts):
                 continue
-            versions = await self._versions(line)
+            versions = await self._list_versions(line)
             of_step = [it for it in versions if _find_caller(it, above) == version.checkpoint_id]
             older = [it for it in versions if it.created_at <= version.created_at]
-            if is_left and not find_stopped(stored):
+            if is_left and not find_stopped(writes):
                 of_step = []
-            first = await self._first_stop(line, of_step) if is_left else None
+            first = await self._find_first_stop(line, of_step) if is_left else None
             names = [it.checkpoint_id for it in [*of_step, *older]]
             chosen = first or next(iter(names), None)
             if chosen is None or (not of_step and chosen == versions[0].checkpoint_id):
@@ -259,11 +267,11 @@ class StepCopies:
             packed=True,
         )
 
-    async def _versions(self, line: str) -> list[Version]:
+    async def _list_versions(self, line: str) -> list[Version]:
         """Return the versions of a line, newest first."""
         return [it async for it in read_line(self.backend, self.thread_id, make_line_name(line))]
 
-    async def _first_stop(self, line: str, versions: Sequence[Version]) -> str | None:
+    async def _find_first_stop(self, line: str, versions: Sequence[Version]) -> str | None:
         """Return the oldest of versions that an interrupt or an error stopped."""
         names = [it.checkpoint_id for it in versions]
         storage = needs(self.backend, StoresThreads)
@@ -278,10 +286,10 @@ def generate_graph_id() -> str:
     return str(uuid.UUID(int=number))
 
 
-def expand_writes(found: Snapshot, max_bytes: int) -> list[PendingWrite]:
+def expand_writes(snapshot: Snapshot, max_bytes: int) -> list[PendingWrite]:
     """Return the writes of a version, without frames."""
-    writes = select_current(found.writes or [], found.version.mark.sequence)
-    return [expand_write(it, found.state, max_bytes) for it in writes]
+    writes = select_current(snapshot.writes or [], snapshot.version.mark.sequence)
+    return [expand_write(it, snapshot.state, max_bytes) for it in writes]
 
 
 def _are_tasks(parts: list[str]) -> bool:

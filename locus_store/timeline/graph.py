@@ -83,7 +83,7 @@ class Graph:
         return Table({"place": it.place, **it.version.as_row()} for it in self.nodes)._repr_html_()
 
 
-async def graph(
+async def read_graph(
     backend: StorageBackend,
     thread_id: str,
     *,
@@ -106,16 +106,16 @@ async def graph(
     try:
         found = await backend.history(thread_id, limit=limit, **which)
     except IntegrityError:
-        found = await _above_damage(backend, thread_id, limit - 1, which)
-        nodes, _ = _placed(found, head, head.checkpoint_id if cursor is None else cursor.main)
+        found = await _read_above_damage(backend, thread_id, limit - 1, which)
+        nodes, _ = _make_nodes(found, head, head.checkpoint_id if cursor is None else cursor.main)
         return Graph(head, nodes, None, is_damaged=True)
     main = head.checkpoint_id if cursor is None else cursor.main
-    nodes, main = _placed(found, head, main)
+    nodes, main = _make_nodes(found, head, main)
     is_over = len(found) < limit
     return Graph(head, nodes, None if is_over else Cursor(found[-1].checkpoint_id, main))
 
 
-async def _above_damage(
+async def _read_above_damage(
     backend: StorageBackend, thread_id: str, most: int, which: dict[str, Any]
 ) -> list[Version]:
     """Return the newest versions, up to a damaged one; there are ``most`` at most."""
@@ -129,11 +129,13 @@ async def _above_damage(
     return found
 
 
-def _placed(found: list[Version], head: Version, main: str | None) -> tuple[list[Node], str | None]:
+def _make_nodes(
+    versions: list[Version], head: Version, main: str | None
+) -> tuple[list[Node], str | None]:
     """Return the nodes of versions, and the newest ancestor of the head behind them."""
     nodes: list[Node] = []
     is_known = main is not None
-    for version in found:
+    for version in versions:
         place: Place | None = "side" if is_known else None
         if version.mark == head.mark:
             place = "head"
@@ -237,21 +239,21 @@ def _list_writers(
     """Return the writers of versions, without those that a rewind saved again below themselves."""
     steps = {it.checkpoint_id: it.metadata.get("step") for it in versions}
     return {
-        it.checkpoint_id: [
-            _writer(write)
-            for write in writes.get(it.parent_id, ())
+        version.checkpoint_id: [
+            _make_writer(write)
+            for write in writes.get(version.parent_id, ())
             if write.idx >= 0 and not is_bookkeeping(write.channel)
         ]
-        for it in versions
-        if it.parent_id is not None
+        for version in versions
+        if version.parent_id is not None
         and (
-            not it.metadata.keys() >= SOURCES
-            or steps.get(it.parent_id, -2) != it.metadata["step"]  # -1 is the first
+            not version.metadata.keys() >= SOURCES
+            or steps.get(version.parent_id, -2) != version.metadata["step"]  # -1 is the first
         )
     }
 
 
-def _writer(write: PendingWrite) -> Writer:
+def _make_writer(write: PendingWrite) -> Writer:
     node = write.task_path.removeprefix(_NODE) if write.task_path.startswith(_NODE) else None
     return Writer(node, write.task_id, write.channel)
 

@@ -57,7 +57,7 @@ def parse_path(text: str) -> Query:
         if found is None or (found["name"] and bool(found["dot"]) is not bool(at)):
             raise _make_path_error(text, at)
         try:
-            steps.append(_step(found))
+            steps.append(_parse_step(found))
         except (ValueError, SyntaxError, RecursionError) as exc:
             raise _make_path_error(text, at) from exc
         at = found.end()
@@ -71,14 +71,14 @@ def _make_path_error(text: str, at: int) -> InvalidArgumentError:
     )
 
 
-def _step(found: re.Match[str]) -> str | int | Where:
-    if found["name"]:
-        return found["name"]
-    if found["index"]:
-        return int(found["index"])
-    if found["key"]:
-        return str(ast.literal_eval(found["key"]))
-    return Where(found["field"].strip(), _parse_value(found["value"].strip()))
+def _parse_step(match: re.Match[str]) -> str | int | Where:
+    if match["name"]:
+        return match["name"]
+    if match["index"]:
+        return int(match["index"])
+    if match["key"]:
+        return str(ast.literal_eval(match["key"]))
+    return Where(match["field"].strip(), _parse_value(match["value"].strip()))
 
 
 def _parse_value(text: str) -> Any:

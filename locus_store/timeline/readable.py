@@ -240,7 +240,7 @@ def cut_common_ends(before: str, after: str) -> tuple[str, str]:
     head, tail = max(head - _CONTEXT, 0), max(tail - _CONTEXT, 0)
     marks = ("…" if head else "", "…" if tail else "")
     return tuple(  # type: ignore[return-value]  # two of them
-        marks[0] + it[head : len(it) - tail] + marks[1] for it in (before, after)
+        marks[0] + text[head : len(text) - tail] + marks[1] for text in (before, after)
     )
 
 

@@ -117,33 +117,35 @@ async def report(
     redaction = Redaction(key)
     way = origins.versions[-VERSIONS:]
     sizes = await measure_stored(backend, [Node(it, None) for it in way])
-    values, size = await asyncio.to_thread(_content, redaction, origins, step)
+    values, size = await asyncio.to_thread(_describe_content, redaction, origins, step)
     return {
         "backend": type(backend).__name__,
         "thread_id": redaction.name(thread_id),
         "namespace": redaction.name(namespace) if namespace else "",
         "checkpoint_id": redaction.name(origins.version.checkpoint_id),
         "state_bytes": size,
-        "versions": [_version(redaction, it, sizes) for it in way],
+        "versions": [_describe_version(redaction, it, sizes) for it in way],
         "older_versions": len(origins.versions) - len(way),
         "values": values[:VALUES],
         "is_complete": len(values) <= VALUES,
     }
 
 
-def _content(
+def _describe_content(
     redaction: Redaction, origins: Blame, step: Callable[[], None] | None
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the values of a state, one more than fit if there are more, and its size as JSON."""
     values = []
-    for it in islice(_values(redaction, origins, ()), VALUES + 1):
+    for value in islice(_iterate_values(redaction, origins, ()), VALUES + 1):
         if step is not None:
             step()
-        values.append(it)
+        values.append(value)
     return values, len(encode(origins.state))
 
 
-def _version(redaction: Redaction, version: Version, sizes: dict[int, int]) -> dict[str, Any]:
+def _describe_version(
+    redaction: Redaction, version: Version, sizes: dict[int, int]
+) -> dict[str, Any]:
     parent = version.parent_id
     return {
         "checkpoint_id": redaction.name(version.checkpoint_id),
@@ -155,26 +157,28 @@ def _version(redaction: Redaction, version: Version, sizes: dict[int, int]) -> d
     }
 
 
-def _values(redaction: Redaction, origins: Blame, path: Path) -> Iterator[dict[str, Any]]:
+def _iterate_values(redaction: Redaction, origins: Blame, path: Path) -> Iterator[dict[str, Any]]:
     """Yield the values of a state, each object and list before its parts."""
     start = 0
     while page := origins.list_parts(path, start=start, limit=VALUES, is_raw=True):
         start += len(page)
-        for it in page:
-            yield _value(redaction, it)
-            if isinstance(it.value, dict | list):
-                yield from _values(redaction, origins, it.path)
+        for part in page:
+            yield _describe_value(redaction, part)
+            if isinstance(part.value, dict | list):
+                yield from _iterate_values(redaction, origins, part.path)
 
 
-def _value(redaction: Redaction, it: Blamed) -> dict[str, Any]:
-    key = it.path[-1]
-    path = [redaction.redact_key(step) for step in it.path]
-    is_leaf = not isinstance(it.value, dict | list)
-    kind = "object" if isinstance(it.value, dict) else "list"
+def _describe_value(redaction: Redaction, value: Blamed) -> dict[str, Any]:
+    key = value.path[-1]
+    path = [redaction.redact_key(step) for step in value.path]
+    is_leaf = not isinstance(value.value, dict | list)
+    kind = "object" if isinstance(value.value, dict) else "list"
     found = (
-        redaction.redact_leaf(key, it.value) if is_leaf else {"kind": kind, "length": len(it.value)}
+        redaction.redact_leaf(key, value.value)
+        if is_leaf
+        else {"kind": kind, "length": len(value.value)}
     )
-    origins = {"made": it.made} if is_leaf else {"made": it.made, "changed": it.changed}
+    origins = {"made": value.made} if is_leaf else {"made": value.made, "changed": value.changed}
     shown = {"path": path, **found}
     for name, origin in origins.items():
         checkpoint_id = redaction.name(origin.version.checkpoint_id)

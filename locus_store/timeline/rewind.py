@@ -147,14 +147,14 @@ async def prepare(
     return Prepared(copying.copies, copying.repeated)
 
 
-def _make_plain_copy(backend: StorageBackend, found: Snapshot) -> Copy:
+def _make_plain_copy(backend: StorageBackend, snapshot: Snapshot) -> Copy:
     """Return the copy of a version that no graph saved."""
-    version = found.version
+    version = snapshot.version
     return Copy(
-        found=found,
+        found=snapshot,
         namespace=version.namespace,
         checkpoint_id=generate_checkpoint_id(),
-        writes=expand_writes(found, backend.max_state_bytes),
+        writes=expand_writes(snapshot, backend.max_state_bytes),
         metadata=version.metadata,
         labels=version.labels,
     )
@@ -170,23 +170,23 @@ async def _save(backend: StorageBackend, copies: list[Copy]) -> None:
     remembering = [it for it in others if it.namespace == it.found.version.namespace]
     begun: list[Copy] = []
     try:
-        for it in others:
-            if it.namespace != it.found.version.namespace:
-                begun.append(it)
-                await _write(backend, it)
+        for copy in others:
+            if copy.namespace != copy.found.version.namespace:
+                begun.append(copy)
+                await _write(backend, copy)
         await _write(backend, last)
     except BaseException as exc:
         with suppress(LocusStoreError):  # the first error tells more
             if isinstance(exc, ConflictError) or not await _is_saved(backend, last):
                 await _remove(backend, begun)
         raise
-    for it in remembering:
+    for copy in remembering:
         try:
-            await _write(backend, it)
+            await _write(backend, copy)
         except LocusStoreError as exc:
             raise BackendError(
-                f"the thread was rewound, but not the subgraph {it.namespace!r}: {exc}. Repeat the "
-                "rewind"
+                f"the thread was rewound, but not the subgraph {copy.namespace!r}: {exc}. Repeat "
+                "the rewind"
             ) from exc
 
 
@@ -197,9 +197,9 @@ async def _is_saved(backend: StorageBackend, copy: Copy) -> bool:
 
 
 async def _remove(backend: StorageBackend, copies: list[Copy]) -> None:
-    for it in reversed(copies):
-        thread_id, names = it.found.version.thread_id, [it.checkpoint_id]
-        await backend.remove(thread_id, names, namespace=it.namespace)
+    for copy in reversed(copies):
+        thread_id, names = copy.found.version.thread_id, [copy.checkpoint_id]
+        await backend.remove(thread_id, names, namespace=copy.namespace)
 
 
 async def _write(backend: StorageBackend, copy: Copy) -> None:
@@ -237,12 +237,12 @@ async def _find_made_from(backend: StorageBackend, version: Version) -> Mark | N
 
 
 async def _require_head(
-    backend: StorageBackend, found: Snapshot, expected_head: str | None
+    backend: StorageBackend, snapshot: Snapshot, expected_head: str | None
 ) -> None:
-    version = found.version
+    version = snapshot.version
     head = await backend.version(version.thread_id, namespace=version.namespace)
     now = head.checkpoint_id if head else None
-    if head is None or head.mark != found.head or expected_head not in {None, now}:
+    if head is None or head.mark != snapshot.head or expected_head not in {None, now}:
         seen = "the one that was read" if expected_head is None else repr(expected_head)
         raise ConflictError(
             f"the head of thread {version.thread_id!r} is {now!r}, not {seen}; nothing was saved. "

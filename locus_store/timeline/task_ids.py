@@ -100,7 +100,7 @@ class TaskIds:
         Raises:
             UnsupportedError: The package ``xxhash`` is not installed.
         """
-        return self._first(task_id, self._tasks(task_path))
+        return self._find_first(task_id, self._iterate_tasks(task_path))
 
     def find_callers(self, place: str) -> tuple[list[Renamed], str] | None:
         """Return the tasks that lead to a namespace below the checkpoint's, and its new name.
@@ -118,66 +118,68 @@ class TaskIds:
                 name += f"|{part}"
                 continue
             node, _, task_id = part.rpartition(":")
-            task = self._called(node, task_id, tasks[-1] if tasks else None)
+            task = self._find_called(node, task_id, tasks[-1] if tasks else None)
             if task is None:
                 return None
             tasks.append(task)
             name = task.place[1]
         return tasks, name
 
-    def _called(self, name: str, task_id: str, caller: Renamed | None) -> Renamed | None:
+    def _find_called(self, name: str, task_id: str, caller: Renamed | None) -> Renamed | None:
         if caller is not None:
-            return self._first(task_id, self._calls(name, caller))
+            return self._find_first(task_id, self._iterate_calls(name, caller))
         if name not in self.by_name:
             self.by_name[name] = {it.old: it for it in self._list_named_tasks(name)}
         task = self.by_name[name].get(task_id)
-        return None if task is None else self._first(task_id, [task])
+        return None if task is None else self._find_first(task_id, [task])
 
-    def _first(self, task_id: str, tasks: Iterable[Renamed]) -> Renamed | None:
-        for it in islice(tasks, _TRIES):
-            if it.old == task_id:
-                self.found[it.path] = it
-                return it
+    def _find_first(self, task_id: str, tasks: Iterable[Renamed]) -> Renamed | None:
+        for task in islice(tasks, _TRIES):
+            if task.old == task_id:
+                self.found[task.path] = task
+                return task
         return None
 
-    def _tasks(self, path: str) -> Iterator[Renamed]:
+    def _iterate_tasks(self, path: str) -> Iterator[Renamed]:
         """Yield what the task of a path may be."""
         if path in self.found:
             yield self.found[path]
         elif path.startswith(_PULL):
             name = path.removeprefix(_PULL)
-            for channels in self._triggers(name):
-                yield self._made(path, name, (_PULLED, *channels))
+            for channels in self._iterate_triggers(name):
+                yield self._make_task(path, name, (_PULLED, *channels))
         elif path.startswith(_PUSH):
-            yield from self._pushed(path)
+            yield from self._iterate_pushed(path)
 
-    def _pushed(self, path: str) -> Iterator[Renamed]:
+    def _iterate_pushed(self, path: str) -> Iterator[Renamed]:
         rest = path.removeprefix(_PUSH)
         sent = rest.partition(", ")[0]
         if sent.isdigit():
-            for name in self._sent(int(sent)):
-                yield self._made(path, name, (_PUSHED, str(int(sent))))
+            for name in self._iterate_sent(int(sent)):
+                yield self._make_task(path, name, (_PUSHED, str(int(sent))))
             return
         caller, number = rest.removesuffix(f", {_CALL}").rpartition(", ")[::2]
         if not number.isdigit():
             return
-        for parent in self._tasks(caller):
+        for parent in self._iterate_tasks(caller):
             for name in self.names:
-                yield self._made(path, name, (_PUSHED, caller, str(int(number))), parent)
+                yield self._make_task(path, name, (_PUSHED, caller, str(int(number))), parent)
 
     def _list_named_tasks(self, name: str) -> Iterator[Renamed]:
         """Yield what a task of a name may be that no other one calls."""
-        yield from self._tasks(f"{_PULL}{name}")
-        for it in range(self._sends()):
-            yield self._made(f"{_PUSH}{it:010d}, {_NO_CALL}", name, (_PUSHED, str(it)))
+        yield from self._iterate_tasks(f"{_PULL}{name}")
+        for number in range(self._count_sends()):
+            yield self._make_task(f"{_PUSH}{number:010d}, {_NO_CALL}", name, (_PUSHED, str(number)))
 
-    def _calls(self, name: str, caller: Renamed) -> Iterator[Renamed]:
+    def _iterate_calls(self, name: str, caller: Renamed) -> Iterator[Renamed]:
         """Yield what a task of a name may be that another one calls."""
-        for it in range(_PLACES):
-            path = f"{_PUSH}{caller.path}, {it:010d}, {_CALL}"
-            yield self._made(path, name, (_PUSHED, caller.path, str(it)), caller)
+        for number in range(_PLACES):
+            path = f"{_PUSH}{caller.path}, {number:010d}, {_CALL}"
+            yield self._make_task(path, name, (_PUSHED, caller.path, str(number)), caller)
 
-    def _made(self, path: str, name: str, ending: Parts, caller: Renamed | None = None) -> Renamed:
+    def _make_task(
+        self, path: str, name: str, ending: Parts, caller: Renamed | None = None
+    ) -> Renamed:
         """Return a task.
 
         Args:
@@ -190,11 +192,13 @@ class TaskIds:
         for at, side in enumerate((self.old, self.new)):
             above = caller.place[at] if caller else side.checkpoint_ns
             place = f"{above}|{name}" if above else name
-            ids.append(self._id(side.checkpoint_id, (place, str(self.step + 1), name, *ending)))
+            ids.append(
+                self._compute_id(side.checkpoint_id, (place, str(self.step + 1), name, *ending))
+            )
             places.append(f"{place}:{ids[-1]}")
         return Renamed(path, name, ids[0], ids[1], (places[0], places[1]))
 
-    def _id(self, checkpoint_id: str, parts: Parts) -> str:
+    def _compute_id(self, checkpoint_id: str, parts: Parts) -> str:
         try:
             content = UUID(checkpoint_id).bytes + "".join(parts).encode()
         except ValueError:  # LangGraph runs no task on such a checkpoint
@@ -203,7 +207,7 @@ class TaskIds:
         digest = _hash_text(content) if is_new else hashlib.sha1(content, usedforsecurity=False)
         return str(UUID(digest if isinstance(digest, str) else digest.hexdigest()[:32]))
 
-    def _triggers(self, node: str) -> Iterator[Parts]:
+    def _iterate_triggers(self, node: str) -> Iterator[Parts]:
         branch = {f"{_BRANCH}{node}"}
         known = unwrap(self.state["channel_versions"])[1]
         joins = {it for it in known if it.startswith("join:") and it.endswith(f":{node}")}
@@ -213,12 +217,12 @@ class TaskIds:
         yield (_START,)
         yield from ((it,) for it in known)
 
-    def _sends(self) -> int:
+    def _count_sends(self) -> int:
         """Return the number of ``Send``; an upper bound if they are encrypted."""
         sent = unwrap(self.state[CHANNELS])[1].get(_SENT, [])
         return len(sent) if isinstance(sent, list) else _PLACES
 
-    def _sent(self, place: int) -> Iterator[str]:
+    def _iterate_sent(self, place: int) -> Iterator[str]:
         sent = unwrap(self.state[CHANNELS])[1].get(_SENT)
         if isinstance(sent, list) and place < len(sent):
             yield from islice(_list_texts(sent[place]), _TEXTS)
@@ -254,8 +258,8 @@ def _list_texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for it in value.values() if isinstance(value, dict) else value:
-            yield from _list_texts(it)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _list_texts(part)
 
 
 def _hash_text(content: bytes) -> str:
@@ -292,9 +296,11 @@ def find_stopped(writes: Sequence[PendingWrite]) -> set[str]:
 def find_finished(writes: Sequence[PendingWrite]) -> set[str]:
     """Return the tasks with a result that LangGraph does not compute again."""
     return {
-        it.task_id
-        for it in writes
-        if it.channel not in _NO_RESULTS and it.task_id != NO_TASK and _HANDLER not in it.task_path
+        write.task_id
+        for write in writes
+        if write.channel not in _NO_RESULTS
+        and write.task_id != NO_TASK
+        and _HANDLER not in write.task_path
     }
 
 
@@ -313,10 +319,12 @@ def select_before_stop(writes: Sequence[PendingWrite]) -> list[PendingWrite]:
     if not ids:
         return []
     return [
-        it
-        for it in writes
-        if not (it.task_path.startswith(f"{_PUSH}~") and any(at in it.task_path for at in callers))
-        and (it.channel in {_ERROR, INTERRUPT} or it.task_id not in {*ids, NO_TASK})
+        write
+        for write in writes
+        if not (
+            write.task_path.startswith(f"{_PUSH}~") and any(at in write.task_path for at in callers)
+        )
+        and (write.channel in {_ERROR, INTERRUPT} or write.task_id not in {*ids, NO_TASK})
     ]
 
 
@@ -344,9 +352,9 @@ def move_write(
     content = before = write.payload
     if is_json:  # one id is as long as another, so that MessagePack stays valid
         content = before = pack_sorted(decode_value(before, max_bytes, packed=True))
-    for it in all_tasks:
+    for other in all_tasks:
         for answers in range(1 if first_only else _ANSWERS):
-            content = content.replace(*it.interrupt(answers))
+            content = content.replace(*other.interrupt(answers))
     if content == before:
         return None
     value = encode_value(decode_sorted(content), max_bytes, packed=True) if is_json else content

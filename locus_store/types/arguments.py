@@ -255,11 +255,11 @@ def make_not_a_url_error(path: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")
 
 
-def did_you_mean(typed: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the most similar of the known words, or ""."""
     from difflib import get_close_matches  # noqa: PLC0415  (of errors only)
 
-    found = get_close_matches(typed, list(known), 1)
+    found = get_close_matches(word, list(choices), 1)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 

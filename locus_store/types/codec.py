@@ -67,7 +67,7 @@ class StateCodec:
         Raises:
             SerializationError: It is to be the class that was saved, which is not imported.
         """
-        return self.state_type or find_class(labels, data) or _default_class()
+        return self.state_type or find_class(labels, data) or _get_default_class()
 
     def restore(
         self, data: dict[str, Any], origin: LoadedVersion, labels: Mapping[str, Any] | None = None
@@ -106,7 +106,7 @@ def _restore(kind: type[Any], data: dict[str, Any], origin: LoadedVersion) -> An
     return restore_state(kind, data, origin)
 
 
-def _default_class() -> type[Any]:
+def _get_default_class() -> type[Any]:
     from locus_store.types.state import AgentState  # noqa: PLC0415  (as above)
 
     return AgentState

@@ -41,9 +41,9 @@ def dump_with_keys(value: T, dump: Callable[[T], Any]) -> Any:
     return restore(dump(escape_keys(value)))
 
 
-def _may_have_lost(made: Any) -> bool:
+def _may_have_lost(value: Any) -> bool:
     try:
-        return _LOST in orjson.dumps(made)
+        return _LOST in orjson.dumps(value)
     except TypeError:  # a string has a lone surrogate, so a key may have had one
         return True
 
@@ -77,7 +77,7 @@ def escape_keys(value: Any) -> Any:
         return type(value)(map(escape_keys, value))
     if is_dataclass(value) and not isinstance(value, type):
         made = copy(value)
-        for it in fields(value):
-            object.__setattr__(made, it.name, escape_keys(getattr(value, it.name)))
+        for field in fields(value):
+            object.__setattr__(made, field.name, escape_keys(getattr(value, field.name)))
         return made
     return value

@@ -219,9 +219,9 @@ class NamespaceMatch:
         return self.prefix[: self.prefix.index("*")] if "*" in self.prefix else self.prefix
 
 
-def has_words(value: Any, wanted: Sequence[str]) -> bool:
+def has_words(value: Any, words: Sequence[str]) -> bool:
     """Return whether the strings of a value contain all words."""
-    return set(wanted) <= set(split_words(collect_text(value)))
+    return set(words) <= set(split_words(collect_text(value)))
 
 
 @lru_cache(NAMESPACES)
@@ -274,23 +274,23 @@ def _check_segments(namespace: tuple[object, ...]) -> None:
         )
 
 
-def require_version(change: Put, found: int) -> None:
+def require_version(change: Put, version: int) -> None:
     """Refuse a put that expects another version.
 
     Args:
         change: The put.
-        found: The stored version; 0: none.
+        version: The stored version; 0: none.
 
     Raises:
         ConflictError: Names the stored version.
     """
-    if change.expected_version is not None and change.expected_version != found:
-        raise make_version_conflict(change, found)
+    if change.expected_version is not None and change.expected_version != version:
+        raise make_version_conflict(change, version)
 
 
-def make_version_conflict(change: Put, found: int) -> ConflictError:
+def make_version_conflict(change: Put, version: int) -> ConflictError:
     """Return the error for a put that expects a version other than the stored one."""
-    there = f"version {found} is stored" if found else "there is no such item"
+    there = f"version {version} is stored" if version else "there is no such item"
     return ConflictError(
         f"item {change.key!r} of namespace {change.namespace!r}: version "
         f"{change.expected_version} was expected, but {there}; read it and repeat the change"

@@ -151,23 +151,33 @@ class PackedContents(NamedTuple):
         return sum(map(len, self.payloads))
 
 
-def decode_contents(log: LogName, packed: PackedContents, max_state_bytes: int) -> list[Any]:
+def decode_contents(
+    log: LogName, packed_contents: PackedContents, max_state_bytes: int
+) -> list[Any]:
     """Return the contents of messages.
 
     Raises:
         IntegrityError: A message is not what was stored, or too large; names it.
     """
     thread_id, namespace = log
-    heads = zip(repeat(namespace), *packed[:4], strict=False)
+    heads = zip(repeat(namespace), *packed_contents[:4], strict=False)
     computed = [
-        digest(encode(head) + payload) for head, payload in zip(heads, packed.payloads, strict=True)
+        digest(encode(head) + payload)
+        for head, payload in zip(heads, packed_contents.payloads, strict=True)
     ]
-    if computed == list(packed.digests):
+    if computed == list(packed_contents.digests):
         with suppress(ValueError, IntegrityError):  # raised below, with the message's id
-            return list(map(decode_restored, unpack_verified(packed.payloads, max_state_bytes)))
+            return list(
+                map(decode_restored, unpack_verified(packed_contents.payloads, max_state_bytes))
+            )
     contents = []
     for message_id, text, payload, found, stored in zip(
-        packed.message_ids, packed.texts, packed.payloads, computed, packed.digests, strict=True
+        packed_contents.message_ids,
+        packed_contents.texts,
+        packed_contents.payloads,
+        computed,
+        packed_contents.digests,
+        strict=True,
     ):
         require_digest(thread_id, message_id, found, stored)
         contents.append(decode_content(message_id, text, payload or None, max_state_bytes))
@@ -199,10 +209,10 @@ def make_edits(change: LogChange, also: Also, max_state_bytes: int) -> list[LogE
     Raises:
         InvalidArgumentError, SerializationError: See ``put_of``.
     """
-    return [_edit(change, name, messages, max_state_bytes) for name, messages in also.items()]
+    return [_make_edit(change, name, messages, max_state_bytes) for name, messages in also.items()]
 
 
-def _edit(
+def _make_edit(
     change: LogChange, name: str | LogName, messages: New | KeptMessages, max_state_bytes: int
 ) -> LogEdit:
     thread_id, namespace = (
@@ -233,27 +243,27 @@ class Outbox(NamedTuple):
 
     def to_json(self) -> list[Any]:
         """Return it for JSON."""
-        return [self.token, [_edit_to_json(it) for it in self.edits]]
+        return [self.token, [_convert_edit_to_json(it) for it in self.edits]]
 
     @classmethod
     def from_json(cls, data: list[Any] | None) -> Outbox | None:
         """Return it from JSON."""
-        return None if data is None else cls(data[0], [_edit_of(*it) for it in data[1]])
+        return None if data is None else cls(data[0], [_restore_edit(*it) for it in data[1]])
 
 
 _EDIT: Final = ("thread_id", "namespace", "ttl_seconds", "user_id", "is_kept", "first_revision")
 _PUT: Final = ("message_id", "may_exist", "role", "metadata", "text")
 
 
-def _edit_to_json(edit: LogEdit) -> list[Any]:
+def _convert_edit_to_json(edit: LogEdit) -> list[Any]:
     puts = [
-        [[getattr(it, name) for name in _PUT], base64.b64encode(it.payload).decode()]
-        for it in edit.puts
+        [[getattr(put, name) for name in _PUT], base64.b64encode(put.payload).decode()]
+        for put in edit.puts
     ]
     return [[getattr(edit, name) for name in _EDIT], puts]
 
 
-def _edit_of(facts: list[Any], puts: list[Any]) -> LogEdit:
+def _restore_edit(facts: list[Any], puts: list[Any]) -> LogEdit:
     edit = LogEdit(**dict(zip(_EDIT, facts, strict=True)))
     for ours, payload in puts:
         named = dict(zip(_PUT, ours, strict=True))

@@ -97,8 +97,8 @@ class LoadedVersion:
     def to_token(self) -> str:
         """Return the origin as text, for a place inside a state."""
         marks = [
-            _packed(self.made_from),
-            _packed(self.head if self.head != self.made_from else None),
+            _pack_mark(self.made_from),
+            _pack_mark(self.head if self.head != self.made_from else None),
         ]
         body = b"".join(struct.pack(">H", len(part)) + part for part in marks)
         return f"1.{self.thread}.{self.load_id}.{base64.urlsafe_b64encode(body).decode()}"
@@ -114,7 +114,7 @@ class LoadedVersion:
             cut = 2 + struct.unpack_from(">H", raw)[0]
             if len(raw) < cut + 2:
                 return None
-            made_from, head = _unpacked(raw[2:cut]), _unpacked(raw[cut + 2 :])
+            made_from, head = _unpack_mark(raw[2:cut]), _unpack_mark(raw[cut + 2 :])
         except (ValueError, struct.error, UnicodeDecodeError):
             return None
         found = cls(thread=thread, made_from=made_from, head=head or made_from, load_id=load_id)
@@ -151,13 +151,13 @@ def make_thread_key(thread_id: str) -> str:
     return sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def _packed(mark: Mark | None) -> bytes:
+def _pack_mark(mark: Mark | None) -> bytes:
     if mark is None:
         return b""
     return struct.pack(">QQ16s", mark.line, mark.sequence, mark.digest) + mark.store.encode()
 
 
-def _unpacked(raw: bytes) -> Mark | None:
+def _unpack_mark(raw: bytes) -> Mark | None:
     if not raw:
         return None
     line, sequence, digest = struct.unpack_from(">QQ16s", raw)

@@ -269,14 +269,14 @@ class LogRead(NamedTuple):
 
 
 def put_of(
-    message: object, namespace: str, shared: Mapping[str, Any], max_state_bytes: int
+    message: object, namespace: str, call_metadata: Mapping[str, Any], max_state_bytes: int
 ) -> PutMessage:
     """Return a validated message.
 
     Args:
         message: A ``NewMessage``, or a plain tuple of its fields.
         namespace: Of its log.
-        shared: Metadata of the call; the message's own wins.
+        call_metadata: Metadata of the call; the message's own wins.
         max_state_bytes: The largest message as compact JSON.
 
     Raises:
@@ -286,21 +286,21 @@ def put_of(
     if not isinstance(message, tuple) or not 1 <= len(message) <= len(NewMessage._fields):
         fields = ", ".join(NewMessage._fields)
         raise InvalidArgumentError(f"a message is a NewMessage({fields}), not {message!r:.80}")
-    it = message if type(message) is NewMessage else NewMessage(*message)
-    check_text("role", it.role)
-    if it.message_id is not None:
-        check_text("message_id", it.message_id)
-    content = encode_canonical_json(it.content, "content")
-    text = None if it.text is None else _checked_text(it.text)
-    metadata = {**shared, **copy_json_object("metadata", it.metadata)}
+    new = message if type(message) is NewMessage else NewMessage(*message)
+    check_text("role", new.role)
+    if new.message_id is not None:
+        check_text("message_id", new.message_id)
+    content = encode_canonical_json(new.content, "content")
+    text = None if new.text is None else _canonicalize_text(new.text)
+    metadata = {**call_metadata, **copy_json_object("metadata", new.metadata)}
     beside = encode([metadata, text]) if metadata or text else _NOTHING_BESIDE
     require_size(len(content) + len(beside), max_state_bytes)
-    message_id, payload = it.message_id or urandom(16).hex(), pack_frame(content)
-    checksum = compute_checksum(namespace, message_id, it.role, metadata, text, payload)
+    message_id, payload = new.message_id or urandom(16).hex(), pack_frame(content)
+    checksum = compute_checksum(namespace, message_id, new.role, metadata, text, payload)
     return PutMessage(
         message_id=message_id,
-        may_exist=it.message_id is not None,
-        role=it.role,
+        may_exist=new.message_id is not None,
+        role=new.role,
         metadata=metadata,
         text=text,
         payload=payload,
@@ -346,7 +346,7 @@ def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:
         raise IntegrityError(f"message {put.message_id!r} has the digest of another one")
 
 
-def _checked_text(text: object) -> str:
+def _canonicalize_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
     return text if type(text) is str and text.isascii() else cast("str", canonicalize(text, "text"))
@@ -357,18 +357,18 @@ def drop_duplicates(puts: Sequence[PutMessage]) -> list[PutMessage]:
     return list({it.message_id: it for it in puts}.values())
 
 
-def require_revision(change_of: LogName, expected: int | None, found: int) -> None:
-    """Refuse a change that expects another revision; ``found`` is 0 where there is no log.
+def require_revision(change_of: LogName, expected_revision: int | None, revision: int) -> None:
+    """Refuse a change that expects another revision; ``revision`` is 0 where there is no log.
 
     Raises:
         ConflictError: Names both.
     """
-    if expected is not None and expected != found:
+    if expected_revision is not None and expected_revision != revision:
         thread_id, namespace = change_of
-        there = f"revision {found} is stored" if found else "there is no such log"
+        there = f"revision {revision} is stored" if revision else "there is no such log"
         raise ConflictError(
-            f"the log of thread {thread_id!r}, namespace {namespace!r}: revision {expected} was "
-            f"expected, but {there}; read it and repeat the change"
+            f"the log of thread {thread_id!r}, namespace {namespace!r}: revision "
+            f"{expected_revision} was expected, but {there}; read it and repeat the change"
         )
 
 
@@ -395,11 +395,11 @@ def make_too_short_error(change: LogEdit, count: int) -> ConflictError:
     )
 
 
-def make_unknown_message_error(wanted: LogWanted) -> NotFoundError:
+def make_unknown_message_error(query: LogWanted) -> NotFoundError:
     """Return the error for a cursor that is not a message of the log."""
     return NotFoundError(
-        f"the log of thread {wanted.thread_id!r}, namespace {wanted.namespace!r} has no message "
-        f"{wanted.after!r} to continue behind; begin again without a cursor"
+        f"the log of thread {query.thread_id!r}, namespace {query.namespace!r} has no message "
+        f"{query.after!r} to continue behind; begin again without a cursor"
     )
 
 
@@ -421,24 +421,26 @@ def compute_message_checksum(message: ArchivedMessage) -> bytes:
     return compute_checksum(namespace, message_id, role, metadata, text, payload)
 
 
-def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes) -> None:
+def require_sealed(thread_id: str | None, message: ArchivedMessage, stored_digest: bytes) -> None:
     """Check a message against its digest; see ``require_digest``."""
-    require_digest(thread_id, message.message_id, compute_message_checksum(message), stored)
+    require_digest(thread_id, message.message_id, compute_message_checksum(message), stored_digest)
 
 
-def require_digest(thread_id: str | None, message_id: str, found: bytes, stored: bytes) -> None:
+def require_digest(
+    thread_id: str | None, message_id: str, actual_digest: bytes, stored_digest: bytes
+) -> None:
     """Compare a message's digest with the stored one.
 
     Args:
         thread_id: Of the message.
         message_id: For the error.
-        found: The digest of what was read.
-        stored: The digest that was stored with it.
+        actual_digest: The digest of what was read.
+        stored_digest: The digest that was stored with it.
 
     Raises:
         IntegrityError: It is not what was stored.
     """
-    if stored != found:
+    if stored_digest != actual_digest:
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         raise IntegrityError(
             f"message {message_id!r}{where} is not what was saved; restore the database "

@@ -126,16 +126,16 @@ URL_EXTRAS: Final = (CheckpointOptions, EncryptionOptions)
 def read_options(kind: type) -> Mapping[str, Option]:
     """Return the options of a class by their names, in its order."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: _option_of(hint.__metadata__) for name, hint in hints.items()}
+    return {name: _find_option(hint.__metadata__) for name, hint in hints.items()}
 
 
-def _option_of(metadata: tuple[Any, ...]) -> Option:
+def _find_option(metadata: tuple[Any, ...]) -> Option:
     found = next(it for it in metadata if isinstance(it, Option))
     return found._replace(metadata=metadata)
 
 
 @cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
+def _make_adapter(kind: type) -> TypeAdapter[Any]:
     pydantic = import_module("pydantic")
     settings = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True)
     kind.__pydantic_config__ = settings  # type: ignore[attr-defined]  # pydantic's way
@@ -143,11 +143,11 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
     return made
 
 
-def suggest_option(name: str, known: Iterable[str]) -> str:
+def suggest_option(name: str, names: Iterable[str]) -> str:
     """Return the end of an error for an option that a storage does not have."""
     if name in {"audit", "audit_reads"}:
         return "; SQLite, PostgreSQL and Oracle record calls"
-    return did_you_mean(name, known)
+    return did_you_mean(name, names)
 
 
 def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
@@ -167,18 +167,22 @@ def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
         similar = suggest_option(name, known)
         raise TypeError(f"{by}() got an unexpected keyword argument {name!r}{similar}")
     defaults = {name: it.default for name, it in known.items()}
-    return cast("T", {**defaults, **_checked(cast("type", kind), options)} if options else defaults)
+    return cast(
+        "T", {**defaults, **_validate_options(cast("type", kind), options)} if options else defaults
+    )
 
 
-def _checked(kind: type, options: Mapping[str, object], *, is_text: bool = False) -> dict[str, Any]:
+def _validate_options(
+    kind: type, options: Mapping[str, object], *, is_text: bool = False
+) -> dict[str, Any]:
     """Return the values of options that are given, or of their text."""
-    adapter = _adapter(kind)
+    adapter = _make_adapter(kind)
     try:
         if is_text:
             return cast("dict[str, Any]", adapter.validate_strings(options, strict=False))
         return cast("dict[str, Any]", adapter.validate_python(options))
     except import_module("pydantic").ValidationError as exc:
-        raise _refused(exc, options) from None
+        raise _make_refusal(exc, options) from None
 
 
 def split_options(kind: type, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -217,7 +221,7 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
     for kind in kinds:
         texts = {name: text for name, text in pairs.items() if name in read_options(kind)}
         if texts:
-            found |= _checked(kind, texts, is_text=True)
+            found |= _validate_options(kind, texts, is_text=True)
     return found
 
 
@@ -232,7 +236,7 @@ def split_url(url: str, ours: type) -> tuple[str, str]:
     return f"{place}?{rest}" if rest else place, "&".join(own)
 
 
-def _refused(exc: ValidationError, options: Mapping[str, object]) -> InvalidArgumentError:
+def _make_refusal(exc: ValidationError, options: Mapping[str, object]) -> InvalidArgumentError:
     """Return the error for an option; a string may be a secret, unless words can be chosen."""
     errors = exc.errors(include_url=False)
     name = errors[0]["loc"][0]

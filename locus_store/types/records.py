@@ -68,17 +68,17 @@ class CheckpointerCapabilities:
     """Calls of tools that run once: ``effect``, ``effects`` and ``resolve_effect``."""
 
 
-def make_unsupported_error(name: str, declared: object, capability: str) -> UnsupportedError:
+def make_unsupported_error(name: str, capabilities: object, capability: str) -> UnsupportedError:
     """Return the error of a class that lacks the method of a capability, or ``delete``.
 
     Args:
         name: The class.
-        declared: Its capabilities, ours or the Locus SDK's.
+        capabilities: Its capabilities, ours or the Locus SDK's.
         capability: The one that is asked for.
     """
     if not hasattr(CheckpointerCapabilities, capability):
         return UnsupportedError(f"{name} has no {capability}() of its own; implement it")
-    if getattr(declared, capability, False):
+    if getattr(capabilities, capability, False):
         return UnsupportedError(
             f"{name} declares the capability {capability!r} and does not implement it; "
             "implement the method, or do not declare it"
@@ -492,14 +492,19 @@ class ArchivedThread:
     """Ordered by namespace. Logs of messages that are not among them are derived."""
 
     def __post_init__(self) -> None:
-        logs = {it.namespace: it for it in (*_derived_logs(self.messages), *self.logs)}
+        logs = {it.namespace: it for it in (*_derive_logs(self.messages), *self.logs)}
         object.__setattr__(self, "logs", [logs[name] for name in sorted(logs)])
 
 
-def _derived_logs(messages: Sequence[ArchivedMessage]) -> list[ArchivedLog]:
+def _derive_logs(messages: Sequence[ArchivedMessage]) -> list[ArchivedLog]:
     """Return the logs of messages that an archive has without their logs."""
     newest = {it.namespace: it for it in messages}
     return [
-        ArchivedLog(namespace=name, revision=1, last_sequence=it.sequence, changed_at=it.created_at)
-        for name, it in newest.items()
+        ArchivedLog(
+            namespace=name,
+            revision=1,
+            last_sequence=message.sequence,
+            changed_at=message.created_at,
+        )
+        for name, message in newest.items()
     ]

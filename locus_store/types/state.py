@@ -118,7 +118,7 @@ class AgentState(BaseModel):
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Return the state as a JSON object."""
-        return _dumped(self)
+        return _dump_model(self)
 
     @classmethod
     def from_checkpoint(cls, data: Mapping[str, Any]) -> Self:
@@ -137,13 +137,13 @@ def dump_state(state: Any) -> tuple[dict[str, Any], Any]:
     Raises:
         SerializationError: The state gives no JSON object.
     """
-    data = _plain(state)
+    data = _dump_state(state)
     if isinstance(state, AgentState):
         return data, state._provenance.token  # noqa: SLF001  (our own class)
     return split_mark(data) if has_room(type(state)) else (data, None)
 
 
-def _plain(state: Any) -> dict[str, Any]:
+def _dump_state(state: Any) -> dict[str, Any]:
     is_ours = isinstance(state, BaseModel) and not _is_foreign(state)
     if not is_ours and not isinstance(state, Checkpointable):
         raise SerializationError(
@@ -151,7 +151,7 @@ def _plain(state: Any) -> dict[str, Any]:
             "object with to_checkpoint() and from_checkpoint()"
         )
     try:
-        data: Any = _dumped(state) if is_ours else _to_checkpoint(state)
+        data: Any = _dump_model(state) if is_ours else _to_checkpoint(state)
     except (PydanticSerializationError, UnicodeError) as exc:
         raise SerializationError(
             f"{type(state).__name__} cannot be written as JSON: {exc}"
@@ -179,7 +179,7 @@ def restore_state(
         SerializationError: ``data`` does not fit the class; the message ends with ``advice``.
     """
     try:
-        return _built(kind, data, origin)
+        return _build_state(kind, data, origin)
     except ValidationError as exc:
         raise SerializationError(
             f"the state does not fit {kind.__name__}: {describe_refused_fields(exc)}; {advice}"
@@ -192,7 +192,7 @@ def describe_refused_fields(exc: ValidationError) -> str:
     return f"{exc.error_count()} field(s) refused, the first {first!r}"
 
 
-def _built(kind: Any, data: dict[str, Any], origin: LoadedVersion | None) -> Any:
+def _build_state(kind: Any, data: dict[str, Any], origin: LoadedVersion | None) -> Any:
     if origin is not None and has_room(kind) and not issubclass(kind, AgentState):
         metadata = data.get("metadata")
         if metadata is None or isinstance(metadata, dict):
@@ -219,16 +219,16 @@ def _to_checkpoint(state: Any) -> Any:
     return state.to_checkpoint()
 
 
-def _dumped(state: BaseModel) -> dict[str, Any]:
+def _dump_model(state: BaseModel) -> dict[str, Any]:
     """Dump by field names, without computed fields, so that it validates; subclasses whole."""
     try:
-        return _by_names(state)
+        return _dump_by_names(state)
     except REFUSED:  # with `serialize_as_any` no key is replaced
-        data: dict[str, Any] = surrogates.restore(_by_names(escape_keys(state)))
+        data: dict[str, Any] = surrogates.restore(_dump_by_names(escape_keys(state)))
         return data
 
 
-def _by_names(state: BaseModel) -> dict[str, Any]:
+def _dump_by_names(state: BaseModel) -> dict[str, Any]:
     return state.model_dump(mode="json", by_alias=False, round_trip=True, serialize_as_any=True)
 
 
@@ -239,16 +239,16 @@ def _set_fields(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(name for name, known in fields if _may_hold_set(known.annotation, (model,)))
 
 
-def _may_hold_set(annotation: Any, seen: tuple[Any, ...]) -> bool:
+def _may_hold_set(annotation: Any, outer: tuple[Any, ...]) -> bool:
     origin = get_origin(annotation) or annotation
-    if origin in seen:
+    if origin in outer:
         return True
     if isinstance(origin, type) and issubclass(origin, BaseModel):
         known = origin.model_fields.values()
-        return any(_may_hold_set(it.annotation, (*seen, origin)) for it in known)
+        return any(_may_hold_set(it.annotation, (*outer, origin)) for it in known)
     if isinstance(origin, type) and issubclass(origin, AbstractSet):
         return True
-    return any(_may_hold_set(it, seen) for it in get_args(annotation))
+    return any(_may_hold_set(it, outer) for it in get_args(annotation))
 
 
 def _sort_sets(state: BaseModel, data: Mapping[str, Any]) -> None:
@@ -256,19 +256,19 @@ def _sort_sets(state: BaseModel, data: Mapping[str, Any]) -> None:
         _sort_in(getattr(state, name, None), data.get(name))
 
 
-def _sort_in(value: Any, dumped: Any) -> None:
-    """Sort the lists of ``dumped`` that stand for sets of ``value``, the inner ones first."""
-    if isinstance(value, BaseModel) and isinstance(dumped, dict):
-        _sort_sets(value, dumped)
-    elif isinstance(value, Mapping) and isinstance(dumped, dict) and len(value) == len(dumped):
-        for item, its in zip(value.values(), dumped.values(), strict=True):
+def _sort_in(value: Any, data: Any) -> None:
+    """Sort the lists of ``data`` that stand for sets of ``value``, the inner ones first."""
+    if isinstance(value, BaseModel) and isinstance(data, dict):
+        _sort_sets(value, data)
+    elif isinstance(value, Mapping) and isinstance(data, dict) and len(value) == len(data):
+        for item, its in zip(value.values(), data.values(), strict=True):
             _sort_in(item, its)
-    elif isinstance(value, list | tuple | AbstractSet) and isinstance(dumped, list):
-        for item, its in zip(value, dumped, strict=False):
+    elif isinstance(value, list | tuple | AbstractSet) and isinstance(data, list):
+        for item, its in zip(value, data, strict=False):
             _sort_in(item, its)
         if isinstance(value, AbstractSet):
-            dumped.sort(key=_ordered)
+            data.sort(key=_make_sort_key)
 
 
-def _ordered(value: Any) -> bytes:
+def _make_sort_key(value: Any) -> bytes:
     return encode(surrogates.escape_within(value))

@@ -74,7 +74,7 @@ def make_label(state: Any) -> dict[str, str]:
     if kept is not None and isinstance(state, dict):
         return kept
     name = make_label_name(type(state))
-    return {STATE_CLASS: name} if _found(name) is not None else {}
+    return {STATE_CLASS: name} if _find_class(name) is not None else {}
 
 
 def get_class_label(labels: Mapping[str, Any]) -> dict[str, str]:
@@ -90,7 +90,7 @@ def require_named(state: Any) -> None:
         SerializationError: The class was defined in a function.
     """
     name = make_label_name(type(state))
-    if _found(name) is None:
+    if _find_class(name) is None:
         raise SerializationError(
             f"cannot save a {type(state).__qualname__}: load could not find the class by its name; "
             f"define it at the top of a module, or pass state_type={type(state).__name__}"
@@ -110,8 +110,8 @@ def find_class(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] 
     if data.keys() >= _LOCUS_FIELDS and name == OUR_STATE:  # saved where the SDK is not imported
         name = None
     if not isinstance(name, str):
-        return _found(LOCUS_STATE) if data.keys() >= _LOCUS_FIELDS else None
-    found = _found(name)
+        return _find_class(LOCUS_STATE) if data.keys() >= _LOCUS_FIELDS else None
+    found = _find_class(name)
     if found is None and name != LOCUS_STATE:
         module, _, qualname = name.partition(":")
         raise SerializationError(
@@ -129,7 +129,7 @@ def make_label_name(kind: type[Any]) -> str:
     return ":".join(name_of(kind))
 
 
-def _found(name: str) -> type[Any] | None:
+def _find_class(name: str) -> type[Any] | None:
     """Return the state class of that name among the imported modules, and the module of ours."""
     module, _, qualname = name.partition(":")
     if module == OUR_MODULE:

@@ -68,7 +68,11 @@ class PutThread:
             NotOwnerError: The thread is another user's.
         """
         require_owner(self.thread_id, old.user_id, self.user_id)
-        user_id, name, metadata = old.user_id or self.user_id, self.name, self._packed(active_at)
+        user_id, name, metadata = (
+            old.user_id or self.user_id,
+            self.name,
+            self._pack_metadata(active_at),
+        )
         if self.is_claim:
             name = old.name or name
             has_its_own = old.metadata.keys() - {RESERVED_KEY}
@@ -77,7 +81,7 @@ class PutThread:
             name = ""  # without versions a thread needs a user or a name to exist
         return StoredFacts(user_id, name, metadata)
 
-    def _packed(self, active_at: datetime) -> dict[str, Any]:
+    def _pack_metadata(self, active_at: datetime) -> dict[str, Any]:
         """Return the metadata with the facts that have no column."""
         run = {} if self.run_id is None else {"run_id": self.run_id}
         if self.updated_at is not None:
@@ -101,7 +105,7 @@ class ThreadsWanted:
         if self.needle is None:
             return True
         ours = {key: it for key, it in metadata.items() if key != RESERVED_KEY}
-        return any(self.needle in fold(it) for it in (name or "", *_strings(ours)))
+        return any(self.needle in fold(it) for it in (name or "", *_iterate_strings(ours)))
 
 
 class DescribesThreads(ABC):
@@ -163,7 +167,7 @@ class DescribesThreads(ABC):
             NotOwnerError: The thread is another user's; nothing was written.
         """
         await self.put_facts(
-            _checked(
+            _make_put(
                 thread_id,
                 user_id=user_id,
                 name=name,
@@ -249,7 +253,7 @@ def claim_of(
         InvalidArgumentError, SerializationError: See ``put_thread``.
     """
     check_text("user_id", user_id)
-    return _checked(
+    return _make_put(
         thread_id,
         user_id=user_id,
         name=name,
@@ -295,7 +299,7 @@ def make_facts(
     thread_id: str,
     user_id: str | None,
     name: str | None,
-    stored: Mapping[str, Any],
+    stored_metadata: Mapping[str, Any],
     *,
     created_at: datetime,
     active_at: datetime,
@@ -305,7 +309,7 @@ def make_facts(
     Raises:
         IntegrityError: The run or the time is not what a put stores.
     """
-    metadata = dict(stored)
+    metadata = dict(stored_metadata)
     run = metadata.pop(RESERVED_KEY, {})
     try:
         given, as_of = (datetime.fromisoformat(run[it]) for it in ("updated_at", "as_of"))
@@ -328,7 +332,7 @@ def make_facts(
     )
 
 
-def _checked(
+def _make_put(
     thread_id: str,
     *,
     user_id: str | None,
@@ -370,15 +374,15 @@ def check_put(put: PutThread) -> None:
         raise InvalidArgumentError(f"metadata must not have the key {RESERVED_KEY!r}")
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _iterate_strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for it in value.values():
-            yield from _strings(it)
+        for part in value.values():
+            yield from _iterate_strings(part)
     elif isinstance(value, list):
-        for it in value:
-            yield from _strings(it)
+        for part in value:
+            yield from _iterate_strings(part)
 
 
 UserIdType = Literal["string", "int", "bigint"]

@@ -66,7 +66,7 @@ def find_problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Prob
     A state, a pending write or a message above ``max_state_bytes`` is a problem, too.
     """
     for line in thread.lines:
-        for checkpoint_id, what in _of_line(line, max_state_bytes):
+        for checkpoint_id, what in _check_line(line, max_state_bytes):
             yield Problem(
                 thread_id=thread.thread_id,
                 namespace=line.namespace,
@@ -74,7 +74,7 @@ def find_problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Prob
                 what=what,
             )
     for message in thread.messages:
-        too_large = _of_size(message.payload or b"", max_state_bytes)
+        too_large = _check_size(message.payload or b"", max_state_bytes)
         if too_large is not None:
             yield Problem(
                 thread_id=thread.thread_id,
@@ -202,7 +202,7 @@ def require_form(thread: ArchivedThread) -> None:
         check_text("message_id", message.message_id)
         check_text("role", message.role)
         canonicalize(message.metadata, "metadata")
-    for moment in _moments(thread):
+    for moment in _iterate_times(thread):
         _require_moment(moment)
 
 
@@ -246,7 +246,7 @@ def _require_ascending(what: str, sequences: list[int]) -> None:
         raise IntegrityError(f"the numbers of the {what}s are not in order")
 
 
-def _moments(thread: ArchivedThread) -> Iterator[datetime | None]:
+def _iterate_times(thread: ArchivedThread) -> Iterator[datetime | None]:
     yield from (thread.created_at, thread.active_at, thread.expires_at)
     for line in thread.lines:
         yield from (it.created_at for it in line.records)
@@ -262,7 +262,7 @@ def _require_moment(moment: datetime | None) -> None:
         raise IntegrityError(f"the time {moment.isoformat()} has no zone or is out of range")
 
 
-def _of_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, str]]:
+def _check_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, str]]:
     known = {it.sequence: it for it in line.records}
     ids = {it.checkpoint_id for it in line.records}
     if len(known) < len(line.records) or len(ids) < len(line.records):
@@ -276,19 +276,19 @@ def _of_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, s
     if any(it.sequence > line.last_sequence for it in line.records):
         yield None, f"a version is newer than its last one, {line.last_sequence}"
     for record in line.records:
-        yield from _of_links(record, known.keys())
-    yield from _of_states(line.records, _framed(line), max_bytes)
+        yield from _check_links(record, known.keys())
+    yield from _check_states(line.records, _select_framed_writes(line), max_bytes)
     sequences = {it.checkpoint_id: it.sequence for it in line.records}
     for write in line.writes:
         # Writes of other types are not compressed.
-        if write.write.type == JSON_WRITE and (what := _of_size(write.write.payload, max_bytes)):
+        if write.write.type == JSON_WRITE and (what := _check_size(write.write.payload, max_bytes)):
             yield write.checkpoint_id, f"a pending write: {what}"
         sequence = sequences.get(write.checkpoint_id)
         if sequence is not None and write.write.basis not in {None, sequence}:
             yield write.checkpoint_id, "a pending write is a change of another version"
 
 
-def _of_size(payload: bytes, max_bytes: int) -> str | None:
+def _check_size(payload: bytes, max_bytes: int) -> str | None:
     """Return the problem of frames that are too large."""
     try:
         check_frames(payload, max_bytes)
@@ -299,8 +299,8 @@ def _of_size(payload: bytes, max_bytes: int) -> str | None:
     return None
 
 
-def _of_links(record: ArchivedRecord, known: Collection[int]) -> Iterator[tuple[str, str]]:
-    if record.parent is not None and record.parent not in known:
+def _check_links(record: ArchivedRecord, sequences: Collection[int]) -> Iterator[tuple[str, str]]:
+    if record.parent is not None and record.parent not in sequences:
         yield record.checkpoint_id, f"its parent, version {record.parent}, is not there"
     elif record.parent is not None and record.parent >= record.sequence:
         yield record.checkpoint_id, f"its parent, version {record.parent}, is not older"
@@ -308,23 +308,23 @@ def _of_links(record: ArchivedRecord, known: Collection[int]) -> Iterator[tuple[
         yield record.checkpoint_id, f"its chain begins behind it, at {record.chain}"
 
 
-def _framed(line: ArchivedLine) -> dict[str, list[PendingWrite]]:
+def _select_framed_writes(line: ArchivedLine) -> dict[str, list[PendingWrite]]:
     """Return the pending writes that are stored as frames, by checkpoint id."""
     found: dict[str, list[PendingWrite]] = {}
-    for it in line.writes:
-        if it.write.basis is not None:
-            found.setdefault(it.checkpoint_id, []).append(it.write)
+    for entry in line.writes:
+        if entry.write.basis is not None:
+            found.setdefault(entry.checkpoint_id, []).append(entry.write)
     return found
 
 
-def _of_states(
-    records: list[ArchivedRecord], framed: dict[str, list[PendingWrite]], max_bytes: int
+def _check_states(
+    records: list[ArchivedRecord], framed_writes: dict[str, list[PendingWrite]], max_bytes: int
 ) -> Iterator[tuple[str, str]]:
     """Fold each chain once; after a damaged record the rest of its chain is unknown.
 
     A chain that a client of a service has sealed can be verified by such a client only.
 
-    ``framed``: by checkpoint id, the pending writes that are changes of the state.
+    ``framed_writes``: by checkpoint id, the pending writes that are changes of the state.
     """
     folders: dict[int, frames.Folder] = {}
     trees: dict[int, frames.DigestTree] = {}
@@ -349,7 +349,7 @@ def _of_states(
         trees[record.chain] = tree
         if tree.digest != record.digest:
             yield record.checkpoint_id, "its stored bytes do not give the state that was saved"
-        for write in select_current(framed.get(record.checkpoint_id, []), record.sequence):
+        for write in select_current(framed_writes.get(record.checkpoint_id, []), record.sequence):
             try:
                 expand_write(write, folder.get_state(), max_bytes)
             except (IntegrityError, SerializationError) as exc:
@@ -363,7 +363,9 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
     if has_value(thread.metadata, key, value):
         return True
     return any(
-        is_found(it.metadata, it.labels, key, value) for line in thread.lines for it in line.records
+        is_found(record.metadata, record.labels, key, value)
+        for line in thread.lines
+        for record in line.records
     )
 
 
@@ -437,54 +439,54 @@ _LOG: Final = ("namespace", "revision", "last_sequence")
 _MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
 
 
-def describe_write(it: ArchivedWrite) -> dict[str, Any]:
+def describe_write(entry: ArchivedWrite) -> dict[str, Any]:
     """Return a pending write as a JSON object."""
     return {
-        "checkpoint_id": it.checkpoint_id,
-        **_select(it.write, _WRITE),
-        "created_at": it.created_at,
-        "payload": base64.b64encode(it.write.payload).decode(),
+        "checkpoint_id": entry.checkpoint_id,
+        **_select(entry.write, _WRITE),
+        "created_at": entry.created_at,
+        "payload": base64.b64encode(entry.write.payload).decode(),
     }
 
 
-def parse_write(it: dict[str, Any]) -> ArchivedWrite:
+def parse_write(fields: dict[str, Any]) -> ArchivedWrite:
     """Return the pending write of a JSON object, which may have more members."""
-    payload = base64.b64decode(it["payload"], validate=True)
+    payload = base64.b64decode(fields["payload"], validate=True)
     return ArchivedWrite(
-        checkpoint_id=it["checkpoint_id"],
-        write=PendingWrite(**{name: it[name] for name in _WRITE}, payload=payload),
-        created_at=datetime.fromisoformat(it["created_at"]),
+        checkpoint_id=fields["checkpoint_id"],
+        write=PendingWrite(**{name: fields[name] for name in _WRITE}, payload=payload),
+        created_at=datetime.fromisoformat(fields["created_at"]),
     )
 
 
-def describe_log(it: ArchivedLog) -> dict[str, Any]:
+def describe_log(log: ArchivedLog) -> dict[str, Any]:
     """Return a message log without its messages as a JSON object."""
-    return {**_select(it, _LOG), "changed_at": it.changed_at}
+    return {**_select(log, _LOG), "changed_at": log.changed_at}
 
 
-def parse_log(it: dict[str, Any]) -> ArchivedLog:
+def parse_log(fields: dict[str, Any]) -> ArchivedLog:
     """Return the message log of a JSON object; without a namespace, that of the root."""
-    facts = {name: {"namespace": "", **it}[name] for name in _LOG}
-    return ArchivedLog(**facts, changed_at=datetime.fromisoformat(it["changed_at"]))
+    facts = {name: {"namespace": "", **fields}[name] for name in _LOG}
+    return ArchivedLog(**facts, changed_at=datetime.fromisoformat(fields["changed_at"]))
 
 
-def describe_message(it: ArchivedMessage) -> dict[str, Any]:
+def describe_message(message: ArchivedMessage) -> dict[str, Any]:
     """Return a message of a log as a JSON object, with its namespace if that is not the root."""
     return {
-        **({"namespace": it.namespace} if it.namespace else {}),
-        **_select(it, _MESSAGE),
-        "created_at": it.created_at,
-        "payload": None if it.payload is None else base64.b64encode(it.payload).decode(),
+        **({"namespace": message.namespace} if message.namespace else {}),
+        **_select(message, _MESSAGE),
+        "created_at": message.created_at,
+        "payload": None if message.payload is None else base64.b64encode(message.payload).decode(),
     }
 
 
-def parse_message(it: dict[str, Any]) -> ArchivedMessage:
+def parse_message(fields: dict[str, Any]) -> ArchivedMessage:
     """Return the message of a JSON object."""
-    payload = it["payload"]
+    payload = fields["payload"]
     return ArchivedMessage(
-        namespace=it.get("namespace", ""),
-        **{name: it[name] for name in _MESSAGE},
-        created_at=datetime.fromisoformat(it["created_at"]),
+        namespace=fields.get("namespace", ""),
+        **{name: fields[name] for name in _MESSAGE},
+        created_at=datetime.fromisoformat(fields["created_at"]),
         payload=None if payload is None else base64.b64decode(payload, validate=True),
     )
 

@@ -96,15 +96,15 @@ class CachedVersions:
         while self._bytes > self._max_bytes and len(self._known) > 1:
             self._bytes -= self._known.popitem(last=False)[1].tree.weight
 
-    def _use(self, key: LineKey, known: _Known) -> None:
-        for order in (self._known, self._heavy) if known.packed_state else (self._known,):
-            order[key] = known
+    def _use(self, key: LineKey, version: _Known) -> None:
+        for order in (self._known, self._heavy) if version.packed_state else (self._known,):
+            order[key] = version
             order.move_to_end(key)
 
-    def _lighten(self, known: _Known) -> None:
-        self._bytes -= known.tree.weight
-        known.tree, known.packed_state = known.tree.without_elements(), None
-        self._bytes += known.tree.weight
+    def _lighten(self, version: _Known) -> None:
+        self._bytes -= version.tree.weight
+        version.tree, version.packed_state = version.tree.without_elements(), None
+        self._bytes += version.tree.weight
 
 
 Place: TypeAlias = tuple[str, str, str]
@@ -126,13 +126,13 @@ class CachedCheckpoints:
 
         self._lock = threading.Lock()  # several loops may use one saver
 
-    def add(self, *place: str, stored: bool = True) -> None:
+    def add(self, *place: str, is_stored: bool = True) -> None:
         """Remember a checkpoint as the newest of its namespace, or as one that was refused."""
         thread_id, namespace, checkpoint_id = place
         with self._lock:
             self._drop((thread_id, namespace, checkpoint_id))
-            self._places[thread_id, namespace, checkpoint_id] = stored
-            if stored:
+            self._places[thread_id, namespace, checkpoint_id] = is_stored
+            if is_stored:
                 self._threads[thread_id] += 1
             if len(self._places) > MOST:
                 self._drop(next(iter(self._places)))
@@ -207,7 +207,7 @@ class PutInProgress:
         if self._puts.get(self._place) is not self:
             return
         if isinstance(exc, ConflictError):  # it is not there, so its writes are refused
-            self._checkpoints.add(*self._place, stored=False)
+            self._checkpoints.add(*self._place, is_stored=False)
         del self._puts[self._place]
         with self._lock:
             self._is_over, end = True, self._end

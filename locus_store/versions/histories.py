@@ -57,12 +57,12 @@ class History:
 
     def put(self, row: Row) -> None:
         """Add a version that is newer than all others."""
-        it = row.record
-        self.add(row, it.sequence, it.chain, it.checkpoint_id)
+        record = row.record
+        self.add(row, record.sequence, record.chain, record.checkpoint_id)
 
     def add(self, row: Row, sequence: int, chain: int, checkpoint_id: str) -> None:
         """Add a version as ``put`` does, without reading its record."""
-        ours = self.by_chain[chain] if chain in self.unshared else self._of_chain(chain)
+        ours = self.by_chain[chain] if chain in self.unshared else self._get_own_chain(chain)
         ours.append(sequence)
         self.rows[sequence] = row
         self.by_id[checkpoint_id] = sequence
@@ -79,11 +79,11 @@ class History:
         """Remove a version and its pending writes."""
         record = self.rows.pop(sequence).record
         del self.by_id[record.checkpoint_id]
-        self._of_chain(record.chain).remove(sequence)
+        self._get_own_chain(record.chain).remove(sequence)
         self.writes.pop(record.checkpoint_id, None)
         self.unshared.discard(record.checkpoint_id)
 
-    def _of_chain(self, chain: int) -> list[int]:
+    def _get_own_chain(self, chain: int) -> list[int]:
         """Return the sequences of a chain, to be changed."""
         if chain not in self.unshared:
             self.unshared.add(chain)
@@ -152,8 +152,8 @@ class History:
             floor=self.line.floor,
             last_sequence=self.line.last_sequence,
             records=[
-                versions.archive_record(it.record, it.to_payload(), it.created_at)
-                for it in self.rows.values()
+                versions.archive_record(row.record, row.to_payload(), row.created_at)
+                for row in self.rows.values()
             ],
             writes=sorted(writes, key=versions.make_archive_sort_key),
         )
@@ -195,14 +195,14 @@ class Row:
         """Return the operations as frames."""
         is_framed, held = self._held
         if not is_framed:
-            held = _payload_of(held)
+            held = _encode_payload(held)
             self._held = True, held
         return held
 
     def to_json(self) -> bytes:
         """Return the operations as JSON."""
         is_framed, held = self._held
-        return _body_of(held) if is_framed else held
+        return _encode_body(held) if is_framed else held
 
     def with_parent(self, *, parent: int | None) -> Row:
         """Return the same version below another parent."""
@@ -211,7 +211,7 @@ class Row:
         return Row(record, self.created_at, held, self.line_changes, is_framed=is_framed)
 
 
-def _payload_of(body: bytes) -> bytes:
+def _encode_payload(body: bytes) -> bytes:
     if body.startswith(b"[["):
         return pack_frame(body)
     if body.startswith(b'"'):
@@ -219,7 +219,7 @@ def _payload_of(body: bytes) -> bytes:
     return encode_operations(cast("list[Any]", decode(body)))
 
 
-def _body_of(payload: bytes) -> bytes:
+def _encode_body(payload: bytes) -> bytes:
     """Return the operations of a payload as one JSON list on one line; sealed, as a string."""
     if is_sealed(payload):
         return b'"%b"' % base64.b64encode(payload)

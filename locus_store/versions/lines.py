@@ -192,9 +192,9 @@ def find_head(records: Records, line: Line) -> Record | None:
     return found
 
 
-def make_record(archived: ArchivedRecord) -> Record:
+def make_record(record: ArchivedRecord) -> Record:
     """Return an archived version without its payload and time."""
-    return Record(**{name: getattr(archived, name) for name in Record.__slots__})
+    return Record(**{name: getattr(record, name) for name in Record.__slots__})
 
 
 def archive_record(record: Record, payload: bytes, created_at: datetime) -> ArchivedRecord:
@@ -283,12 +283,12 @@ def require_thread(lines: Lines, thread_id: str, checkpoint_id: str) -> None:
 def _require_own(
     there: Mapping[tuple[str, int], PendingWrite],
     mine: Mapping[tuple[str, int], PendingWrite],
-    seen: Collection[tuple[str, int]],
+    keys: Collection[tuple[str, int]],
     checkpoint_id: str,
 ) -> None:
     """Refuse writes if another run has stored some; the caller's own may exist, after a retry."""
     for key, write in there.items():
-        if key not in seen and mine.get(key) != write:
+        if key not in keys and mine.get(key) != write:
             raise ConflictError(
                 f"another run uses checkpoint {checkpoint_id!r}: task {key[0]!r} wrote "
                 "to it since it was loaded; nothing was written. Run the graph again when the "
@@ -364,9 +364,9 @@ def select_winning(
     return kept
 
 
-def make_archive_sort_key(it: ArchivedWrite) -> tuple[str, str, int]:
+def make_archive_sort_key(entry: ArchivedWrite) -> tuple[str, str, int]:
     """Return the sort key of pending writes in an archive."""
-    return it.checkpoint_id, it.write.task_id, it.write.idx
+    return entry.checkpoint_id, entry.write.task_id, entry.write.idx
 
 
 def make_write_sort_key(write: PendingWrite) -> tuple[str, str, int]:

@@ -24,76 +24,76 @@ from locus_store.versions.archives import compute_idle_since
 from locus_store.versions.threads import Thread, ThreadTransaction
 
 
-def apply_change(transaction: ThreadTransaction, wanted: LogChange) -> LogChanged:
+def apply_change(transaction: ThreadTransaction, change: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; changes the logs of one thread."""
-    log = transaction.thread.logs.get(wanted.namespace) if transaction.thread else None
+    log = transaction.thread.logs.get(change.namespace) if transaction.thread else None
     revision = log.revision if log else 0
-    require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
-    for other in wanted.also:
-        if other.thread_id == wanted.thread_id:
+    require_revision((change.thread_id, change.namespace), change.expected_revision, revision)
+    for other in change.also:
+        if other.thread_id == change.thread_id:
             apply(transaction, other)
-    return apply(transaction, wanted)
+    return apply(transaction, change)
 
 
-def apply(transaction: ThreadTransaction, wanted: LogEdit) -> LogChanged:
+def apply(transaction: ThreadTransaction, edit: LogEdit) -> LogChanged:
     """Change one log of a thread, whatever its revision is."""
-    log = transaction.thread.logs.get(wanted.namespace) if transaction.thread else None
+    log = transaction.thread.logs.get(edit.namespace) if transaction.thread else None
     revision = log.revision if log else 0
-    if log is None and not wanted.puts:
+    if log is None and not edit.puts:
         return LogChanged(0)
     thread = transaction.thread or transaction.begin()
-    mine = select_namespace(thread, wanted.namespace)
-    kept = _cut(mine, wanted, wanted.cut) if wanted.cut else mine
-    if not wanted.puts and len(kept) == len(mine):
+    mine = select_namespace(thread, edit.namespace)
+    kept = _cut(mine, edit, edit.cut) if edit.cut else mine
+    if not edit.puts and len(kept) == len(mine):
         return LogChanged(revision)
     last = log.last_sequence if log else 0
-    messages = _put(kept, wanted.puts, wanted.namespace, last, transaction.now)
+    messages = _put(kept, edit.puts, edit.namespace, last, transaction.now)
     if len(messages) < len(mine) or messages[: len(mine)] != mine:
         transaction.adds_only = False
-        others = [it for it in thread.messages if it.namespace != wanted.namespace]
+        others = [it for it in thread.messages if it.namespace != edit.namespace]
         thread.messages = others + messages
     else:
         thread.messages = thread.messages + messages[len(mine) :]
     made = ArchivedLog(
-        namespace=wanted.namespace,
-        revision=revision + 1 if log else wanted.first_revision,
+        namespace=edit.namespace,
+        revision=revision + 1 if log else edit.first_revision,
         last_sequence=max([last, *(it.sequence for it in messages)]),
         changed_at=max(transaction.now, log.changed_at) if log else transaction.now,
     )
-    thread.logs = {**thread.logs, wanted.namespace: made}
-    transaction.touch(wanted)
-    _own(transaction, thread, wanted)
-    is_pop = wanted.cut is not None and wanted.cut.kind == "newest"
+    thread.logs = {**thread.logs, edit.namespace: made}
+    transaction.touch(edit)
+    _set_owner(transaction, thread, edit)
+    is_pop = edit.cut is not None and edit.cut.kind == "newest"
     return LogChanged(made.revision, mine[-1] if is_pop else None)
 
 
-def _own(transaction: ThreadTransaction, thread: Thread, wanted: LogEdit) -> None:
-    if thread.user_id is None and wanted.user_id is not None:
+def _set_owner(transaction: ThreadTransaction, thread: Thread, edit: LogEdit) -> None:
+    if thread.user_id is None and edit.user_id is not None:
         transaction.adds_only = False  # the document's first line changes
-        thread.user_id = wanted.user_id
-    if wanted.is_kept:
+        thread.user_id = edit.user_id
+    if edit.is_kept:
         thread.expires_at = FOREVER
 
 
-def _cut(mine: list[ArchivedMessage], wanted: LogEdit, cut: Cut) -> list[ArchivedMessage]:
+def _cut(mine: list[ArchivedMessage], edit: LogEdit, cut: Cut) -> list[ArchivedMessage]:
     if cut.kind == "newest":
         return mine[:-1]
     if cut.kind == "named":
         return [it for it in mine if it.message_id not in cut.message_ids]
     if cut.position > len(mine):
-        raise make_too_short_error(wanted, len(mine))
+        raise make_too_short_error(edit, len(mine))
     return mine[: cut.position]  # 0 for all
 
 
 def _put(
-    kept: list[ArchivedMessage],
+    old_messages: list[ArchivedMessage],
     puts: Sequence[PutMessage],
     namespace: str,
     last: int,
     now: datetime,
 ) -> list[ArchivedMessage]:
-    places = {it.message_id: at for at, it in enumerate(kept)}
-    messages = list(kept)
+    places = {it.message_id: at for at, it in enumerate(old_messages)}
+    messages = list(old_messages)
     for put in puts:
         place = places.get(put.message_id)
         old = None if place is None else messages[place]
@@ -137,31 +137,31 @@ def drop(
     return True
 
 
-def look(thread: Thread, wanted: LogWanted, max_state_bytes: int) -> LogRead | None:
+def look(thread: Thread, query: LogWanted, max_state_bytes: int) -> LogRead | None:
     """See ``BaseMessageLog.look``."""
-    messages: Iterable[ArchivedMessage] = _list_behind(thread, wanted)
-    info = find_info(thread, wanted.namespace)
+    messages: Iterable[ArchivedMessage] = _list_behind(thread, query)
+    info = find_info(thread, query.namespace)
     if info is None:
         return None
-    if wanted.message_id is not None:
-        messages = (it for it in messages if it.message_id == wanted.message_id)
-    messages = (it for it in messages if wanted.takes(it, max_state_bytes))
-    return LogRead(info, deepcopy(wanted.cut_page(messages)))
+    if query.message_id is not None:
+        messages = (it for it in messages if it.message_id == query.message_id)
+    messages = (it for it in messages if query.takes(it, max_state_bytes))
+    return LogRead(info, deepcopy(query.cut_page(messages)))
 
 
-def _list_behind(thread: Thread, wanted: LogWanted) -> list[ArchivedMessage]:
+def _list_behind(thread: Thread, query: LogWanted) -> list[ArchivedMessage]:
     """Return the messages behind the cursor.
 
     Raises:
         NotFoundError: It is not in the log.
     """
-    mine = select_namespace(thread, wanted.namespace)
-    if wanted.after is None:
+    mine = select_namespace(thread, query.namespace)
+    if query.after is None:
         return mine
-    for at, it in enumerate(mine, 1):
-        if it.message_id == wanted.after:
+    for at, message in enumerate(mine, 1):
+        if message.message_id == query.after:
             return mine[at:]
-    raise make_unknown_message_error(wanted)
+    raise make_unknown_message_error(query)
 
 
 def select_namespace(thread: Thread, namespace: str) -> list[ArchivedMessage]:

@@ -30,32 +30,32 @@ def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | 
 
 
 def find_basis(
-    records: Records, line: Line, record: Record, known: Mark | None, store: str
+    records: Records, line: Line, record: Record, mark: Mark | None, store: str
 ) -> Mark | None:
-    """Return ``known`` if the record's chain has that version, up to the record itself.
+    """Return ``mark`` if the record's chain has that version, up to the record itself.
 
     Args:
         records: Of the line.
         line: The line.
         record: The version to load.
-        known: A version that the caller has.
+        mark: A version that the caller has.
         store: The identity of the database.
     """
-    if known is None or (known.store, known.line) != (store, line.line):
+    if mark is None or (mark.store, mark.line) != (store, line.line):
         return None
-    if known.sequence > record.sequence:
+    if mark.sequence > record.sequence:
         return None
-    found = records.record(line, known.sequence)
-    is_it = found is not None and (found.digest, found.chain) == (known.digest, record.chain)
-    return known if is_it else None
+    found = records.record(line, mark.sequence)
+    is_it = found is not None and (found.digest, found.chain) == (mark.digest, record.chain)
+    return mark if is_it else None
 
 
 def keep_state(
-    stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None
+    stored_version: Stored, packed_state: frames.PackedState, state: dict[str, Any] | None = None
 ) -> Kept:
     """Return a stored version with its packed state."""
-    version, head, writes = stored.version, stored.head, stored.writes
-    return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
+    version, head, writes = stored_version.version, stored_version.head, stored_version.writes
+    return Kept(version=version, snapshot=packed_state, head=head, writes=writes, state=state)
 
 
 Matches: TypeAlias = Callable[[Version, bytes], bool]
@@ -68,7 +68,7 @@ def has_digest(version: Version, digest: bytes) -> bool:
 
 
 def decode_state(
-    stored: Stored,
+    stored_version: Stored,
     max_bytes: int,
     basis: tuple[frames.PackedState, frames.DigestTree] | None = None,
     matches: Matches = has_digest,
@@ -76,29 +76,29 @@ def decode_state(
     """Return the state that stored bytes give, checked against its digest, and its digest tree.
 
     Args:
-        stored: The version.
+        stored_version: The version.
         max_bytes: The largest state, as compact JSON.
-        basis: The state of ``stored.basis`` and its digest tree.
+        basis: The state of ``stored_version.basis`` and its digest tree.
         matches: See ``StorageBackend.is_digest_of``.
 
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved, or one that is
             larger than ``max_bytes``.
     """
-    version = stored.version
+    version = stored_version.version
     with name_version_in_errors(version):
         if basis is None:
-            state = frames.fold(stored.payloads, max_bytes)
+            state = frames.fold(stored_version.payloads, max_bytes)
             tree = frames.build_digest_tree(state)
         else:
-            state, edits = frames.fold_onto(basis[0], stored.payloads, max_bytes)
+            state, edits = frames.fold_onto(basis[0], stored_version.payloads, max_bytes)
             tree = frames.build_digest_tree(state, basis[1], edits)
         _require_same(version, tree, matches)
         return state, tree
 
 
 def decode_state_alone(
-    stored: Stored, max_bytes: int, matches: Matches = has_digest
+    stored_version: Stored, max_bytes: int, matches: Matches = has_digest
 ) -> tuple[dict[str, Any], int]:
     """Return the state of stored bytes as JSON, checked against its digest, and its size.
 
@@ -107,9 +107,9 @@ def decode_state_alone(
     Raises:
         IntegrityError: See ``decode_state``.
     """
-    with name_version_in_errors(stored.version):
-        state = frames.fold(stored.payloads, max_bytes)
-        tree = _require_digest(stored.version, state, matches)
+    with name_version_in_errors(stored_version.version):
+        state = frames.fold(stored_version.payloads, max_bytes)
+        tree = _require_digest(stored_version.version, state, matches)
         return convert_to_json(state) if tree.has_msgpack else state, tree.state_bytes
 
 
@@ -119,13 +119,13 @@ def name_version_in_errors(version: Version) -> Iterator[None]:
     try:
         yield
     except IntegrityError as exc:
-        raise _at(_where(version), exc) from exc
+        raise _add_place(_describe_place(version), exc) from exc
 
 
 _REMEDY = "restore the database from a backup, or load another version"
 
 
-def _at(where: str, exc: IntegrityError) -> IntegrityError:
+def _add_place(where: str, exc: IntegrityError) -> IntegrityError:
     if isinstance(exc, TooLargeError):
         return exc.with_place(where)
     if isinstance(exc, EncryptionError):
@@ -133,7 +133,7 @@ def _at(where: str, exc: IntegrityError) -> IntegrityError:
     return IntegrityError(f"{where}: {exc}; {_REMEDY}")
 
 
-def _where(version: Version) -> str:
+def _describe_place(version: Version) -> str:
     return f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
 
 
@@ -151,19 +151,19 @@ def _require_same(version: Version, tree: frames.DigestTree, matches: Matches) -
 
 def replay(
     records: Sequence[tuple[int, int, bytes]],
-    wanted: Iterable[Version],
+    versions: Iterable[Version],
     max_bytes: int,
     *,
-    packed: bool = False,
+    is_packed: bool = False,
     matches: Matches = has_digest,
 ) -> Iterator[tuple[Version, frames.Folder]]:
     """Yield the states of versions of one line, in one pass.
 
     Args:
         records: What ``StoresThreads.records`` gave for them.
-        wanted: The versions, in any order.
+        versions: The versions, in any order.
         max_bytes: The largest state that is folded.
-        packed: MessagePack stays bytes, and becomes no JSON.
+        is_packed: MessagePack stays bytes, and becomes no JSON.
         matches: See ``StorageBackend.is_digest_of``.
 
     Yields:
@@ -175,13 +175,15 @@ def replay(
         IntegrityError: A record is damaged, or the newest of them in a chain is not the state that
             was saved.
     """
-    missing = {it.mark.sequence: it for it in wanted}
+    missing = {it.mark.sequence: it for it in versions}
     newest = {chain: sequence for sequence, chain, _ in records if sequence in missing}
     folders: dict[int, frames.Folder] = {}
     for sequence, chain, payload in records:
         if sequence > newest.get(chain, 0):
             continue
-        folder = folders.setdefault(chain, frames.Folder(max_bytes, logs=True, in_json=not packed))
+        folder = folders.setdefault(
+            chain, frames.Folder(max_bytes, logs=True, in_json=not is_packed)
+        )
         version = missing.pop(sequence, None)
         try:
             folder.apply(payload)
@@ -190,12 +192,14 @@ def replay(
                 if version is not None:
                     _require_digest(version, folder.build_exact(), matches)
         except IntegrityError as exc:
-            where = _where(version) if version else f"version {sequence}"
-            raise _at(where, exc) from exc
+            where = _describe_place(version) if version else f"version {sequence}"
+            raise _add_place(where, exc) from exc
         if version is not None:
             yield version, folder
     for version in missing.values():
-        raise IntegrityError(f"{_where(version)} does not exist any more: it was removed meanwhile")
+        raise IntegrityError(
+            f"{_describe_place(version)} does not exist any more: it was removed meanwhile"
+        )
 
 
 def iterate_visible_texts(
@@ -314,11 +318,11 @@ async def read_states_from(
     records: Mapping[int, Sequence[tuple[int, int, bytes]]],
     make: Callable[[Version, frames.Folder], T],
     *,
-    packed: bool = False,
+    is_packed: bool = False,
 ) -> list[T]:
     """Return what ``read_states`` does for versions of any lines, from their records by line.
 
-    With ``packed``, MessagePack in their states stays bytes.
+    With ``is_packed``, MessagePack in their states stays bytes.
     """
     found = {(line, sequence) for line, some in records.items() for sequence, _, _ in some}
     missing = [it for it in versions if (it.mark.line, it.mark.sequence) not in found]
@@ -330,7 +334,7 @@ async def read_states_from(
 
     def made() -> list[T]:
         max_bytes, matches = backend.max_state_bytes, backend.is_digest_of
-        read = partial(replay, max_bytes=max_bytes, packed=packed, matches=matches)
+        read = partial(replay, max_bytes=max_bytes, is_packed=is_packed, matches=matches)
         states = {
             version.mark: make(version, folder)
             for line, some in wanted.items()
@@ -368,22 +372,22 @@ Place: TypeAlias = "tuple[datetime, int, int]"
 """The time, line and sequence of a version, which order the list."""
 
 
-def is_plain(wanted: VersionsWanted) -> bool:
+def is_plain(query: VersionsWanted) -> bool:
     """Return whether any version of the thread, or of all threads, is wanted, and none later."""
-    return wanted == VersionsWanted(thread_id=wanted.thread_id)
+    return query == VersionsWanted(thread_id=query.thread_id)
 
 
 class Newest(Generic[T]):
     """The newest of the versions that are added.
 
     Args:
-        wanted: The versions that are listed.
+        query: The versions that are listed.
         limit: At most this many are kept.
     """
 
-    def __init__(self, wanted: VersionsWanted, limit: int) -> None:
-        after = wanted.after
-        self._wanted = wanted
+    def __init__(self, query: VersionsWanted, limit: int) -> None:
+        after = query.after
+        self._wanted = query
         self._limit = limit
         self._end = (after.created_at, after.mark.line, after.mark.sequence) if after else None
         self._heap: list[tuple[Place, T]] = []

@@ -55,14 +55,14 @@ def forget(
         return
     for sequence, payload in _compute_payloads(lines, line, gone):
         lines.rewrite(line, sequence, payload)
-    _reparent(lines, line, gone)
+    _adopt_children(lines, line, gone)
     head_gone = any(it.sequence == line.head for it in gone)
     lines.remove(line, [it.sequence for it in gone])
     if head_gone:
         line.head = _find_new_head(lines, line, gone)
     if head_gone and not keep_writer:
         line.writer = line.run = None
-    _settle(lines, line, head_moved=head_gone, chains={it.chain for it in gone})
+    _settle(lines, line, moves_head=head_gone, chains={it.chain for it in gone})
     if line.head is None and not keep_line:
         lines.drop(line)
     else:
@@ -95,9 +95,9 @@ def find_unused(lines: Lines, line: Line, sequences: Collection[int]) -> list[in
     """
     gone = set(sequences)
     needed = [
-        it.parent
-        for it in lines.children(line, gone)
-        if it.labels.get(REBUILT) and it.sequence not in gone
+        child.parent
+        for child in lines.children(line, gone)
+        if child.labels.get(REBUILT) and child.sequence not in gone
     ]
     while needed:
         sequence = needed.pop()
@@ -125,10 +125,12 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
         )
 
 
-def _compute_payloads(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[int, bytes]]:
+def _compute_payloads(
+    lines: Lines, line: Line, records: Sequence[Record]
+) -> list[tuple[int, bytes]]:
     """Return the new payload after each removed run of versions."""
     found: list[tuple[int, bytes]] = []
-    by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
+    by_chain = sorted(records, key=lambda it: (it.chain, it.sequence))
     for chain, members in groupby(by_chain, key=lambda it: it.chain):
         removed = {it.sequence: it.checkpoint_id for it in members}
         try:
@@ -199,36 +201,36 @@ def _choose_payload(change: frames.Change) -> bytes:
     return change.frames
 
 
-def _find_remaining_ancestors(gone: Sequence[Record]) -> dict[int, int | None]:
+def _find_remaining_ancestors(records: Sequence[Record]) -> dict[int, int | None]:
     """Return each removed version's nearest remaining ancestor."""
     nearest: dict[int, int | None] = {}
-    for record in sorted(gone, key=lambda it: it.sequence):
+    for record in sorted(records, key=lambda it: it.sequence):
         parent = record.parent
         nearest[record.sequence] = nearest.get(parent, parent) if parent is not None else None
     return nearest
 
 
-def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
-    nearest = _find_remaining_ancestors(gone)
+def _adopt_children(lines: Lines, line: Line, records: Sequence[Record]) -> None:
+    nearest = _find_remaining_ancestors(records)
     for child in lines.children(line, nearest.keys()):
         if child.parent is not None and child.sequence not in nearest:
             lines.adopt(line, child.sequence, nearest[child.parent])
 
 
-def _find_new_head(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
+def _find_new_head(lines: Lines, line: Line, records: Sequence[Record]) -> int | None:
     """Return the head's nearest remaining ancestor, else the newest remaining version.
 
     What ``keep_last`` hid stays hidden.
     """
-    nearest = _find_remaining_ancestors(gone).get(line.head or 0)
+    nearest = _find_remaining_ancestors(records).get(line.head or 0)
     if nearest is not None and nearest >= line.floor:
         return nearest
     newest = lines.newest(line) or 0
     return newest if newest >= max(line.floor, 1) else None
 
 
-def _settle(lines: Lines, line: Line, *, head_moved: bool, chains: set[int]) -> None:
-    if head_moved or line.head is None or line.open_chain in chains:
+def _settle(lines: Lines, line: Line, *, moves_head: bool, chains: set[int]) -> None:
+    if moves_head or line.head is None or line.open_chain in chains:
         settle(lines, line)
 
 

@@ -109,7 +109,7 @@ def _choose_placement(lines: Lines, line: Line | None, request: Save) -> Placeme
     if expected and expected.made_from and expected.made_from.store != lines.store:
         expected = None  # a state from another database says nothing of this one
     if expected is None and request.parent_id is not None:
-        return _place_below_parent(lines, line, request)
+        return _choose_place_below_parent(lines, line, request)
     if expected is None or (line and is_own(line, request)):
         return Placement(head, moves_head=True)
     if _is_head(lines, line, expected.head) and _exists(lines, line, expected.made_from):
@@ -122,7 +122,7 @@ def _choose_placement(lines: Lines, line: Line | None, request: Save) -> Placeme
     return _resolve_conflict(lines, line, request, parent, was_there=expected.made_from is not None)
 
 
-def _place_below_parent(lines: Lines, line: Line | None, request: Save) -> Placement:
+def _choose_place_below_parent(lines: Lines, line: Line | None, request: Save) -> Placement:
     """Return the destination below an explicit parent: any version for a fork, else the head."""
     parent = lines.named(line, str(request.parent_id)) if line else None
     if line is not None and parent is not None and is_visible(line, parent.sequence):
@@ -160,13 +160,13 @@ def require_head(lines: Lines, line: Line | None, head: Mark, thread_id: str) ->
         raise make_head_moved_error(thread_id)
 
 
-def require_same(found: Version | None, head: Mark, thread_id: str) -> None:
+def require_same(version: Version | None, head: Mark, thread_id: str) -> None:
     """Refuse a change whose caller saw another head than the version that was found.
 
     Raises:
         ConflictError: It is another one.
     """
-    if found is None or found.mark != head:
+    if version is None or version.mark != head:
         raise make_head_moved_error(thread_id)
 
 

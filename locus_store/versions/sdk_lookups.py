@@ -47,7 +47,7 @@ async def query_by_metadata(
         for head in found:
             kept = await backend.read_state(head.thread_id) if len(rows) < limit else None
             if kept is not None and kept.version.checkpoint_id == head.checkpoint_id:
-                rows.append(_row(kept))
+                rows.append(_make_row(kept))
         if len(rows) == limit or len(found) < asked:
             return rows
         asked *= 4  # older versions of a thread were among them
@@ -60,10 +60,10 @@ async def search_data(backend: Listable, path: str, value: Any, limit: int) -> l
     rows: list[dict[str, Any]] = []
     if limit == 0:
         return rows
-    async for thread_id in _threads(backend, "*"):
+    async for thread_id in _iterate_threads(backend, "*"):
         kept = await backend.read_state(thread_id)
         if kept is not None and has_value(kept.state, path, value):
-            rows.append(_row(kept))
+            rows.append(_make_row(kept))
             if len(rows) == limit:
                 break
     return rows
@@ -72,10 +72,10 @@ async def search_data(backend: Listable, path: str, value: Any, limit: int) -> l
 async def count(backend: Listable, pattern: str) -> int:
     """Return the number of threads whose id matches a pattern of SQL's ``LIKE``."""
     shell = "".join(_SHELL.get(it, it) for it in pattern)
-    return sum([1 async for _ in _threads(backend, shell)])
+    return sum([1 async for _ in _iterate_threads(backend, shell)])
 
 
-async def _threads(backend: Listable, pattern: str) -> AsyncIterator[str]:
+async def _iterate_threads(backend: Listable, pattern: str) -> AsyncIterator[str]:
     after: str | None = None
     while page := await backend.list_threads(_PAGE, pattern, after=after):
         for thread_id in page:
@@ -83,9 +83,9 @@ async def _threads(backend: Listable, pattern: str) -> AsyncIterator[str]:
         after = page[-1]
 
 
-def _row(kept: Snapshot) -> dict[str, Any]:
+def _make_row(snapshot: Snapshot) -> dict[str, Any]:
     return {
-        "thread_id": kept.version.thread_id,
-        "data": kept.state,
-        "updated_at": kept.version.created_at.isoformat(),
+        "thread_id": snapshot.version.thread_id,
+        "data": snapshot.state,
+        "updated_at": snapshot.version.created_at.isoformat(),
     }

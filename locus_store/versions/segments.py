@@ -153,7 +153,7 @@ def join_records(
     room = RECORD_BYTES
     for sequence, digest, payload in records:
         opened = opener.open(payload)
-        plain = opened.link + _plain(opened.payload, max_bytes)
+        plain = opened.link + _decompress_payload(opened.payload, max_bytes)
         room -= len(plain)
         if room < 0:
             break
@@ -167,7 +167,7 @@ def join_records(
     together = change.to_payload() if change.frames is None else change.frames
     # Edits all over a text are one large difference: the edits themselves are shorter.
     together = min(together, b"".join(payloads), key=len)
-    plain = _plain(together, UNLIMITED)
+    plain = _decompress_payload(together, UNLIMITED)
     if len(plain) > RECORD_BYTES:
         return None
     of_basis = None if basis is None else basis.digest
@@ -175,17 +175,17 @@ def join_records(
         together = plain
     together = reseal(last, together, of_basis, change.tree.digest)
     names = chain, parts[0][0], parts[-1][0]
-    made = RecordSegment(*names, _packed([(chain, together), *parts], last.key, names))
+    made = RecordSegment(*names, _pack_segment([(chain, together), *parts], last.key, names))
     _prove(made, before, expected, max_bytes)
     return made
 
 
-def _plain(payload: bytes, max_bytes: int) -> bytes:
+def _decompress_payload(payload: bytes, max_bytes: int) -> bytes:
     """Return a record's payload with no frame compressed."""
     return b"".join(map(make_frame, unpack_record(payload, max_bytes)))
 
 
-def _packed(
+def _pack_segment(
     parts: Sequence[tuple[int, bytes]], key: SubjectKey | None, names: tuple[int, int, int]
 ) -> bytes:
     """Return the payload of a segment; with a key, its records are compressed and then sealed."""
@@ -197,13 +197,16 @@ def _packed(
     return pack_frame(body, dense=True)
 
 
-def _prove(made: RecordSegment, before: Sequence[bytes], digest: bytes, max_bytes: int) -> None:
+def _prove(segment: RecordSegment, before: Sequence[bytes], digest: bytes, max_bytes: int) -> None:
     """Read a segment as a load does, as a whole and by its records, and compare the states.
 
     Raises:
         IntegrityError: It does not give the state that was saved.
     """
-    for way in ([it for _, it in made.split_payloads(0, made.last)], made.split_records().values()):
+    for way in (
+        [it for _, it in segment.split_payloads(0, segment.last)],
+        segment.split_records().values(),
+    ):
         opened = open_records([*before, *way])
         state = frames.fold((it.payload for it in opened), max_bytes)
         if frames.build_digest_tree(state, keeps=False).digest != digest:
@@ -218,8 +221,8 @@ def fill_payloads(
     A record that has none changed nothing: empty bytes are not stored.
     """
     found: dict[int, bytes] = {}
-    for it in segments:
-        found.update(it.split_records())
+    for segment in segments:
+        found.update(segment.split_records())
     return [(sequence, payload or found.get(sequence, b"")) for sequence, payload in rows]
 
 
@@ -228,8 +231,8 @@ def collect_payloads(
 ) -> list[bytes]:
     """Return the payloads that lead from one version of a chain to another, in order."""
     found = [it for it in raw if after < it[0] <= upto]
-    for it in segments:
-        found += it.split_payloads(after, upto)
+    for segment in segments:
+        found += segment.split_payloads(after, upto)
     return [payload for _, payload in sorted(found)]
 
 
@@ -258,7 +261,7 @@ class LinesFound:
         return [
             LineContents(
                 line,
-                self._filled(line),
+                self._fill_line(line),
                 {
                     name: sorted(some, key=make_write_sort_key)
                     for name, some in self._writes[line].items()
@@ -267,7 +270,7 @@ class LinesFound:
             for line in {**self._records, **self._writes}
         ]
 
-    def _filled(self, line: int) -> list[tuple[int, int, bytes]]:
+    def _fill_line(self, line: int) -> list[tuple[int, int, bytes]]:
         records = sorted(self._records[line])
         if line not in self._segments:
             return records

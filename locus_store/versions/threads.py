@@ -176,13 +176,13 @@ class Thread:
             created_at=row.created_at,
         )
 
-    def search(self, history: History, wanted: list[str], max_state_bytes: int) -> Hit | None:
+    def search(self, history: History, words: list[str], max_state_bytes: int) -> Hit | None:
         """Find a query's words in the visible versions; return ``None`` if one is missing.
 
         Raises:
             IntegrityError: A version is damaged or exceeds ``max_state_bytes``.
         """
-        match = Match(wanted)
+        match = Match(words)
         rows = history.rows.items()
         records = ((sequence, row.record.chain, row.to_payload()) for sequence, row in rows)
         for sequence, text in versions.iterate_visible_texts(
@@ -309,14 +309,14 @@ class ThreadTransaction:
         self.added.append((history, None))
         return history
 
-    def _history(self, line: Line) -> History:
+    def _find_history(self, line: Line) -> History:
         for history in self.thread.histories.values() if self.thread else ():
             if history.line.line == line.line:
                 return history
         raise LookupError(f"line {line.line} is not of thread {self.thread_id!r}")
 
     def update(self, line: Line) -> None:
-        self._history(line).line = line.copy()
+        self._find_history(line).line = line.copy()
 
     def touch(self, save: Save | LogEdit) -> None:
         assert self.thread is not None  # noqa: S101  (made, or found)
@@ -342,7 +342,7 @@ class ThreadTransaction:
     def drop(self, line: Line) -> None:
         assert self.thread is not None  # noqa: S101  (it had a line)
         self.adds_only = False
-        del self.thread.histories[self._history(line).namespace]
+        del self.thread.histories[self._find_history(line).namespace]
         if not self.thread.histories and not self.thread.exists:
             self.drop_thread()
         elif not self.thread.has_versions:
@@ -365,58 +365,60 @@ class ThreadTransaction:
         return self.drop_thread()
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        return self._history(line).record(line, sequence)
+        return self._find_history(line).record(line, sequence)
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        return self._history(line).named(line, checkpoint_id)
+        return self._find_history(line).named(line, checkpoint_id)
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        return next(islice(reversed(self._history(line).list_sequences()), nth - 1, None), None)
+        return next(
+            islice(reversed(self._find_history(line).list_sequences()), nth - 1, None), None
+        )
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
-        some = takewhile(lambda it: it < sequence, self._history(line).list_sequences())
+        some = takewhile(lambda it: it < sequence, self._find_history(line).list_sequences())
         return list(islice(some, limit))
 
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
     ) -> list[tuple[int, bytes]]:
-        return self._history(line).payloads(chain, upto)
+        return self._find_history(line).payloads(chain, upto)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        history, row = self._history(line), self.make_row(record, self.now, payload)
+        history, row = self._find_history(line), self.make_row(record, self.now, payload)
         history.put(row)
         self.added.append((history, row))
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
         self.adds_only = False
-        rows = self._history(line).rows
+        rows = self._find_history(line).rows
         old = rows[sequence]
         rows[sequence] = self.make_row(old.record, old.created_at, payload, old.line_changes)
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.adds_only = False
-        rows = self._history(line).rows
+        rows = self._find_history(line).rows
         rows[sequence] = rows[sequence].with_parent(parent=parent)
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
-        records = (row.record for row in self._history(line).rows.values())
+        records = (row.record for row in self._find_history(line).rows.values())
         return [it for it in records if it.parent in sequences]
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.adds_only = False
-        history = self._history(line)
+        history = self._find_history(line)
         for sequence in sequences:
             history.remove(sequence)
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        there = self._history(line).get_writes(checkpoint_id)
+        there = self._find_history(line).get_writes(checkpoint_id)
         return [it.write for it in there.values()]
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
-        return self._history(line).get_writes(checkpoint_id).keys()
+        return self._find_history(line).get_writes(checkpoint_id).keys()
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-        history = self._history(line)
+        history = self._find_history(line)
         there = history.get_writes(checkpoint_id)
         for write in writes:
             if (write.task_id, write.idx) in there:
@@ -425,20 +427,22 @@ class ThreadTransaction:
             history.put_write(made)
             self.added.append((history, made))
 
-    def restore(self, archived: ArchivedThread, *, is_copy: bool = False) -> None:
+    def restore(self, source: ArchivedThread, *, is_copy: bool = False) -> None:
         """Restore an archived thread; a copy that has versions counts as active now."""
         thread = self.begin()
         for name in ("user_id", "name", "created_at", "expires_at"):
-            setattr(thread, name, getattr(archived, name))
-        is_active = is_copy and has_versions(archived)
-        thread.active_at = self.now if is_active else compute_last_active_at(archived)
-        thread.metadata, thread.messages = deepcopy(archived.metadata), deepcopy(archived.messages)
-        thread.logs = {it.namespace: it for it in archived.logs}
-        for old in archived.lines:
+            setattr(thread, name, getattr(source, name))
+        is_active = is_copy and has_versions(source)
+        thread.active_at = self.now if is_active else compute_last_active_at(source)
+        thread.metadata, thread.messages = deepcopy(source.metadata), deepcopy(source.messages)
+        thread.logs = {it.namespace: it for it in source.logs}
+        for old in source.lines:
             history = self.add_history(thread, old.namespace)
             history.is_settled = False
-            for it in old.records:
-                history.put(self.make_row(versions.make_record(it), it.created_at, it.payload))
+            for record in old.records:
+                history.put(
+                    self.make_row(versions.make_record(record), record.created_at, record.payload)
+                )
             for write in old.writes:
                 history.put_write(write)
             line = history.line

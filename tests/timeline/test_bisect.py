@@ -54,7 +54,7 @@ def questions(choose: random.Random) -> list[tuple[Any, Callable[[Any], bool]]]:
             at(last, lambda it: isinstance(it, str) and word in it),
         ),
         (
-            bisecting.longer_than(parse_path("messages"), 3),
+            bisecting.is_longer_than(parse_path("messages"), 3),
             at("messages", lambda it: isinstance(it, sized) and len(it) > 3),
         ),
         (

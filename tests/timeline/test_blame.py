@@ -97,7 +97,7 @@ def _any_element(old: Any, new: Any) -> bool:
     "damage",
     [
         lambda patch: patch.setattr(blaming, "_keep_origins", _unrefined),
-        lambda patch: patch.setattr(blaming._Tracer, "_cross", _without_seam),
+        lambda patch: patch.setattr(blaming._Tracer, "_begin_chain", _without_seam),
         lambda patch: patch.setattr(blaming, "_is_another", _any_element),
         lambda patch: patch.setattr(blaming.Origins, "_mark", lambda self, opened: None),
     ],

@@ -16,7 +16,7 @@ from tiers import first_of
 from locus_store import InvalidArgumentError, NewMessage, UnsupportedError, open_checkpointer
 from locus_store.open import Storage
 from locus_store.timeline.changes import describe_record
-from locus_store.timeline.graph import Cursor, find_steps, graph, list_statuses, measure_stored
+from locus_store.timeline.graph import Cursor, find_steps, list_statuses, measure_stored, read_graph
 from locus_store.timeline.rewind import rewind
 from locus_store.transfer.building import fork
 from locus_store.types import Expected, PendingWrite
@@ -75,28 +75,28 @@ async def test_versions_are_marked_by_their_place_page_after_page(backend: Any) 
     expected = [(*"fh",), (*"em",), (*"ds",), (*"cs",), (*"bm",), (*"am",)]
     for limit in (1, 2, 4, 6, 100):
         found, cursor, heads = [], None, set()
-        while page := await graph(backend, "t", limit=limit, cursor=cursor):
+        while page := await read_graph(backend, "t", limit=limit, cursor=cursor):
             heads.add(page.head.checkpoint_id)
             found += [(it.version.checkpoint_id, (it.place or "?")[0]) for it in page.nodes]
             cursor = page.next
             if cursor is None:
                 break
         assert (found, heads) == (expected, {"f"})
-    assert await graph(backend, "unknown") is None
+    assert await read_graph(backend, "unknown") is None
 
 
 async def test_the_main_line_is_not_known_behind_a_version_that_somebody_names(
     backend: Any,
 ) -> None:
     await grow(backend)
-    page = await graph(backend, "t", cursor=Cursor("e", None))
+    page = await read_graph(backend, "t", cursor=Cursor("e", None))
     assert page is not None
     assert {it.place for it in page.nodes} == {None}
 
 
 async def test_sizes_are_those_of_the_stored_payloads(backend: Any) -> None:
     await grow(backend)
-    page = await graph(backend, "t", limit=4)
+    page = await read_graph(backend, "t", limit=4)
     assert page is not None
     records = await backend.records("t", first=1, last=6)
     sizes = {sequence: len(payload) for sequence, _, payload in records if sequence > 2}

@@ -9,7 +9,7 @@ from tiers import first_of
 
 from locus_store import InMemoryStore, MemoryBackend, open_checkpointer
 from locus_store.runtime.notebooks import CHARACTERS, ROWS, Table, make_table
-from locus_store.timeline.graph import graph
+from locus_store.timeline.graph import read_graph
 from locus_store.timeline.readable import Difference
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ async def test_a_version_and_a_history_are_tables_in_a_notebook() -> None:
     backend = MemoryBackend()
     for name in ("v1", "v2"):
         await backend.write_state("t<b>", {"n": name}, checkpoint_id=name, metadata={"a": "<b>"})
-    page = await graph(backend, "t<b>")
+    page = await read_graph(backend, "t<b>")
     assert page is not None
     version = page.nodes[0].version
     shown = version._repr_html_()

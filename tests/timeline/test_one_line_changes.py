@@ -17,7 +17,7 @@ from locus_store.timeline.changes import (
     describe_value,
     describe_versions,
 )
-from locus_store.timeline.graph import graph
+from locus_store.timeline.graph import read_graph
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +65,7 @@ async def test_a_change_is_one_line_of_states_and_of_stored_versions(
 
 
 async def described(backend: Any, thread: str) -> Any:
-    page = await graph(backend, thread)
+    page = await read_graph(backend, thread)
     assert page is not None
     return await describe_versions(backend, [it.version for it in page.nodes])
 
@@ -76,7 +76,7 @@ async def test_each_version_of_a_history_is_described_by_what_it_changed(seed: i
     backend = MemoryBackend()
     history = History(backend, random.Random(seed), None)
     await history.grow(60)
-    page = await graph(backend, "t")
+    page = await read_graph(backend, "t")
     assert page is not None
     found = await describe_versions(backend, [it.version for it in page.nodes])
     known = 0

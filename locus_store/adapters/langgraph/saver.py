@@ -495,7 +495,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         for some in group_by_database(versions):
             lines = {it.line: it for it in await backend.contents(some)}
             records, reading = {at: it.records for at, it in lines.items()}, self._reading(lines)
-            made.update(await read_states_from(backend, some, records, reading, packed=True))
+            made.update(await read_states_from(backend, some, records, reading, is_packed=True))
         return [made[it.mark] for it in versions if it.mark in made]
 
     def _reading(self, lines: Mapping[int, LineContents]) -> Reading:

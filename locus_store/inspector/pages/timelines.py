@@ -17,7 +17,7 @@ from locus_store.inspector.pages.versions import (
 from locus_store.open import Storage
 from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.bisect import parse_json_or_text
-from locus_store.timeline.graph import Cursor, Graph, Node, graph, measure_stored
+from locus_store.timeline.graph import Cursor, Graph, Node, measure_stored, read_graph
 from locus_store.timeline.readable import format_content
 from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found
@@ -82,7 +82,7 @@ async def _read_page(request: PageRequest, at: Version | None) -> Graph | None:
     if at is not None:
         return await list_from(request, at, ROWS)
     backend, namespace, cursor = request.parts.threads, request.namespace, _parse_cursor(request)
-    return await graph(backend, request.thread, namespace=namespace, limit=ROWS, cursor=cursor)
+    return await read_graph(backend, request.thread, namespace=namespace, limit=ROWS, cursor=cursor)
 
 
 def _parse_cursor(request: PageRequest) -> Cursor | None:

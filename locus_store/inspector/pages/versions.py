@@ -25,7 +25,7 @@ from locus_store.open import Storage
 from locus_store.saver import decode_written_value
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.conversations import is_conversation, strip_value_tags
-from locus_store.timeline.graph import Cursor, Graph, Node, graph
+from locus_store.timeline.graph import Cursor, Graph, Node, read_graph
 from locus_store.timeline.paths import (
     CHANNELS,
     Located,
@@ -151,7 +151,7 @@ async def _list_nearby(request: PageRequest, current: Seen) -> dict[str, Any]:
     They are among the newest of the thread, or begin with the version.
     """
     backend, name = request.parts.threads, current.version.checkpoint_id
-    found = await graph(backend, request.thread, namespace=request.namespace, limit=ROWS)
+    found = await read_graph(backend, request.thread, namespace=request.namespace, limit=ROWS)
     nodes = found.nodes if found else []
     ids = [it.version.checkpoint_id for it in nodes]
     if name not in ids:
@@ -168,7 +168,7 @@ async def _list_nearby(request: PageRequest, current: Seen) -> dict[str, Any]:
 async def list_from(request: PageRequest, version: Version, limit: int) -> Graph:
     """Return versions, the first of which is this one."""
     backend, cursor = request.parts.threads, Cursor(version.checkpoint_id, None)
-    below = await graph(
+    below = await read_graph(
         backend, request.thread, namespace=request.namespace, limit=limit - 1, cursor=cursor
     )
     found = request.require(below)
