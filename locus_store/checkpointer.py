@@ -136,7 +136,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         Deleting the head makes its nearest remaining ancestor the head. No byte of what only the
         deleted version held remains.
         """
-        raise self._unsupported("delete")
+        raise self._make_unsupported_error("delete")
 
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Return whether the thread exists, or that version of it."""
@@ -158,11 +158,11 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
 
         Needs ``capabilities.tenants``.
         """
-        raise self._unsupported("tenants")
+        raise self._make_unsupported_error("tenants")
 
     async def get_quota(self) -> QuotaUse:
         """Return the quota of this tenant, and what it uses. Needs ``capabilities.quotas``."""
-        raise self._unsupported("quotas")
+        raise self._make_unsupported_error("quotas")
 
     async def set_quota(self, quota: Quota) -> None:
         """Replace the quota of this tenant; see ``LimitsTenants``. Needs ``capabilities.quotas``.
@@ -170,7 +170,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         Args:
             quota: The limits. ``Quota()`` has none.
         """
-        raise self._unsupported("quotas")
+        raise self._make_unsupported_error("quotas")
 
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
         """Return the threads whose text has all words of ``query``, best first.
@@ -181,7 +181,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
             Dicts of ``thread_id``, ``checkpoint_id`` (the version that added the words),
             ``metadata``, ``updated_at`` (ISO 8601), ``score`` (higher is better), ``snippet``.
         """
-        raise self._unsupported("search")
+        raise self._make_unsupported_error("search")
 
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
@@ -196,7 +196,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         Returns:
             Dicts of ``thread_id``, ``checkpoint_id``, ``metadata``, ``updated_at`` (ISO 8601).
         """
-        raise self._unsupported("metadata_query")
+        raise self._make_unsupported_error("metadata_query")
 
     async def get_metadata(
         self, thread_id: str, checkpoint_id: str | None = None
@@ -205,7 +205,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
 
         Needs ``capabilities.metadata_query``.
         """
-        raise self._unsupported("metadata_query")
+        raise self._make_unsupported_error("metadata_query")
 
     async def vacuum(self, older_than_days: float = 30) -> int:
         """Remove versions older than this by the server's clock; return how many.
@@ -214,7 +214,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         other thread keeps its head. Only this object's tenant is looked at; ``for_tenant`` reaches
         the others. Needs ``capabilities.vacuum``.
         """
-        raise self._unsupported("vacuum")
+        raise self._make_unsupported_error("vacuum")
 
     async def expire(self) -> int:
         """Remove the threads whose time to live is over; return how many.
@@ -222,7 +222,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         They are invisible before; this gives their space back. Only this object's tenant is looked
         at; ``for_tenant`` reaches the others. Needs ``capabilities.ttl``.
         """
-        raise self._unsupported("ttl")
+        raise self._make_unsupported_error("ttl")
 
     async def renewals(self) -> None:
         """Wait until the times to live that reads renew are written; ``close`` does."""
@@ -235,7 +235,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         Raises:
             ConflictError: ``dest_thread_id`` exists, or holds pending writes; nothing was written.
         """
-        raise self._unsupported("branching")
+        raise self._make_unsupported_error("branching")
 
     async def list_threads(self, limit: int = 100, pattern: str = "*") -> list[str]:
         """Return thread ids, the most recently active first, by the exact time of the last save.
@@ -247,7 +247,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
 
         Needs ``capabilities.list_threads``.
         """
-        raise self._unsupported("list_threads")
+        raise self._make_unsupported_error("list_threads")
 
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
         """Return threads with their head's metadata, the most recently active first.
@@ -258,13 +258,13 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         Returns:
             Dicts of ``thread_id``, ``checkpoint_id``, ``metadata``, ``updated_at`` (ISO 8601).
         """
-        raise self._unsupported("list_with_metadata")
+        raise self._make_unsupported_error("list_with_metadata")
 
     def for_thread(self, thread_id: str) -> CheckpointerThread[S]:
         """Return the methods of this object that take ``thread_id``, for one thread."""
         return CheckpointerThread(self, thread_id)
 
-    def _unsupported(self, capability: str) -> UnsupportedError:
+    def _make_unsupported_error(self, capability: str) -> UnsupportedError:
         return make_unsupported_error(type(self).__name__, self.capabilities, capability)
 
 
@@ -482,11 +482,11 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         return state
 
     def _find_origin(
-        self, thread_id: str, carried: LoadedVersion | None, run: str | None
+        self, thread_id: str, state_origin: LoadedVersion | None, run: str | None
     ) -> LoadedVersion | None:
         """Return the origin of a state; a mark of another thread does not count."""
-        if carried and carried.thread == make_thread_key(thread_id):
-            return carried
+        if state_origin and state_origin.thread == make_thread_key(thread_id):
+            return state_origin
         if here := loaded_here.get().get((self._number, thread_id)):
             return here
         # A state without a mark does not come from a load that returned a state with one.
@@ -548,14 +548,14 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
     @observe("search")
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
         hits = await needs(self.backend, SearchesText).find(query, limit)
-        return Table({**_row(it), "score": it.score, "snippet": it.snippet} for it in hits)
+        return Table({**_make_row(it), "score": it.score, "snippet": it.snippet} for it in hits)
 
     @observe("query_by_metadata")
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
     ) -> list[dict[str, Any]]:
         found = await needs(self.backend, QueriesMetadata).query(key, value, limit)
-        return Table(map(_row, found))
+        return Table(map(_make_row, found))
 
     @observe("get_metadata")
     async def get_metadata(
@@ -594,7 +594,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
 
     @observe("list_with_metadata")
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
-        return Table(map(_row, await needs(self.backend, ListsHeads).heads(limit)))
+        return Table(map(_make_row, await needs(self.backend, ListsHeads).heads(limit)))
 
 
 class CheckpointerThread(ThreadHandle, Generic[S]):
@@ -614,7 +614,7 @@ class CheckpointerThread(ThreadHandle, Generic[S]):
     release_turn = bind_thread(BaseCheckpointer.release_turn)
 
 
-def _row(head: Head) -> dict[str, Any]:
+def _make_row(head: Head) -> dict[str, Any]:
     return {
         "thread_id": head.thread_id,
         "checkpoint_id": head.checkpoint_id,
@@ -623,11 +623,11 @@ def _row(head: Head) -> dict[str, Any]:
     }
 
 
-def _make_origin(thread_id: str, found: Snapshot | None) -> LoadedVersion:
+def _make_origin(thread_id: str, snapshot: Snapshot | None) -> LoadedVersion:
     return LoadedVersion(
         thread=make_thread_key(thread_id),
-        made_from=found.version.mark if found else None,
-        head=found.head if found else None,
+        made_from=snapshot.version.mark if snapshot else None,
+        head=snapshot.head if snapshot else None,
     )
 
 

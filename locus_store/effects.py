@@ -151,7 +151,7 @@ class EffectLog:
         name = _name(place)
         outer = _UNDER_WAY.set(_UNDER_WAY.get() | {self.identify(place.thread_id, place.key)})
         try:
-            async with repeat_beside(partial(self._beat, place), seconds):
+            async with repeat_beside(partial(self._write_beat, place), seconds):
                 with enter(None):  # calls of the tool have reports of their own
                     result = await _invoke(call, place.task)
         except BaseException as exc:
@@ -281,7 +281,7 @@ class EffectLog:
             return False
         return True
 
-    async def _beat(self, place: _Place) -> None:
+    async def _write_beat(self, place: _Place) -> None:
         """Show that a call is running."""
         beat = self._write(replace(place, number=BEAT), "beat", uuid4().hex)
         with suppress(LocusStoreError):

@@ -112,7 +112,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
 
     async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
         """Return the contents that ``look`` finds, checked; ``[]`` if there is no such log."""
-        return [it.content for it in await self._logged(await self.look(wanted))]
+        return [it.content for it in await self._decode_logs(await self.look(wanted))]
 
     @abstractmethod
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
@@ -320,7 +320,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
     ) -> LogSnapshot | None:
         """Return a log with its revision and messages, as of one time; see ``load``."""
         found = await self.look(select_log(thread_id, namespace, newest))
-        return None if found is None else LogSnapshot(found.info, await self._logged(found))
+        return None if found is None else LogSnapshot(found.info, await self._decode_logs(found))
 
     async def page(
         self,
@@ -375,7 +375,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             since=since,
             until=until,
         )
-        messages = await self._logged(await self.look(wanted) if limit else None)
+        messages = await self._decode_logs(await self.look(wanted) if limit else None)
         return messages[::-1] if newest_first else messages
 
     async def get(
@@ -385,7 +385,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         check_names(thread_id, namespace)
         check_text("message_id", message_id)
         wanted = LogWanted(thread_id=thread_id, namespace=namespace, limit=1, message_id=message_id)
-        messages = await self._logged(await self.look(wanted))
+        messages = await self._decode_logs(await self.look(wanted))
         return messages[0] if messages else None
 
     async def info(self, thread_id: str, *, namespace: str = "") -> LogInfo | None:
@@ -438,7 +438,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             thread_id, prefix=prefix, namespace=namespace, user_id=user_id, limit=limit, after=after
         )
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
-        messages = iter(await self._logged(*found))
+        messages = iter(await self._decode_logs(*found))
         return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
 
     async def __aenter__(self) -> Self:
@@ -471,7 +471,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         backend = getattr(self, "backend", None)
         return get_number(backend, thread_id) if backend is not None else None
 
-    async def _logged(self, *found: LogRead | None) -> list[LoggedMessage]:
+    async def _decode_logs(self, *found: LogRead | None) -> list[LoggedMessage]:
         messages = [it for log in found if log is not None for it in log.messages]
         size = sum(len(it.payload or b"") for it in messages)
         return await run_off_loop(partial(decode_messages, messages, self.max_state_bytes), size)

@@ -129,13 +129,13 @@ class Storage(Closing):
     @property
     def has_store(self) -> bool:
         """True if ``store`` returns one."""
-        return isinstance(self.backend, HasShards) or self._class_of("store") is not None
+        return isinstance(self.backend, HasShards) or self._find_class("store") is not None
 
     @property
     def has_messages(self) -> bool:
         """True if ``messages`` returns a message log."""
         has_its_own = isinstance(self.backend, DocumentBackend | HasShards)
-        return has_its_own or self._class_of("messages") is not None
+        return has_its_own or self._find_class("messages") is not None
 
     def checkpointer(
         self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
@@ -162,7 +162,7 @@ class Storage(Closing):
             UnsupportedError: The storage has no store.
         """
         made: BaseStore
-        kind = self._class_of("store")
+        kind = self._find_class("store")
         options: dict[str, Any] = {"dimension": dimension, "metric": metric, "embed": embed}
         if isinstance(self.backend, HasShards):
             made = _make_sharded_store(self.backend, options, owns=False)
@@ -189,7 +189,7 @@ class Storage(Closing):
             made = self._make(DocumentMessageLog, {**options, "owns": False})
         elif isinstance(self.backend, HasShards):
             made = _make_sharded_log(self.backend, ttl_seconds, owns=False)
-        elif kind := self._class_of("messages"):
+        elif kind := self._find_class("messages"):
             made = self._make(kind, options)
         else:
             raise UnsupportedError(f"{type(self.backend).__name__} keeps no message logs")
@@ -199,12 +199,12 @@ class Storage(Closing):
     def _make(self, kind: Any, options: Mapping[str, Any]) -> Any:
         return _make(kind, {**options, "encryption": getattr(self.backend, "encryption", None)})
 
-    def _class_of(self, part: Part) -> Any:
+    def _find_class(self, part: Part) -> Any:
         """Return the class of the backend's technology, or of one that it extends."""
         for kind in type(self.backend).__mro__:
             folder = kind.__module__.removeprefix("locus_store.backends.").partition(".")[0]
             if folder in TECHNOLOGIES:
-                return _class_in(folder, part)
+                return _import_class(folder, part)
         return None
 
     async def open(self) -> None:
@@ -260,7 +260,7 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
     """
     if str(url).startswith(SHARDED):
         return open_sharded(split_urls(str(url)), **options)
-    folder = _folder_of(str(url))
+    folder = _choose_folder(str(url))
     of_checkpoints, others = split_options(CheckpointOptions, _read(str(url), folder, options))
     module = import_module(f"locus_store.backends.{folder}.backend")
     kind = getattr(module, TECHNOLOGIES[folder].backend)
@@ -351,7 +351,7 @@ def open_store(
         TypeError: The store takes no such keyword argument.
     """
     vectors = {"dimension": dimension, "metric": metric, "embed": embed}
-    opened: BaseStore = _alone(str(url), "store", {**vectors, **options})
+    opened: BaseStore = _open_alone(str(url), "store", {**vectors, **options})
     return opened
 
 
@@ -373,26 +373,26 @@ def open_message_log(
         TypeError: The message log takes no such keyword argument.
     """
     given = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
-    opened: BaseMessageLog = _alone(str(url), "messages", {**given, **options})
+    opened: BaseMessageLog = _open_alone(str(url), "messages", {**given, **options})
     return opened
 
 
-def _alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
+def _open_alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     """Return an object with connections of its own; options of checkpoints in a URL are left out.
 
     Raises:
         InvalidArgumentError: The scheme or an option is not valid.
     """
     if url.startswith(SHARDED):
-        return _alone_sharded(url, part, options)
-    folder = _folder_of(url)
+        return _open_alone_sharded(url, part, options)
+    folder = _choose_folder(url)
     of_checkpoints, given = split_options(CheckpointOptions, _read(url, folder, options))
     if part == "messages":
         given["ttl_seconds"] = of_checkpoints.get("ttl_seconds")
-    return _make(_class_in(folder, part), given)
+    return _make(_import_class(folder, part), given)
 
 
-def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> Any:
+def _open_alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     """Return the store or the message log of a set, which is closed with it."""
     names = {"dimension", "metric", "embed"} if part == "store" else {"ttl_seconds"}
     backend = open_storage(url, **{it: options[it] for it in options.keys() - names}).backend
@@ -402,7 +402,7 @@ def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     return _make_sharded_log(backend, own.get("ttl_seconds"), owns=True)
 
 
-def _class_in(folder: str, part: Part) -> Any:
+def _import_class(folder: str, part: Part) -> Any:
     """Return the class of a store or of a message log."""
     return getattr(import_module("locus_store.backends"), getattr(TECHNOLOGIES[folder], part))
 
@@ -415,28 +415,28 @@ def list_options(url: str) -> frozenset[str]:
     """
     if str(url).startswith(SHARDED):
         return frozenset.intersection(*map(list_options, split_urls(str(url))))
-    known = _options_in(_folder_of(str(url))).URL_OPTIONS
+    known = _import_options(_choose_folder(str(url))).URL_OPTIONS
     return frozenset().union(*map(read_options, (known, *URL_EXTRAS)))
 
 
-def _options_in(folder: str) -> Any:
+def _import_options(folder: str) -> Any:
     """Return the module of a technology's options."""
     return import_module(f"locus_store.backends.{folder}.options")
 
 
 def _read(url: str, folder: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the place that a URL names, and the options in its query string and beside it."""
-    technology = _options_in(folder)
+    technology = _import_options(folder)
     for name in HANDED_IN.get(folder, ()):
         if options.get(name) is not None:
-            place, query = _place_beside(url, folder, name, options[name])
+            place, query = _split_url_beside(url, folder, name, options[name])
             break
     else:
-        place, query = technology.place(url)
+        place, query = technology.parse_place(url)
     return {**place, **read_query((technology.URL_OPTIONS, *URL_EXTRAS), query), **options}
 
 
-def _place_beside(
+def _split_url_beside(
     url: str, folder: str, name: str, handed_in: object
 ) -> tuple[dict[str, str], str]:
     """Return the options of a URL whose place an engine, a pool or a client has.
@@ -444,8 +444,8 @@ def _place_beside(
     Raises:
         InvalidArgumentError: The URL names another place.
     """
-    text, query = split_url(url, _options_in(folder).URL_OPTIONS)
-    rest, index = text.partition("://")[2] if _scheme(url) else text, ""
+    text, query = split_url(url, _import_options(folder).URL_OPTIONS)
+    rest, index = text.partition("://")[2] if _parse_scheme(url) else text, ""
     if folder == "opensearch":
         rest, _, index = rest.partition("/")
     is_engine = name == "engine"
@@ -453,7 +453,7 @@ def _place_beside(
         is_engine
         and import_module("locus_store.sql.schema.definition").is_same_database(text, handed_in)
     ):
-        kind = _scheme(url) or folder
+        kind = _parse_scheme(url) or folder
         raise InvalidArgumentError(
             f"the URL names another place than {name}= does: write {kind}:// beside {name}=, or "
             f"leave {name}= out"
@@ -461,17 +461,19 @@ def _place_beside(
     return ({"index_name": unquote(index)} if index else {}), query
 
 
-def _folder_of(url: str) -> str:
+def _choose_folder(url: str) -> str:
     """Return the folder under ``backends``; import nothing."""
-    scheme = "postgresql" if _KEYWORDS.match(url) else _scheme(url)
+    scheme = "postgresql" if _KEYWORDS.match(url) else _parse_scheme(url)
     if not scheme:
         if is_path(url):
             raise make_not_a_url_error(url)
-        raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_schemes()}")
+        raise InvalidArgumentError(
+            f"this is not a URL; a URL begins with one of: {_list_schemes()}"
+        )
     if scheme not in SCHEMES:
         raise InvalidArgumentError(
             f"no backend for the URL scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}; known"
-            f" schemes: {_schemes()}"
+            f" schemes: {_list_schemes()}"
         )
     return SCHEMES[scheme]
 
@@ -480,11 +482,11 @@ _KEYWORDS = re.compile(r"\s*\w+\s*=")
 """Matches the start of libpq's ``host=… dbname=…``."""
 
 
-def _schemes() -> str:
+def _list_schemes() -> str:
     return ", ".join(f"{it}://" for it in SCHEMES)
 
 
-def _scheme(url: str) -> str:
+def _parse_scheme(url: str) -> str:
     """Return the scheme; no other part of the text may be repeated, as it may be a password."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+._-]{0,30})://|(file):", url)
     return found[1] or found[2] if found else ""

@@ -370,7 +370,7 @@ class BaseStore(ForTenants, Closing, ABC):
             InvalidArgumentError: A filter or number is not valid, or the query has no word.
         """
         embeds = query is not None and self.embed is not None
-        wanted = self._wanted(
+        wanted = self._make_query(
             namespace_prefix,
             filter=filter,
             metadata_filter=metadata_filter,
@@ -383,7 +383,7 @@ class BaseStore(ForTenants, Closing, ABC):
             return []
         if query is None or not embeds:
             return [*map(as_given, await self.recent(wanted))]
-        [vector] = await self._embedded([_checked_query(query)])
+        [vector] = await self._compute_embeddings([_check_query(query)])
         return [*map(as_given, await self.nearest(wanted, vector, None))]
 
     async def search_many(
@@ -426,9 +426,9 @@ class BaseStore(ForTenants, Closing, ABC):
         if (query is None) == (query_embedding is None):
             raise InvalidArgumentError("give query or query_embedding: an embedding")
         self._require_vectors()
-        vector = self._packed(query if query is not None else query_embedding)
+        vector = self._pack_embedding(query if query is not None else query_embedding)
         _check_number("threshold", threshold)
-        wanted = self._wanted(
+        wanted = self._make_query(
             namespace,
             filter=filter,
             metadata_filter=metadata_filter,
@@ -521,9 +521,9 @@ class BaseStore(ForTenants, Closing, ABC):
         packed: tuple[bytes, ...] = ()
         if item.embedding is not None:
             self._require_vectors()
-            packed = (self._packed(item.embedding),)
+            packed = (self._pack_embedding(item.embedding),)
         value = encode_canonical_json(item.value, "value")
-        metadata = _checked_metadata(item.metadata)
+        metadata = _canonicalize_metadata(item.metadata)
         put = Put(
             namespace=item.namespace,
             key=item.key,
@@ -537,24 +537,24 @@ class BaseStore(ForTenants, Closing, ABC):
         return put
 
     async def _with_embeddings(
-        self, items: Sequence[PutItem], checked: Sequence[Put]
+        self, items: Sequence[PutItem], puts: Sequence[Put]
     ) -> Sequence[Put]:
         """Return the items, with embeddings of their strings if the store computes them."""
         if self.embed is None:
-            return checked
+            return puts
         texts = {
             at: text
-            for at, (item, put) in enumerate(zip(items, checked, strict=True))
+            for at, (item, put) in enumerate(zip(items, puts, strict=True))
             if item.embedding is None and (text := collect_text(put.value)).strip()
         }
         if not texts:
-            return checked
-        made = dict(zip(texts, await self._embedded(list(texts.values())), strict=True))
+            return puts
+        made = dict(zip(texts, await self._compute_embeddings(list(texts.values())), strict=True))
         return [
-            replace(it, vectors=(made[at],)) if at in made else it for at, it in enumerate(checked)
+            replace(put, vectors=(made[at],)) if at in made else put for at, put in enumerate(puts)
         ]
 
-    async def _embedded(self, texts: Sequence[str]) -> Sequence[bytes]:
+    async def _compute_embeddings(self, texts: Sequence[str]) -> Sequence[bytes]:
         """Return the embeddings of strings.
 
         Raises:
@@ -567,9 +567,9 @@ class BaseStore(ForTenants, Closing, ABC):
             raise InvalidArgumentError(
                 f"embed= gave {len(found)} embeddings for {len(texts)} strings: give one for each"
             )
-        return [self._packed(it) for it in found]
+        return [self._pack_embedding(it) for it in found]
 
-    def _packed(self, embedding: object) -> bytes:
+    def _pack_embedding(self, embedding: object) -> bytes:
         assert self.dimension is not None  # noqa: S101  (checked before)
         return vectors.pack(embedding, self.dimension, self.metric)
 
@@ -584,7 +584,7 @@ class BaseStore(ForTenants, Closing, ABC):
                 f"this {type(self).__name__} keeps no embeddings: open it with dimension="
             )
 
-    def _wanted(
+    def _make_query(
         self,
         prefix: Namespace,
         *,
@@ -619,13 +619,13 @@ async def call_embedder(call: Any, *args: Any) -> Any:
     return await found if isinstance(found, Awaitable) else found
 
 
-def _checked_query(query: object) -> str:
+def _check_query(query: object) -> str:
     if not isinstance(query, str) or not query.strip():
         raise InvalidArgumentError(f"query must be a str, not {query!r}")
     return query
 
 
-def _checked_metadata(metadata: object) -> dict[str, Any]:
+def _canonicalize_metadata(metadata: object) -> dict[str, Any]:
     if metadata is None:
         return NO_METADATA
     if not isinstance(metadata, Mapping):

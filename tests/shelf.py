@@ -66,7 +66,7 @@ class Shelf(Objects):
     def _stored(self, name: str, content: bytes) -> int:
         tag = next(self._tags)
         self.bytes_put += len(content)
-        self.stored[name] = tag, self.now(), content
+        self.stored[name] = tag, self.read_clock(), content
         return tag
 
     def delete(self, name: str, *, tag: Tag) -> None:
@@ -92,7 +92,7 @@ class Shelf(Objects):
         at = self.stored[name][1]
         return at.replace(microsecond=0) if self.time_step else at
 
-    def now(self) -> datetime:
+    def read_clock(self) -> datetime:
         return datetime.now(UTC) + self.offset
 
     def age(self, seconds: float) -> None:

@@ -238,7 +238,7 @@ async def test_a_call_that_outlives_its_lease_gets_the_result_of_the_repeated_on
     async def stand_still(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(EffectLog, "_beat", stand_still)
+    monkeypatch.setattr(EffectLog, "_write_beat", stand_still)
     checkpointer, keys = MemoryCheckpointer(), list[str]()
     begun, over = asyncio.Event(), asyncio.Event()
 

@@ -39,7 +39,6 @@ LONG_FILES = {
     "effects.py": 577,
     "encryption/backend.py": 540,
     "encryption/values.py": 572,
-    "session/checkpointer.py": 504,
     "sql/quotas.py": 573,
     "sql/schema/tables.py": 524,
     "sql/threads/repository.py": 506,

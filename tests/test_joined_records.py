@@ -220,10 +220,23 @@ async def test_each_64_records_are_joined_and_a_cold_load_reads_few_rows(
         await require_order(cold)
 
 
-async def test_fewer_than_64_records_are_not_joined(backend: SqlBackend) -> None:
-    await saved(backend, ["x"] * 63)
+async def test_fewer_than_64_records_are_joined_at_the_beginning_of_a_chain_only(
+    backend: SqlBackend,
+) -> None:
+    await saved(backend, ["x"] * 15)
     await backend._join("t", "")
     assert await segments_in(backend) == []
+    await saved(backend, ["x"] * 40, "u")
+    await backend._join("u", "")
+    assert await segments_in(backend) == [(1, 40)]
+    state = {"filler": FILLER, "messages": [{"text": "x"}] * 63}
+    for number in range(63):
+        await backend.write_state("u", state | {"number": number})
+    await backend._join("u", "")
+    assert await segments_in(backend) == [(1, 40)]
+    await backend.write_state("u", state)
+    await backend._join("u", "")
+    assert await segments_in(backend) == [(1, 40), (41, 104)]
     await backend._join("none", "")
 
 

@@ -330,7 +330,9 @@ async def test_a_writer_that_took_half_a_day_writes_its_segments_again(
 
     passed: list[int] = []
     monkeypatch.setattr(Shelf, "store", slowly)
-    monkeypatch.setattr(Shelf, "now", lambda _: datetime.now(UTC) + timedelta(hours=sum(passed)))
+    monkeypatch.setattr(
+        Shelf, "read_clock", lambda _: datetime.now(UTC) + timedelta(hours=sum(passed))
+    )
     await shelf_backend(shelf).write_state("t", {"n": 0})
     assert len(passed) == 2
     assert await shelf_backend(shelf).load("t") == {"n": 0}

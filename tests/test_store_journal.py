@@ -123,7 +123,7 @@ async def test_a_segment_that_a_killed_writer_left_is_removed(small: None) -> No
     shelf = Shelf()
     async with on(shelf) as store:
         await store.put(NS, "k", "x" * 2000)
-        shelf.stored["p/" + ITEMS + f"{1:016}-killed"] = (10**9, shelf.now(), b"")
+        shelf.stored["p/" + ITEMS + f"{1:016}-killed"] = (10**9, shelf.read_clock(), b"")
         for n in range(3):
             await store.put(NS, "k", f"{n}" * 2000)
         assert not [it for it in segments(shelf) if "killed" in it]
@@ -199,7 +199,7 @@ async def test_a_journal_that_was_restored_from_a_backup_is_read_again(small: No
 async def test_a_journal_of_a_newer_version_is_refused() -> None:
     shelf = Shelf()
     head, _ = item_journal._encode_line({"journal": 2, "segments": [], "recent": []}, 0)
-    shelf.stored[HEAD] = (1, shelf.now(), head)
+    shelf.stored[HEAD] = (1, shelf.read_clock(), head)
     with pytest.raises(SchemaError, match="upgrade"):
         await on(shelf).get(NS, "k")
 

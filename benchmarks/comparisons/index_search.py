@@ -73,7 +73,7 @@ def load(objects: IndexObjects, count: int) -> float:
     began = time.monotonic()
     objects.create()
     send = partial(objects.bulk, refresh="false")
-    deque(objects.each(send, split_batches(documents(objects, count))), maxlen=0)
+    deque(objects.run_each(send, split_batches(documents(objects, count))), maxlen=0)
     objects.call("POST", f"/{objects.place.name}/_refresh")
     return time.monotonic() - began
 

@@ -286,8 +286,8 @@ class Encryption:
     async def list_keys(self) -> list[KeyStatus]:
         """Return the data keys of all tenants."""
         return [
-            KeyStatus(tenant, int(it.key), it.value["key_id"], _get_ring_key(it))
-            async for tenant, it in self._iterate()
+            KeyStatus(tenant, int(item.key), item.value["key_id"], _get_ring_key(item))
+            async for tenant, item in self._iterate()
         ]
 
     async def _iterate(self) -> AsyncIterator[tuple[str, StoreItem]]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, Final, TypeVar
 
 import orjson
@@ -56,7 +57,7 @@ CLEAR: Final = "clear"
 """Stands for values that are not sealed, in counts of data keys."""
 
 TAG_BYTES: Final = 8
-"""Length of the tags of metadata and labels, which stand before the sealed part of metadata."""
+"""Length of a tag. That of labels stands before the sealed part of metadata, or before its tag."""
 
 CONTENT_LABELS: Final = frozenset({"agent_id", "tags", "user_id"})
 """The labels that are parts of states. The others name classes and channels."""
@@ -94,6 +95,10 @@ class SealedChange:
             plain = self._change.to_payload()
             self._whole = seal_record(self._key, plain, None, self._change.tree.digest)
         return self._whole
+
+
+_FIELDS: Final = tuple(it.name for it in fields(Save))
+_get_fields: Final = attrgetter(*_FIELDS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,14 +158,16 @@ class Sealing:
         """Return metadata and labels of a version with their content sealed.
 
         Of metadata that is all but the clear keys; of labels, what is a part of states. Equal ones
-        give equal results. The metadata also has a tag of each, so that neither can be removed.
+        give equal results. The metadata has a tag of the labels, and one of its own if no part of
+        it is sealed, so that neither can be removed.
         """
         own, added = _split_labels(labels)
-        shown, hidden = self._seal_part(metadata, "metadata", place)
-        tags = self._make_tag("metadata", place, shown, hidden)
         shown_labels, hidden_labels = self._seal_part(own, "labels", place)
-        tags += self._make_tag("labels", place, shown_labels, hidden_labels)
-        shown[SEALED] = base64.b64encode(tags + hidden).decode()
+        tag = self._make_tag("labels", place, shown_labels, hidden_labels)
+        whole = (*place, tag.hex())
+        shown, hidden = self._seal_part(metadata, "metadata", whole)
+        content = hidden or self._make_tag("metadata", whole, shown, hidden)
+        shown[SEALED] = base64.b64encode(tag + content).decode()
         if hidden_labels:
             shown_labels[SEALED] = base64.b64encode(hidden_labels).decode()
         return shown, shown_labels | added
@@ -179,7 +186,10 @@ class Sealing:
         return shown, seal(self._get_key(place[0]), encode(hidden), named, is_repeatable=True)
 
     def _make_tag(self, kind: str, place: Place, shown: dict[str, Any], hidden: bytes) -> bytes:
-        return self.keys.current.bind(b"fields", kind, *place, shown, hidden.hex())[:TAG_BYTES]
+        """Return what tells values from others: if some are sealed, the end of the sealed bytes."""
+        if hidden:
+            return hidden[-TAG_BYTES:]
+        return self.keys.current.bind(b"fields", b"", kind, *place, shown)[:TAG_BYTES]
 
     def open_fields(
         self, metadata: Mapping[str, Any], labels: Mapping[str, Any], *place: str
@@ -187,7 +197,7 @@ class Sealing:
         """Return the metadata and labels of ``seal_fields``; see ``open_metadata``."""
         opened = self.open_metadata(metadata, *place)  # names an unknown key
         own, added = _split_labels(labels)
-        tag = _decode_sealed(metadata)[TAG_BYTES : 2 * TAG_BYTES]
+        tag, *_ = _split_sealed(metadata)
         return opened, self._open_part(own, "labels", place, tag, _decode_sealed(own)) | added
 
     def open_metadata(self, metadata: Mapping[str, Any], *place: str) -> dict[str, Any]:
@@ -197,9 +207,8 @@ class Sealing:
             EncryptionError: It is in clear, and that is refused.
             IntegrityError: It was changed, or belongs to another place.
         """
-        sealed = _decode_sealed(metadata)
-        tag, hidden = sealed[:TAG_BYTES], sealed[2 * TAG_BYTES :]
-        return self._open_part(metadata, "metadata", place, tag, hidden)
+        of_labels, tag, hidden = _split_sealed(metadata)
+        return self._open_part(metadata, "metadata", (*place, of_labels.hex()), tag, hidden)
 
     def _open_part(
         self, values: Mapping[str, Any], kind: str, place: Place, tag: bytes, content: bytes
@@ -237,7 +246,7 @@ class Sealing:
             return [self.hash_value(name, it) for it in value]
         if isinstance(value, float) and value.is_integer():
             value = int(value)  # equal numbers have equal hashes
-        return base64.b64encode(self.keys.current.bind(b"hash", name, value)).decode()
+        return base64.b64encode(self.keys.current.bind(b"value", b"", name, value)).decode()
 
     def seal_save(self, save: Save) -> Save:
         """Return a save of which the storage learns no content."""
@@ -246,7 +255,7 @@ class Sealing:
         digest = _bind(key, save.change.tree.digest, place, metadata, labels)
         change = SealedChange(save.change, self._get_key(save.thread_id), digest)
         metadata, labels = self.seal_fields(metadata, labels, *place)
-        given = {it.name: getattr(save, it.name) for it in fields(Save)}
+        given = dict(zip(_FIELDS, _get_fields(save), strict=True))
         sealed = {"change": change, "metadata": metadata, "labels": labels}
         return SealedSave(**given | sealed, given=save, sealing=self)
 
@@ -359,7 +368,7 @@ class Sealing:
                 payload=payload,
             )
             records.append(sealed)
-        return replace(line, records=records, writes=self._each(self.seal_write, thread_id, line))
+        return replace(line, records=records, writes=self._map(self.seal_write, thread_id, line))
 
     def open_thread(self, thread: ArchivedThread) -> ArchivedThread:
         """Return a thread with its contents, and the digests of its states.
@@ -417,14 +426,14 @@ class Sealing:
                 record, digest=digest, metadata=metadata, labels=labels, payload=found.payload
             )
             records.append(opened)
-        return replace(line, records=records, writes=self._each(self.open_write, thread_id, line))
+        return replace(line, records=records, writes=self._map(self.open_write, thread_id, line))
 
-    def _each(
+    def _map(
         self, change: Callable[..., PendingWrite], thread_id: str, line: ArchivedLine
     ) -> list[ArchivedWrite]:
         return [
-            replace(it, write=change(thread_id, line.namespace, it.checkpoint_id, it.write))
-            for it in line.writes
+            replace(row, write=change(thread_id, line.namespace, row.checkpoint_id, row.write))
+            for row in line.writes
         ]
 
     def seal_line(self, thread_id: str, line: bytes, before: bytes) -> bytes:
@@ -484,7 +493,7 @@ def _bind(
     labels: Mapping[str, Any],
 ) -> bytes:
     """Return the keyed digest of a version."""
-    return key.bind(digest, *place, dict(metadata), _split_labels(labels)[0])
+    return key.bind(b"version", digest, *place, dict(metadata), _split_labels(labels)[0])
 
 
 def _list_secret(values: Mapping[str, Any], kind: str) -> AbstractSet[str]:
@@ -498,6 +507,14 @@ def _decode_sealed(values: Mapping[str, Any]) -> bytes:
         return base64.b64decode(values.get(SEALED, ""), validate=True)
     except (TypeError, ValueError) as exc:
         raise IntegrityError("sealed metadata is not base64") from exc
+
+
+def _split_sealed(metadata: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
+    """Return the tags of labels and of metadata, and the sealed part of metadata."""
+    sealed = _decode_sealed(metadata)
+    tag, content = sealed[:TAG_BYTES], sealed[TAG_BYTES:]
+    hidden = content if len(content) > TAG_BYTES else b""
+    return tag, content[-TAG_BYTES:], hidden
 
 
 def _split_labels(labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -514,7 +531,7 @@ def count_keys(thread: ArchivedThread | None) -> Counter[str]:
     values = [it.payload or b"" for it in thread.messages]
     for line in thread.lines:
         values += [it.payload for it in line.records] + [it.write.payload for it in line.writes]
-        hidden = [_decode_sealed(it.metadata)[2 * TAG_BYTES :] for it in line.records]
+        hidden = [_split_sealed(it.metadata)[2] for it in line.records]
         hidden += [_decode_sealed(it.labels) for it in line.records]
         values += filter(None, hidden)
     return Counter(get_key_id(it).hex() if is_sealed(it) else CLEAR for it in values)

@@ -45,7 +45,7 @@ def inspect(
         MissingExtraError: uvicorn is not installed.
     """
     require_uvicorn()
-    asyncio.run(_tried(backend, store))  # uvicorn would print the traceback of an error
+    asyncio.run(_try_opening(backend, store))  # uvicorn would print the traceback of an error
     codes = Codes(EVERYTHING if allow_write else frozenset({"read"}))
     pages = Inspector(
         PartsOfTenants(Parts(backend, store, None)),
@@ -55,11 +55,11 @@ def inspect(
     )
 
     @asynccontextmanager
-    async def running(_: Any) -> AsyncIterator[None]:
+    async def run(_: Any) -> AsyncIterator[None]:
         async with _open_both(backend, store):
             yield
 
-    application = Router(default=pages, lifespan=running, redirect_slashes=False)
+    application = Router(default=pages, lifespan=run, redirect_slashes=False)
     with listen("127.0.0.1", port) as listener:
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.generate_code()}")
         serve_socket(application, listener)
@@ -77,7 +77,7 @@ async def _open_both(backend: StorageBackend, store: BaseStore | None) -> AsyncI
         yield
 
 
-async def _tried(backend: StorageBackend, store: BaseStore | None) -> None:
+async def _try_opening(backend: StorageBackend, store: BaseStore | None) -> None:
     async with _open_both(backend, store):
         pass
 

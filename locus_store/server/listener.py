@@ -95,17 +95,17 @@ def log_to_stderr() -> None:
     root = logging.getLogger("locus_store")
     if any(isinstance(it, logging.StreamHandler) for it in root.handlers):
         return
-    handler = _handler(logging.WARNING)
+    handler = _make_handler(logging.WARNING)
     root.addHandler(handler)
     changes = logging.getLogger("locus_store.inspector.changes")
     changes.setLevel(logging.INFO)
-    changes.addHandler(_handler(logging.INFO))
+    changes.addHandler(_make_handler(logging.INFO))
     servers = logging.getLogger("uvicorn.error")
     servers.setLevel(logging.ERROR)  # each request that is not HTTP would be a warning
     servers.addHandler(handler)
 
 
-def _handler(level: int) -> logging.Handler:
+def _make_handler(level: int) -> logging.Handler:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.setLevel(level)

@@ -108,21 +108,21 @@ def make_application(url: str, settings: ServeOptions) -> ASGIApp:
         read_only=settings.read_only,
         max_body=settings.max_body_bytes,
         requests_per_second=settings.rate,
-        allowed_hosts=_hosts_of(settings) if settings.token_file is None else None,
+        allowed_hosts=_list_hosts(settings) if settings.token_file is None else None,
         owns=True,
     )
     if not settings.inspector:
         return service
-    return beside(service, storage.backend, store, settings)
+    return mount_pages(service, storage.backend, store, settings)
 
 
-def _hosts_of(settings: ServeOptions) -> frozenset[str]:
+def _list_hosts(settings: ServeOptions) -> frozenset[str]:
     """Return the names of the service: those of loopback, its own, and those that were given."""
     names = (settings.literal_host, *(settings.allow_host or ()))
     return frozenset({*LOOPBACK, *map(str.lower, names)})
 
 
-def beside(
+def mount_pages(
     service: ASGIApp, backend: StorageBackend, store: BaseStore | None, settings: ServeOptions
 ) -> ASGIApp:
     """Return the service with the pages below ``PREFIX``."""
@@ -140,7 +140,7 @@ def beside(
         PartsOfTenants(Parts(backend, store, None)),
         entrance,
         allow_write=settings.allow_write and not settings.read_only,
-        allowed_hosts=_hosts_of(settings),
+        allowed_hosts=_list_hosts(settings),
         is_secure=settings.behind_proxy,
         requests_per_second=settings.rate,
     )
@@ -190,12 +190,12 @@ def _supervise(number_of_workers: int, run: Callable[..., None], *arguments: Any
         workers = [_Worker(run, arguments) for _ in range(number_of_workers)]
         while not stopping:
             wait([it.process.sentinel for it in workers if it.process.is_alive()], timeout=0.2)
-            for it in () if stopping else workers:
-                it.revive()
-        for it in workers:
-            it.process.terminate()
-        for it in workers:
-            it.end()
+            for worker in () if stopping else workers:
+                worker.revive()
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.end()
 
 
 class _Worker:

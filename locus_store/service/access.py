@@ -149,14 +149,14 @@ class Door:
                 ConnectionFailedError("this service needs a valid token"),
                 www_authenticate="Bearer",
             )
-        return self._holder(found)
+        return self._make_caller(found)
 
     def find_holder(self, sha256: str) -> Caller | None:
         """Return the caller whose token has a hash; ``None`` if there is none any more."""
         found = next((it for it in self.read_tokens() if it.sha256 == sha256), None)
-        return None if found is None else self._holder(found)
+        return None if found is None else self._make_caller(found)
 
-    def _holder(self, token: _Token) -> Caller:
+    def _make_caller(self, token: _Token) -> Caller:
         return Caller(token.name, token.tenant, self._granted & set(token.rights))
 
     def read_tokens(self) -> list[_Token]:
@@ -178,7 +178,7 @@ class Door:
 
     def find_token(self, secret: str) -> _Token | None:
         """Return the token of a secret, in a time that does not depend on the secret."""
-        wanted, found = _hashed(secret), None
+        wanted, found = _hash(secret), None
         for token in self.read_tokens():
             if compare_digest(token.sha256, wanted):
                 found = token
@@ -236,7 +236,7 @@ class _Token:
     created_at: str
 
 
-def _hashed(secret: str) -> str:
+def _hash(secret: str) -> str:
     """Return the hash of a secret, which is long and random, so that a fast hash does."""
     return sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -261,7 +261,7 @@ class TokenFile:
             BackendError: The file cannot be read; no token is valid then.
         """
         try:
-            found = _file(self._path)
+            found = _inspect_file(self._path)
             seen = found.st_mtime_ns, found.st_size, found.st_ino
             if seen != self._seen:
                 self._tokens = _read(self._path.read_bytes())
@@ -291,7 +291,7 @@ class TokenFile:
             name=name,
             tenant=tenant,
             rights=[it for it in known if it in rights],
-            sha256=_hashed(secret),
+            sha256=_hash(secret),
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         with self._lock:
@@ -326,7 +326,7 @@ class TokenFile:
         made.replace(self._path)
 
 
-def _file(path: Path) -> os.stat_result:
+def _inspect_file(path: Path) -> os.stat_result:
     """Return the facts of a file.
 
     Raises:

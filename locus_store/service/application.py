@@ -76,11 +76,11 @@ class Parts:
     def for_tenant(self, tenant: str) -> Parts:
         """Return the same parts for a tenant."""
         return Parts(
-            self.threads.for_tenant(tenant), _of(self.store, tenant), _of(self.messages, tenant)
+            self.threads.for_tenant(tenant), _bind(self.store, tenant), _bind(self.messages, tenant)
         )
 
 
-def _of(part: P | None, tenant: str) -> P | None:
+def _bind(part: P | None, tenant: str) -> P | None:
     return None if part is None else part.for_tenant(tenant)
 
 
@@ -167,14 +167,14 @@ class Service:
         self._limits = limits
         self._metrics = _Metrics()
         self._router = Router(
-            redirect_slashes=False, default=self._answer, lifespan=lambda _: self._running()
+            redirect_slashes=False, default=self._answer, lifespan=lambda _: self._run()
         )
         self._pages: dict[str, Callable[[LimitedRequest], Awaitable[Response]]] = {
-            "/health": self._health,
-            "/ready": self._ready,
-            "/metrics": self._shown_metrics,
-            "/openapi.json": self._openapi,
-            VERSION: self._description,
+            "/health": self._show_health,
+            "/ready": self._show_readiness,
+            "/metrics": self._show_metrics,
+            "/openapi.json": self._show_openapi,
+            VERSION: self._show_description,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,21 +182,21 @@ class Service:
         await self._router(scope, receive, send)
 
     @asynccontextmanager
-    async def _running(self) -> AsyncIterator[None]:
+    async def _run(self) -> AsyncIterator[None]:
         """Open what the service stands over, and close it at the end, if that is its own."""
         parts = self._tenants.parts
         async with AsyncExitStack() as opened:
-            for it in (parts.threads, parts.messages, parts.store) if self._owns else ():
-                if it is not None:
-                    opened.push_async_callback(it.close)
-                    await it.open()
+            for part in (parts.threads, parts.messages, parts.store) if self._owns else ():
+                if part is not None:
+                    opened.push_async_callback(part.close)
+                    await part.open()
             yield
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._router.not_found(scope, receive, send)
         request, begun = LimitedRequest(scope, receive, self._limits), perf_counter()
-        response = await self._answered(request)
+        response = await self._respond(request)
         self._metrics.count(self._name(request.path), response.status_code, perf_counter() - begun)
         await request.answer(response, send)
         return None
@@ -207,9 +207,9 @@ class Service:
             return path
         return "/threads" if path.startswith("/threads/") else "other"
 
-    async def _answered(self, request: LimitedRequest) -> Response:
+    async def _respond(self, request: LimitedRequest) -> Response:
         try:
-            return await self._dispatched(request)
+            return await self._dispatch(request)
         except RefusalError as refusal:
             return respond_refusal(refusal)
         except LocusStoreError as error:
@@ -220,25 +220,25 @@ class Service:
             log.exception("%s failed", self._name(request.path))
             return respond_refusal(RefusalError(500, BackendError(failures.HIDDEN)))
 
-    async def _dispatched(self, request: LimitedRequest) -> Response:
+    async def _dispatch(self, request: LimitedRequest) -> Response:
         self._access.require_host(request.get_header(b"host"))
         path = request.path
         if call := BY_PATH.get(path):
-            return await self._called(call, request)
+            return await self._call(call, request)
         if page := self._pages.get(path):
             request.require_method("GET")
             return await page(request)
         if path.startswith("/threads/"):
-            caller = self._caller(request)
+            caller = self._identify(request)
             backend = self._tenants.for_tenant(caller.tenant).threads
-            async with self._acting(caller, f"{request.method} /threads"):
+            async with self._act_as(caller, f"{request.method} /threads"):
                 return await sdk_threads.answer_request(request, caller, backend)
         raise RefusalError(404, UnsupportedError("this service has nothing at this path"))
 
-    async def _called(self, call: WireCall, request: LimitedRequest) -> Response:
+    async def _call(self, call: WireCall, request: LimitedRequest) -> Response:
         request.require_method("POST")
-        caller = self._caller(request)
-        async with self._acting(caller, call.name):
+        caller = self._identify(request)
+        async with self._act_as(caller, call.name):
             caller.require(call.right)
             target = self._tenants.for_tenant(caller.tenant).find_target(call)
             value, payloads = bodies.decode_body(
@@ -252,7 +252,7 @@ class Service:
         return answer(result)
 
     @asynccontextmanager
-    async def _acting(self, caller: Caller, method: str) -> AsyncIterator[None]:
+    async def _act_as(self, caller: Caller, method: str) -> AsyncIterator[None]:
         """Name the caller in the storage's audit, which also records that a right is missing."""
         with caller.act():
             try:
@@ -263,11 +263,11 @@ class Service:
                     await threads.refuse_call(method, f"{FORBIDDEN}")
                 raise
 
-    def _caller(self, request: LimitedRequest) -> Caller:
+    def _identify(self, request: LimitedRequest) -> Caller:
         return self._access.identify(request.get_header(b"authorization"))
 
-    async def _description(self, request: LimitedRequest) -> Response:
-        caller = self._caller(request)
+    async def _show_description(self, request: LimitedRequest) -> Response:
+        caller = self._identify(request)
         parts = self._tenants.for_tenant(caller.tenant)
         return answer(
             Description(
@@ -283,19 +283,19 @@ class Service:
             )
         )
 
-    async def _health(self, _: LimitedRequest) -> Response:
+    async def _show_health(self, _: LimitedRequest) -> Response:
         return answer({"status": "ok", "service": SERVICE})
 
-    async def _ready(self, _: LimitedRequest) -> Response:
+    async def _show_readiness(self, _: LimitedRequest) -> Response:
         self._access.read_tokens()
         await self._tenants.parts.threads.has_thread("locus-store/ready")
         return answer({"status": "ok"})
 
-    async def _shown_metrics(self, request: LimitedRequest) -> Response:
-        self._caller(request).require("admin")
+    async def _show_metrics(self, request: LimitedRequest) -> Response:
+        self._identify(request).require("admin")
         return Response(self._metrics.render(), 200, NO_STORE, PROMETHEUS)
 
-    async def _openapi(self, _: LimitedRequest) -> Response:
+    async def _show_openapi(self, _: LimitedRequest) -> Response:
         return answer(make_document())
 
 

@@ -157,9 +157,8 @@ class LimitedConnection(HttpToolsProtocol):
         if self.parser.should_upgrade():  # llhttp would not read the body, and take it for requests
             self._refusal = UPGRADE
             raise ValueError(UPGRADE[1])
-        if any(
-            name == b"transfer-encoding" and it.lower() != b"chunked" for name, it in self.headers
-        ):
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if any(it.lower() != b"chunked" for it in codings):
             self._refusal = CODED
             raise ValueError(CODED[1])
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)

@@ -94,9 +94,9 @@ class BodyLimits:
     seconds: float = BODY_SECONDS
 
     def __post_init__(self) -> None:
-        for name, it in (("max_body", self.bytes), ("body_seconds", self.seconds)):
-            if not it > 0:
-                raise InvalidArgumentError(f"{name}={it!r} must be above 0")
+        for name, value in (("max_body", self.bytes), ("body_seconds", self.seconds)):
+            if not value > 0:
+                raise InvalidArgumentError(f"{name}={value!r} must be above 0")
 
 
 _ONCE: Final = frozenset(
@@ -154,7 +154,7 @@ class LimitedRequest(Request):
         self._require_short(int(length[:DIGITS]) if length.isdecimal() else 0)
         try:
             async with asyncio.timeout(self._limits.seconds):
-                return await self._whole()
+                return await self._read_whole()
         except TimeoutError as exc:
             raise RefusalError(
                 408,
@@ -163,7 +163,7 @@ class LimitedRequest(Request):
         except ClientDisconnect as exc:
             raise RefusalError(400, InvalidArgumentError("the caller went away")) from exc
 
-    async def _whole(self) -> bytes:
+    async def _read_whole(self) -> bytes:
         parts, size, more = [], 0, True
         while more:
             message = await self.receive()
@@ -200,11 +200,11 @@ class LimitedRequest(Request):
             return
         response.headers["connection"] = "close"
 
-        async def sent(message: Message) -> None:
+        async def send_part(message: Message) -> None:
             is_last = message["type"] == "http.response.body"
             await send({**message, "more_body": True} if is_last else message)
 
-        await response(self.scope, self.receive, sent)
+        await response(self.scope, self.receive, send_part)
         await self._linger()
         await send({"type": "http.response.body"})
 
@@ -313,38 +313,38 @@ def _check_frames(payload: bytes, most: int) -> None:
         raise InvalidArgumentError(f"a payload of the save: {exc}") from exc
 
 
-def _made_changes(store: BaseStore, changes: list[SentItem]) -> dict[str, Any]:
-    made = [_change(store, it) for it in changes]
+def _make_changes(store: BaseStore, changes: list[SentItem]) -> dict[str, Any]:
+    made = [_make_change(store, it) for it in changes]
     if len({it.name for it in made}) < len(made):
         raise InvalidArgumentError("two changes are of one item")
     return {"changes": made}
 
 
-def _change(store: BaseStore, sent: SentItem) -> Change:
-    if sent.json is None:
-        check_name(sent.namespace, sent.key)
-        return Remove(namespace=sent.namespace, key=sent.key)
+def _make_change(store: BaseStore, item: SentItem) -> Change:
+    if item.json is None:
+        check_name(item.namespace, item.key)
+        return Remove(namespace=item.namespace, key=item.key)
     put = store.checked(
         PutItem(
-            sent.namespace,
-            sent.key,
-            _value(sent.json),
-            sent.metadata,
-            sent.ttl_seconds,
-            sent.expected_version,
+            item.namespace,
+            item.key,
+            _decode_value(item.json),
+            item.metadata,
+            item.ttl_seconds,
+            item.expected_version,
         )
     )
-    return replace(put, vectors=tuple(_vector(store, it) for it in sent.vectors))
+    return replace(put, vectors=tuple(_check_vector(store, it) for it in item.vectors))
 
 
-def _value(json: bytes) -> Any:
+def _decode_value(json: bytes) -> Any:
     try:
         return decode(json)
     except IntegrityError as exc:
         raise InvalidArgumentError("the value of an item is not JSON") from exc
 
 
-def _vector(store: BaseStore, vector: bytes) -> bytes:
+def _check_vector(store: BaseStore, vector: bytes) -> bytes:
     """Return an embedding, if it is one of the store's.
 
     Raises:
@@ -382,7 +382,7 @@ _SLOW: Final = frozenset({"/v1/restore", "/v1/replace_thread"})
 
 _CONVERSIONS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
     "/v1/commit": _make_save,
-    "/v1/store/apply": _made_changes,
-    "/v1/store/nearest": lambda store, vector, **_: {"vector": _vector(store, vector)},
+    "/v1/store/apply": _make_changes,
+    "/v1/store/nearest": lambda store, vector, **_: {"vector": _check_vector(store, vector)},
 }
 """Rules that return arguments in another form."""

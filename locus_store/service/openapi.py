@@ -59,17 +59,19 @@ ID: Final = {"type": "string", "minLength": 1, "maxLength": 255}
 def make_document() -> dict[str, Any]:
     """Return the document."""
     schemas = _Schemas()
-    described = _json(schemas.make(DESCRIPTION))
+    described = _as_json(schemas.make(DESCRIPTION))
     paths = {
-        **{it.path: {"post": _operation(it, schemas)} for it in CALLS},
-        VERSION: {"get": _get("What this service can do", described, REFUSALS)},
-        "/health": {"get": _get("The process is alive", _STATUS, {}, security=[])},
+        **{it.path: {"post": _describe_operation(it, schemas)} for it in CALLS},
+        VERSION: {"get": _describe("What this service can do", described, REFUSALS)},
+        "/health": {"get": _describe("The process is alive", _STATUS, {}, security=[])},
         "/ready": {
-            "get": _get("The storage answers", _STATUS, {"503": FAILURES["503"]}, security=[])
+            "get": _describe("The storage answers", _STATUS, {"503": FAILURES["503"]}, security=[])
         },
-        "/metrics": {"get": _get("Counts for Prometheus", _TEXT, REFUSALS)},
-        "/openapi.json": {"get": _get("This document", _json({"type": "object"}), {}, security=[])},
-        **_sdk_paths(),
+        "/metrics": {"get": _describe("Counts for Prometheus", _TEXT, REFUSALS)},
+        "/openapi.json": {
+            "get": _describe("This document", _as_json({"type": "object"}), {}, security=[])
+        },
+        **_describe_sdk_paths(),
     }
     return {
         "openapi": "3.1.0",
@@ -127,48 +129,47 @@ class _Schemas(GenerateJsonSchema):
         return made
 
 
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
+def _as_json(schema: dict[str, Any]) -> dict[str, Any]:
     return {bodies.JSON: {"schema": schema}}
 
 
-_STATUS: Final = _json({"type": "object", "properties": {"status": {"type": "string"}}})
+_STATUS: Final = _as_json({"type": "object", "properties": {"status": {"type": "string"}}})
 _TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 
 
-def _operation(call: WireCall, schemas: _Schemas) -> dict[str, Any]:
+def _describe_operation(call: WireCall, schemas: _Schemas) -> dict[str, Any]:
     """Return the operation of a call. Payloads are base64 in plain JSON."""
     return {
         "operationId": f"{call.part}_{call.name}",
-        "summary": _summary(call),
+        "summary": _get_summary(call),
         "tags": [call.part, call.right],
-        "requestBody": {"required": True, "content": _json(schemas.make(call.arguments))},
-        "responses": _responses(
-            _json(schemas.make(call.answer)), {**BODIES, **REFUSALS, **FAILURES}
+        "requestBody": {"required": True, "content": _as_json(schemas.make(call.arguments))},
+        "responses": _list_responses(
+            _as_json(schemas.make(call.answer)), {**BODIES, **REFUSALS, **FAILURES}
         ),
     }
 
 
-def _summary(call: WireCall) -> str:
+def _get_summary(call: WireCall) -> str:
     return (getdoc(getattr(call.contract, call.name)) or "").partition("\n")[0]
 
 
-def _get(
+def _describe(
     summary: str, content: dict[str, Any], failures: dict[str, str], **more: Any
 ) -> dict[str, Any]:
-    return {"summary": summary, "responses": _responses(content, failures), **more}
+    return {"summary": summary, "responses": _list_responses(content, failures), **more}
 
 
-def _responses(content: dict[str, Any], failures: dict[str, str]) -> dict[str, Any]:
-    error = _json({"$ref": "#/components/schemas/Error"})
-    refused = {
-        it: {"description": text, "content": error} for it, text in {**ALWAYS, **failures}.items()
-    }
+def _list_responses(content: dict[str, Any], failures: dict[str, str]) -> dict[str, Any]:
+    error = _as_json({"$ref": "#/components/schemas/Error"})
+    described = {**ALWAYS, **failures}.items()
+    refused = {name: {"description": text, "content": error} for name, text in described}
     return {"200": {"description": "Done", "content": content}, **refused}
 
 
-def _sdk_paths() -> dict[str, Any]:
-    state = _json({"type": "object", "properties": {"state": {"type": "object"}}})
-    saved = _json({"type": "object", "properties": {"checkpoint_id": ID}})
+def _describe_sdk_paths() -> dict[str, Any]:
+    state = _as_json({"type": "object", "properties": {"state": {"type": "object"}}})
+    saved = _as_json({"type": "object", "properties": {"checkpoint_id": ID}})
     save = {
         "type": "object",
         "properties": {
@@ -181,30 +182,31 @@ def _sdk_paths() -> dict[str, Any]:
         "required": ["state"],
     }
     failures = {**REFUSALS, **FAILURES}
-    thread, checkpoint = _in_path("thread_id"), _in_path("checkpoint_id")
+    thread, checkpoint = _as_parameter("thread_id"), _as_parameter("checkpoint_id")
     limit = {
         "name": "limit",
         "in": "query",
         "schema": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
     }
-    ids = _json({"type": "object", "properties": {"checkpoints": {"type": "array", "items": ID}}})
+    checkpoints = {"type": "array", "items": ID}
+    ids = _as_json({"type": "object", "properties": {"checkpoints": checkpoints}})
     return {
         "/threads/{thread_id}/checkpoints": {
             "parameters": [thread],
             "post": {
-                **_get("Save a state", saved, {**BODIES, **failures}),
-                "requestBody": {"required": True, "content": _json(save)},
+                **_describe("Save a state", saved, {**BODIES, **failures}),
+                "requestBody": {"required": True, "content": _as_json(save)},
             },
-            "get": {**_get("List checkpoints", ids, failures), "parameters": [limit]},
-            "delete": _get("Delete a thread", _STATUS, failures),
+            "get": {**_describe("List checkpoints", ids, failures), "parameters": [limit]},
+            "delete": _describe("Delete a thread", _STATUS, failures),
         },
         "/threads/{thread_id}/checkpoints/{checkpoint_id}": {
             "parameters": [thread, checkpoint],
-            "get": _get("Load a state", state, failures),
-            "delete": _get("Delete a checkpoint", _STATUS, failures),
+            "get": _describe("Load a state", state, failures),
+            "delete": _describe("Delete a checkpoint", _STATUS, failures),
         },
     }
 
 
-def _in_path(name: str) -> dict[str, Any]:
+def _as_parameter(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": ID}

@@ -35,15 +35,15 @@ async def answer_request(
     Raises:
         LocusStoreError, RefusalError: It is not valid, or not permitted.
     """
-    thread_id, checkpoint_id = _ids(request.path)
+    thread_id, checkpoint_id = _parse_ids(request.path)
     if request.method == "GET":
         caller.require("read")
         if checkpoint_id is None:
-            return await _listed(request, backend, thread_id)
-        return await _loaded(backend, thread_id, checkpoint_id)
+            return await _list(request, backend, thread_id)
+        return await _load(backend, thread_id, checkpoint_id)
     if request.method == "DELETE":
         caller.require("write")
-        return await _deleted(backend, thread_id, checkpoint_id)
+        return await _delete(backend, thread_id, checkpoint_id)
     if checkpoint_id is not None:
         request.require_method("GET", "DELETE")
     request.require_method("GET", "POST", "DELETE")
@@ -51,10 +51,10 @@ async def answer_request(
     body = await request.body()
     sent, _ = bodies.decode_body(body, request.get_header(b"content-type"))
     _require_exact(body)
-    return await _saved(sent, backend, thread_id)
+    return await _save(sent, backend, thread_id)
 
 
-def _ids(path: str) -> tuple[str, str | None]:
+def _parse_ids(path: str) -> tuple[str, str | None]:
     """Return the thread and the checkpoint that a raw path names.
 
     HTTP clients remove the segments ``.`` and ``..``; what is left of such a path names nothing.
@@ -65,15 +65,15 @@ def _ids(path: str) -> tuple[str, str | None]:
     _, _, *segments = path.split("/")
     match segments:
         case [thread, "checkpoints"] if thread:
-            return _id("thread_id", thread), None
+            return _parse_id("thread_id", thread), None
         case [thread, "checkpoints", checkpoint] if thread and checkpoint:
-            return _id("thread_id", thread), _id("checkpoint_id", checkpoint)
+            return _parse_id("thread_id", thread), _parse_id("checkpoint_id", checkpoint)
         case _:
             error = UnsupportedError("this service has nothing at this path")
             raise RefusalError(404, error)
 
 
-def _id(name: str, segment: str) -> str:
+def _parse_id(name: str, segment: str) -> str:
     try:
         found = unquote(segment, errors="strict")
     except UnicodeDecodeError as exc:
@@ -89,37 +89,37 @@ def _require_exact(body: bytes) -> None:
         InvalidArgumentError: An integer has more than 64 bits.
     """
 
-    def integer(text: str) -> int:
+    def parse_integer(text: str) -> int:
         if not MIN_INTEGER <= (found := int(text)) <= MAX_INTEGER:
             raise InvalidArgumentError("the body has an integer of more than 64 bits")
         return found
 
     if _MANY_DIGITS.search(body):
-        json.loads(body, parse_int=integer)
+        json.loads(body, parse_int=parse_integer)
 
 
-async def _saved(sent: Any, backend: StorageBackend, thread_id: str) -> Response:
-    if not isinstance(sent, dict) or not isinstance(sent.get("state"), dict):
+async def _save(body: Any, backend: StorageBackend, thread_id: str) -> Response:
+    if not isinstance(body, dict) or not isinstance(body.get("state"), dict):
         raise InvalidArgumentError("the body must be an object with the state as an object")
-    if sent.keys() - FIELDS or sent.get("thread_id", thread_id) != thread_id:
+    if body.keys() - FIELDS or body.get("thread_id", thread_id) != thread_id:
         raise InvalidArgumentError("the body names another thread, or has an unknown field")
-    state: dict[str, Any] = sent["state"]
+    state: dict[str, Any] = body["state"]
     written = await backend.write_state(
         thread_id,
         state,
-        checkpoint_id=sent.get("checkpoint_id"),
-        metadata=sent.get("metadata"),
+        checkpoint_id=body.get("checkpoint_id"),
+        metadata=body.get("metadata"),
         labels=get_labels(state),
     )
     return answer({"checkpoint_id": written.checkpoint_id})
 
 
-async def _listed(request: LimitedRequest, backend: StorageBackend, thread_id: str) -> Response:
-    versions = await backend.history(thread_id, limit=_limit(request))
+async def _list(request: LimitedRequest, backend: StorageBackend, thread_id: str) -> Response:
+    versions = await backend.history(thread_id, limit=_parse_limit(request))
     return answer({"checkpoints": [it.checkpoint_id for it in versions]})
 
 
-def _limit(request: LimitedRequest) -> int:
+def _parse_limit(request: LimitedRequest) -> int:
     found = dict(request.query_params)
     text = found.pop("limit", str(MOST_LISTED))
     if found or not text.isascii() or not text.isdigit() or len(text) > DIGITS:
@@ -127,10 +127,10 @@ def _limit(request: LimitedRequest) -> int:
     return int(text)
 
 
-async def _loaded(backend: StorageBackend, thread_id: str, checkpoint_id: str) -> Response:
+async def _load(backend: StorageBackend, thread_id: str, checkpoint_id: str) -> Response:
     found = await backend.read_state(thread_id, checkpoint_id)
     if found is None:
-        raise _absent(thread_id, checkpoint_id)
+        raise _make_absence_error(thread_id, checkpoint_id)
     version = found.version
     return answer(
         {
@@ -143,12 +143,12 @@ async def _loaded(backend: StorageBackend, thread_id: str, checkpoint_id: str) -
     )
 
 
-async def _deleted(backend: StorageBackend, thread_id: str, checkpoint_id: str | None) -> Response:
+async def _delete(backend: StorageBackend, thread_id: str, checkpoint_id: str | None) -> Response:
     if not await backend.delete(thread_id, checkpoint_id):
-        raise _absent(thread_id, checkpoint_id)
+        raise _make_absence_error(thread_id, checkpoint_id)
     return answer({"status": "deleted"})
 
 
-def _absent(thread_id: str, checkpoint_id: str | None) -> NotFoundError:
+def _make_absence_error(thread_id: str, checkpoint_id: str | None) -> NotFoundError:
     which = f"thread {thread_id!r}" if checkpoint_id is None else f"checkpoint {checkpoint_id!r}"
     return NotFoundError(f"there is no {which}")

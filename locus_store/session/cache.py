@@ -256,7 +256,7 @@ class GuardedCache:
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
         """Return whether a call succeeded, and its result; the cache may be left alone."""
-        async with self._turn():
+        async with self._take_turn():
             now = time.monotonic()
             if now < self._closed_until:
                 return False, None
@@ -267,15 +267,15 @@ class GuardedCache:
                 async with nullcontext() if may_block() else asyncio.timeout(ANSWER_SECONDS):
                     found = await call()
             except Exception as exc:  # noqa: BLE001  (a cache may be the user's own)
-                self._failed(exc, before)
+                self._note_failure(exc, before)
                 return False, None
             self._closed_until, self._failures = 0.0, 0
             return True, found
 
-    def _turn(self) -> AbstractAsyncContextManager[None]:
+    def _take_turn(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if may_block() else self._turns.get()
 
-    def _failed(self, exc: Exception, before: int) -> None:
+    def _note_failure(self, exc: Exception, before: int) -> None:
         observe.report_cache_failure(self.cache, exc, is_first=not self._failures)
         if self._failures != before:  # a call beside this one has failed of the same
             return

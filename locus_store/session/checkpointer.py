@@ -17,13 +17,7 @@ from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, make_sync_wrapper
 from locus_store.session import states
 from locus_store.session.cache import CachedState, StateCache
-from locus_store.session.config import (
-    VERSION_KEY,
-    Call,
-    call_of,
-    check_options,
-    checked_state_class,
-)
+from locus_store.session.config import VERSION_KEY, Call, call_of, check_options, check_state_class
 from locus_store.session.models import (
     MODELS,
     Message,
@@ -161,7 +155,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
 
     def bind_state_type(self, state_type: type[BaseModel] | None) -> None:
         """Return states as this class, unless a config has a ``state_class``."""
-        self._state_class = checked_state_class(state_type)
+        self._state_class = check_state_class(state_type)
 
     async def asetup(self) -> None:
         """Connect, and create or migrate the schema; idempotent. The first call does it, too.
@@ -197,7 +191,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the state; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         data, kind = states.dump(state)
         origin = _find_origin(call, state, self._reads)
         labels = {**get_labels(data), **kind, **make_owner_label(call)}
@@ -232,12 +226,12 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         Raises:
             SerializationError: The state's class is not imported.
         """
-        call = self._call(config)
+        call = self._parse(config)
         found = await self._reads.read_head(call.thread_id)
         if found is None or not await self._owners.may_load(call, found.version.labels):
             self._hand_on(config, call.make_origin(None))
             return None
-        return self._restored(call, config, found.state, found.version)
+        return self._restore(call, config, found.state, found.version)
 
     @make_writer
     async def aclear_state(self, config: Mapping[str, Any]) -> None:
@@ -248,7 +242,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         Raises:
             NotOwnerError: The thread is another user's; nothing was removed.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         await self._owners.threads.clear_versions(call.thread_id)
         await self._reads.drop(call.thread_id)
@@ -264,7 +258,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the state; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         data, kind = states.dump(state)
         origin = _find_origin(call, state, self._reads)
         states.require_exact(data, self.backend.max_state_bytes)
@@ -274,7 +268,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         await self._owners.claim(call)
         mark = self._reads.get_base(origin)
         if mark is None:
-            mark = await self._reads.mark(call.thread_id)
+            mark = await self._reads.find_mark(call.thread_id)
             if mark is not None:  # a commit outranks the state already
                 return state
         labels = {**kind, **make_owner_label(call)}
@@ -288,7 +282,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
 
         Reads the database otherwise, and fills the cache. ``None`` if there is no state.
         """
-        call = self._call(config)
+        call = self._parse(config)
         entry = await self._reads.get_cached(call.thread_id)
         if entry is None or not await self._owners.may_load(
             call, entry.labels, is_working=entry.is_working
@@ -296,19 +290,19 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             self._hand_on(config, call.make_origin(None))
             return None
         data: Any = decode(entry.state)
-        return self._restored(call, config, data, entry)
+        return self._restore(call, config, data, entry)
 
-    def _restored(
+    def _restore(
         self,
         call: Call,
         config: Mapping[str, Any],
         data: dict[str, Any],
-        found: Version | CachedState,
+        version: Version | CachedState,
     ) -> Any:
-        origin = call.make_origin(found.mark)
+        origin = call.make_origin(version.mark)
         self._hand_on(config, origin)
         kind = call.state_class or self._state_class
-        return states.restore(restore(data), found.labels, kind, self.models.state, origin)
+        return states.restore(restore(data), version.labels, kind, self.models.state, origin)
 
     @make_writer
     async def aput_messages(
@@ -331,7 +325,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep one; nothing was written.
         """
-        call, entries = self._call(config), [to_log(it, self.models.message) for it in messages]
+        call, entries = self._parse(config), [to_log(it, self.models.message) for it in messages]
         if not entries:
             return
         most = self.backend.max_state_bytes
@@ -342,7 +336,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         self, config: Mapping[str, Any], message_id: str | int
     ) -> Message | None:
         """Return the message with an id; ``None`` if there is none."""
-        call = self._call(config)
+        call = self._parse(config)
         if not await self._owners.may_read(call):
             return None
         found = await self.log.get(call.thread_id, check_id("message_id", message_id))
@@ -363,7 +357,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             offset: So many that match are left out first.
             limit: At most this many; 0: none; ``None``: all.
         """
-        call = self._call(config)
+        call = self._parse(config)
         if not await self._owners.may_read(call):
             return []
         most = MAX_COUNT if limit is None else limit
@@ -377,7 +371,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         Raises:
             NotOwnerError: The thread is another user's; nothing was deleted.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         await self.log.remove(call.thread_id, [check_id("message_id", message_id)])
 
@@ -393,7 +387,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         """
         info = make_info(thread_info)
         thread_id = check_id("thread_id", info.thread_id)
-        call = self._call({"thread_id": thread_id, **config})
+        call = self._parse({"thread_id": thread_id, **config})
         user_id = format_user(info.user_id, self.user_id_type) or call.user_id
         if call.thread_id != thread_id or call.user_id not in {None, user_id}:
             raise InvalidArgumentError(
@@ -412,10 +406,10 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
 
     async def aget_thread(self, config: Mapping[str, Any]) -> ThreadInfo | None:
         """Return the facts of a thread; ``None`` if it does not exist."""
-        call = self._call(config)
+        call = self._parse(config)
         threads = await self._owners.open()
         found = await threads.thread_facts(call.thread_id, user_id=call.user_id)
-        return None if found is None else self._info(found)
+        return None if found is None else self._make_info(found)
 
     async def alist_threads(
         self,
@@ -441,7 +435,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             offset=offset or 0,
             limit=MAX_COUNT if limit is None else limit,
         )
-        return [self._info(it) for it in found]
+        return [self._make_info(it) for it in found]
 
     @make_writer
     async def aclean_thread(self, config: Mapping[str, Any]) -> None:
@@ -450,7 +444,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         Raises:
             NotOwnerError: The thread is another user's; nothing was deleted.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         await self.backend.remove_thread(call.thread_id)
         await self._values.clear_thread(call.thread_id)
@@ -478,7 +472,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     list_threads = make_sync_wrapper(alist_threads)
     clean_thread = make_sync_wrapper(aclean_thread)
 
-    def _call(self, config: Mapping[str, Any]) -> Call:
+    def _parse(self, config: Mapping[str, Any]) -> Call:
         _ = self.backend, self.cache  # a wrong option fails before anything is written
         return call_of(config, self.user_id_type)
 
@@ -487,14 +481,14 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         if VERSION_KEY in config and isinstance(config, dict):
             config[VERSION_KEY] = origin.to_token()
 
-    def _info(self, found: ThreadFacts) -> Any:
+    def _make_info(self, facts: ThreadFacts) -> Any:
         return self.models.thread_info(
-            thread_id=found.thread_id,
-            thread_name=found.name,
-            user_id=parse_user(found.user_id, self.user_id_type),
-            metadata=restore(found.metadata),
-            updated_at=found.updated_at,
-            run_id=found.run_id,
+            thread_id=facts.thread_id,
+            thread_name=facts.name,
+            user_id=parse_user(facts.user_id, self.user_id_type),
+            metadata=restore(facts.metadata),
+            updated_at=facts.updated_at,
+            run_id=facts.run_id,
         )
 
 

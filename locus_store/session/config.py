@@ -60,7 +60,7 @@ def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool 
     return Call(
         thread_id="" if thread_id is None else check_id("thread_id", thread_id),
         user_id=format_user(config.get("user_id"), users),
-        state_class=checked_state_class(config.get("state_class")),
+        state_class=check_state_class(config.get("state_class")),
         thread_name=config.get("thread_name"),
         thread_meta=config.get("thread_meta"),
         meta=config.get("meta"),
@@ -83,7 +83,7 @@ def _parse_origin(token: object) -> LoadedVersion | None:
     return origin
 
 
-def checked_state_class(kind: object) -> type[BaseModel] | None:
+def check_state_class(kind: object) -> type[BaseModel] | None:
     """Return the class that states come back as, if it is one.
 
     Raises:

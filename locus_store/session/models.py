@@ -85,10 +85,10 @@ class StateProvenance(Provenance):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Callable[[str | None], StateProvenance], tuple[str | None]]:
-        return _copied, (self.token,)
+        return _copy_provenance, (self.token,)
 
 
-def _copied(token: str | None) -> StateProvenance:
+def _copy_provenance(token: str | None) -> StateProvenance:
     origin = LoadedVersion.from_token(token) if token else None
     return StateProvenance(origin.with_new_load().to_token() if origin else None)
 
@@ -181,12 +181,12 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     """
     if not isinstance(message, kind):
         raise InvalidArgumentError(f"a message is a {_name(kind)}, not {_name(type(message))}")
-    content = _content(message) if isinstance(message, Message) else dump_state(message)[0]
+    content = _dump_content(message) if isinstance(message, Message) else dump_state(message)[0]
     message_id = check_id("message_id", content["message_id"])
     read = _read(content, kind)
-    text = _text(read.text() if type(message) is type(read) else message.text(), content)
+    text = _extract_text(read.text() if type(message) is type(read) else message.text(), content)
     role, metadata = content.pop("role"), content.pop("metadata")
-    for name in _absent(kind):  # type: ignore[arg-type]  # a class is hashable
+    for name in _list_optional(kind):  # type: ignore[arg-type]  # a class is hashable
         if content.get(name) is None:
             content.pop(name, None)
     if isinstance(content["message_id"], str):  # else the row does not say that it is a number
@@ -194,20 +194,20 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     return NewMessage(content, role, message_id, metadata, text)
 
 
-def _text(said: str, content: Mapping[str, Any]) -> str:
+def _extract_text(text: str, content: Mapping[str, Any]) -> str:
     """Return the text of a message for a search.
 
     Args:
-        said: What its class returns: text, and the results of tools that are text.
+        text: What its class returns: text, and the results of tools that are text.
         content: Its fields: also reasoning, calls of tools, and results that are JSON.
     """
     blocks = content["content"] if isinstance(content["content"], list) else []
     others = [
-        {**it, "output": None} if isinstance(it.get("output"), str) else it
-        for it in blocks
-        if isinstance(it, dict)
+        {**block, "output": None} if isinstance(block.get("output"), str) else block
+        for block in blocks
+        if isinstance(block, dict)
     ]
-    return READABLE.get_text([said, {**content, "content": others}])
+    return READABLE.get_text([text, {**content, "content": others}])
 
 
 def _read(content: dict[str, Any], kind: type[Any]) -> Any:
@@ -226,12 +226,12 @@ def _read(content: dict[str, Any], kind: type[Any]) -> Any:
 
 
 @cache
-def _absent(kind: type[Any]) -> tuple[str, ...]:
+def _list_optional(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields that a log stores only if they are not ``None``: they fill a message."""
     return tuple(name for name, it in kind.model_fields.items() if it.default is None)
 
 
-def _content(message: Message) -> dict[str, Any]:
+def _dump_content(message: Message) -> dict[str, Any]:
     """Return the fields as they are: the log refuses what JSON would change."""
     content = message.model_dump(
         mode="python", by_alias=False, warnings=False, serialize_as_any=True
@@ -257,15 +257,15 @@ def require_exact(
         InvalidArgumentError, SerializationError: See ``BaseMessageLog.append``.
     """
     shared = copy_json_object("metadata", metadata)
-    for it in messages:
-        put_of(it, "", shared, max_state_bytes)
+    for message in messages:
+        put_of(message, "", shared, max_state_bytes)
 
 
-def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:
+def from_log(entry: LoggedMessage, kind: type[Any]) -> Any:
     """Return the message of a log's entry.
 
     Args:
-        logged: The entry.
+        entry: The entry.
         kind: The class to return.
 
     Raises:
@@ -273,14 +273,14 @@ def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:
     """
     try:
         data = {
-            "message_id": logged.message_id,
-            **logged.content,
-            "role": logged.role,
-            "metadata": logged.metadata,
+            "message_id": entry.message_id,
+            **entry.content,
+            "role": entry.role,
+            "metadata": entry.metadata,
         }
         return kind.model_validate(data, by_alias=False, by_name=True)
     except (TypeError, ValidationError) as exc:
         raise IntegrityError(
-            f"message {logged.message_id!r} was not written by a session; read it with the "
+            f"message {entry.message_id!r} was not written by a session; read it with the "
             "backend's message log"
         ) from exc

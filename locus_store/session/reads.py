@@ -63,7 +63,7 @@ class StateReads:
         self._backend = backend
         self._cache = cache
         self._guarded: GuardedCache | None = None
-        self.verify_seconds = _checked_seconds(verify_seconds)
+        self.verify_seconds = _check_seconds(verify_seconds)
         self._confirmed: SeenThreads[Mark] = SeenThreads()
         self._saved: SeenThreads[Mark] = SeenThreads()
         """By load: the newest version that was saved from it, also if a copy was."""
@@ -90,7 +90,7 @@ class StateReads:
             self._confirmed.put(thread_id, found.version.mark, began)
         return found
 
-    async def mark(self, thread_id: str) -> Mark | None:
+    async def find_mark(self, thread_id: str) -> Mark | None:
         """Return the mark of the head, without its state."""
         found = await self._backend().version(thread_id)
         return found.mark if found else None
@@ -99,15 +99,15 @@ class StateReads:
         """Return the head that this object has read or saved last."""
         return self._confirmed.get(thread_id, float("inf"))
 
-    async def _born(self, thread_id: str) -> str:
+    async def _find_birth(self, thread_id: str) -> str:
         """Return what distinguishes a thread from a later one of the same id."""
         found = await require_describing(self._backend()).facts_of(thread_id)
         return found.created_at.isoformat() if found else self._here
 
-    def note(self, made: LoadedVersion) -> None:
+    def note(self, version: LoadedVersion) -> None:
         """Remember a version that was saved."""
-        if made.load_id is not None and made.made_from is not None:
-            self._saved.put(made.load_id, made.made_from, time.monotonic())
+        if version.load_id is not None and version.made_from is not None:
+            self._saved.put(version.load_id, version.made_from, time.monotonic())
 
     def get_base(self, origin: LoadedVersion) -> Mark | None:
         """Return the newest version that was saved from a load, else the one that was loaded."""
@@ -115,7 +115,7 @@ class StateReads:
             return None
         return self._saved.get(origin.load_id, float("inf")) or origin.made_from
 
-    async def _committed(self, thread_id: str) -> CachedState | None:
+    async def _read_committed(self, thread_id: str) -> CachedState | None:
         found = await self.read_head(thread_id)
         if found is None:
             return None
@@ -127,9 +127,9 @@ class StateReads:
         Callers of one event loop that ask at once share one read.
         """
         if self.cache is None:
-            return await self._committed(thread_id)
+            return await self._read_committed(thread_id)
         if may_block():
-            return await self._found(thread_id, self.cache)
+            return await self._find(thread_id, self.cache)
         flights = self._flights.get()
         flight = flights.get(thread_id)
         if flight is None or not flight.may_serve(self.verify_seconds):
@@ -142,7 +142,7 @@ class StateReads:
         async def fly() -> CachedState | None:
             flight.began = time.monotonic()
             try:
-                return await self._found(thread_id, cache)
+                return await self._find(thread_id, cache)
             finally:
                 if flights.get(thread_id) is flight:
                     del flights[thread_id]
@@ -150,23 +150,23 @@ class StateReads:
         flight.task = asyncio.create_task(fly(), name="locus-store")
         return flight
 
-    async def _found(self, thread_id: str, cache: GuardedCache) -> CachedState | None:
-        entry = await cache.get(self._key(thread_id))
+    async def _find(self, thread_id: str, cache: GuardedCache) -> CachedState | None:
+        entry = await cache.get(self._make_key(thread_id))
         if entry is not None and await self._is_current(thread_id, entry):
             return entry
-        found = await self._committed(thread_id)
+        found = await self._read_committed(thread_id)
         if found is not None:
-            await cache.put(self._key(thread_id), found, instead_of=entry)
+            await cache.put(self._make_key(thread_id), found, instead_of=entry)
         elif entry is not None:
-            await cache.drop(self._key(thread_id))
+            await cache.drop(self._make_key(thread_id))
         return found
 
     async def _is_current(self, thread_id: str, entry: CachedState) -> bool:
         """Return whether the entry's version is the head, and remember it if it is."""
         if entry.mark is None:  # a working state of a thread without versions
             born = entry.born
-            is_same = born == self._here or born == await self._born(thread_id)
-            return is_same and await self.mark(thread_id) is None
+            is_same = born == self._here or born == await self._find_birth(thread_id)
+            return is_same and await self.find_mark(thread_id) is None
         if self._confirmed.get(thread_id, self.verify_seconds) == entry.mark:
             return True
         now = time.monotonic()
@@ -191,16 +191,16 @@ class StateReads:
         """Cache an entry."""
         if self.cache is not None:
             if entry.mark is None:
-                entry = replace(entry, born=await self._born(thread_id))
+                entry = replace(entry, born=await self._find_birth(thread_id))
             self._forget_flight(thread_id)
-            await self.cache.put(self._key(thread_id), entry)
+            await self.cache.put(self._make_key(thread_id), entry)
 
     async def drop(self, thread_id: str) -> None:
         """Drop the cached entry after a deletion."""
         self._forget_flight(thread_id)
         self._confirmed.forget(thread_id)
         if self.cache is not None:
-            await self.cache.drop(self._key(thread_id))
+            await self.cache.drop(self._make_key(thread_id))
 
     def close(self) -> None:
         """Forget what was read."""
@@ -210,7 +210,7 @@ class StateReads:
         """Make later readers read again, since they must see what was written."""
         self._flights.get().pop(thread_id, None)
 
-    def _key(self, thread_id: str) -> str:
+    def _make_key(self, thread_id: str) -> str:
         tenant = self._backend().tenant or ""
         return f"{len(tenant)}:{tenant}:{thread_id}"
 
@@ -237,7 +237,7 @@ def make_entry(
     return CachedState(mark=mark, is_working=is_working, labels=labels, state=encoded)
 
 
-def _checked_seconds(seconds: float) -> float:
+def _check_seconds(seconds: float) -> float:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if is_number and 0 <= seconds < float("inf"):
         return seconds

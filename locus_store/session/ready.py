@@ -79,8 +79,8 @@ class PgCheckpointer(SessionCheckpointer):
             check_cache_ttl(cache_ttl)
         given = {"dsn": postgres_dsn, "pool": pg_pool, "engine": engine}
         place = {name: it for name, it in given.items() if it is not None}
-        made = partial(_postgresql, place, schema)
-        cache = partial(_cache, redis_url, redis, cache_ttl, max_cached_threads)
+        made = partial(_open_postgresql, place, schema)
+        cache = partial(_open_cache, redis_url, redis, cache_ttl, max_cached_threads)
         super().__init__(
             made() if place else made,
             cache() if redis_url is not None or redis is not None else cache,
@@ -125,7 +125,7 @@ class InMemoryCheckpointer(SessionCheckpointer):
         super().__init__(MemoryBackend(), LocalCache(MAX_CACHED_THREADS), **options)
 
 
-def _postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
+def _open_postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
     from locus_store.backends.postgresql.backend import PostgreSQLBackend  # noqa: PLC0415  (needs a driver)
 
     if len(place) > 1:
@@ -146,7 +146,7 @@ def _postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
     return PostgreSQLBackend(**place, schema=schema)
 
 
-def _cache(
+def _open_cache(
     redis_url: str | None, redis: Any, cache_ttl: float | None, max_cached_threads: int | None
 ) -> StateCache:
     if redis_url is None and redis is None:

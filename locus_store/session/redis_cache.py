@@ -82,6 +82,7 @@ class RedisCache(StateCache):
         self._prefix = prefix
         self.max_threads = check_max_threads(max_threads)
         self.ttl_seconds = check_cache_ttl(ttl_seconds)
+        self._ttl = max(1, round(self.ttl_seconds * 1000))
 
     def __repr__(self) -> str:
         return f"RedisCache({self._connections.where!r}, prefix={self._prefix!r})"
@@ -89,11 +90,11 @@ class RedisCache(StateCache):
     async def get(self, key: str) -> CachedState | None:
         client = await self._connections.get_client()
         is_limited = int(self.max_threads is not None)
-        found = await client.read(scripts.CACHE["get"], self._keys(key), self._ttl(), is_limited)
+        found = await client.read(scripts.CACHE["get"], self._make_keys(key), self._ttl, is_limited)
         if found is None:
             return None
         try:
-            return _unpacked(found)
+            return _unpack(found)
         except IntegrityError as exc:
             observe.report_dropped_entry(self, exc)
             await self.drop(key)
@@ -104,21 +105,19 @@ class RedisCache(StateCache):
     ) -> None:
         client = await self._connections.get_client()
         args = (
-            *(self._ttl(), self.max_threads or 0, *_pack_mark(entry.mark), int(entry.is_working)),
-            *(_packed(entry), "".join(_pack_mark(instead_of.mark if instead_of else None))),
+            *(self._ttl, self.max_threads or 0, *_pack_mark(entry.mark), int(entry.is_working)),
+            *(_pack(entry), "".join(_pack_mark(instead_of.mark if instead_of else None))),
         )
-        await client.run_once(lambda: client.write(scripts.CACHE["put"], self._keys(key), *args))
+        keys = self._make_keys(key)
+        await client.run_once(lambda: client.write(scripts.CACHE["put"], keys, *args))
 
     async def drop(self, key: str) -> None:
-        await (await self._connections.get_client()).run_command("DEL", self._keys(key)[0])
+        await (await self._connections.get_client()).run_command("DEL", self._make_keys(key)[0])
 
     async def close(self) -> None:
         await self._connections.close()
 
-    def _ttl(self) -> int:
-        return max(1, round(self.ttl_seconds * 1000))
-
-    def _keys(self, key: str) -> tuple[str, str]:
+    def _make_keys(self, key: str) -> tuple[str, str]:
         """Return the keys of an entry and of the index; without a limit there is no index."""
         if self.max_threads is None:
             name = f"{self._prefix}{{{key}}}"
@@ -132,7 +131,7 @@ def _pack_mark(mark: Mark | None) -> tuple[str, str]:
     return mark.store, f"{mark.line:0{_DIGITS}}{mark.sequence:0{_DIGITS}}"
 
 
-def _packed(entry: CachedState) -> bytes:
+def _pack(entry: CachedState) -> bytes:
     mark = entry.mark
     head = {
         "mark": mark and [mark.store, mark.line, mark.sequence, mark.digest.hex()],
@@ -144,7 +143,7 @@ def _packed(entry: CachedState) -> bytes:
     return b"%08x" % crc32(body) + body
 
 
-def _unpacked(raw: bytes) -> CachedState:
+def _unpack(raw: bytes) -> CachedState:
     """Return the entry.
 
     Raises:

@@ -39,13 +39,13 @@ class Writes:
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a write, which continues when the caller is cancelled."""
         if may_block():
-            return await self._awaited(work)
+            return await self._await(work)
         tasks, task = self._tasks.get(), asyncio.create_task(work, name="locus-store")
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return await await_to_end(task)
 
-    async def _awaited(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _await(self, work: Coroutine[Any, Any, T]) -> T:
         mine: Future[None] = Future()
         writes = self._without_loop.get()
         writes.add(mine)
@@ -58,8 +58,8 @@ class Writes:
     async def drain(self) -> None:
         """Wait for the writes of this loop, also of tasks that were created but not yet begun."""
         if may_block():
-            for it in list(self._without_loop.get()):
-                await wait_for_end(it)
+            for future in list(self._without_loop.get()):
+                await wait_for_end(future)
             return
         await asyncio.sleep(0)
         while tasks := self._tasks.get():
@@ -117,7 +117,7 @@ class RunMethods(SyncWrappers, ABC):
         return EffectLog(self.backend, ttl_seconds=self.ttl_seconds)
 
     @abstractmethod
-    def _call(self, config: Mapping[str, Any]) -> Call: ...
+    def _parse(self, config: Mapping[str, Any]) -> Call: ...
 
     @abstractmethod
     async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
@@ -166,13 +166,13 @@ class RunMethods(SyncWrappers, ABC):
         Raises:
             NotOwnerError: The thread is another user's; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         await self._values.put(await self._make_namespace(call, "stop"), STOP, True, STOP_SECONDS)
 
     async def ais_stop_requested(self, config: Mapping[str, Any]) -> bool:
         """Return whether a stop was requested and not yet cleared."""
-        call = self._call(config)
+        call = self._parse(config)
         is_requested = await self._values.get(await self._make_namespace(call, "stop"), STOP)
         return bool(is_requested) and await self._owners.may_read(call)
 
@@ -183,7 +183,7 @@ class RunMethods(SyncWrappers, ABC):
         Raises:
             NotOwnerError: The thread is another user's; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         await self._owners.require(call)
         if await self.ais_stop_requested(config):
             await self._values.drop(await self._make_namespace(call, "stop"), STOP)
@@ -198,7 +198,7 @@ class RunMethods(SyncWrappers, ABC):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the result; nothing was written.
         """
-        call = self._call(config)
+        call = self._parse(config)
         kept = copy_json_object("result", result)
         await self._owners.claim(call)
         await self._effects.record(call.thread_id, shorten_key(str(tool_call_id)), kept)
@@ -207,7 +207,7 @@ class RunMethods(SyncWrappers, ABC):
         self, config: Mapping[str, Any], tool_call_id: str
     ) -> dict[str, Any] | None:
         """Return the recorded result of a tool's call; ``None`` if there is none."""
-        call, key = self._call(config), shorten_key(str(tool_call_id))
+        call, key = self._parse(config), shorten_key(str(tool_call_id))
         found: dict[str, Any] | None = await self._effects.find_result(call.thread_id, key)
         return found if found is not None and await self._owners.may_read(call) else None
 
@@ -229,22 +229,21 @@ class RunMethods(SyncWrappers, ABC):
             SerializationError: JSON cannot keep the value.
         """
         ttl_seconds = CACHE_TTL_SECONDS if ttl_seconds is None else ttl_seconds
-        await self._values.put(_cached(namespace), key, value, ttl_seconds)
+        await self._values.put(_make_place(namespace), key, value, ttl_seconds)
 
     async def aget_cache_value(self, namespace: str, key: str) -> Any:
         """Return a value; ``None`` if there is none."""
-        return await self._values.get(_cached(namespace), key)
+        return await self._values.get(_make_place(namespace), key)
 
     @make_writer
     async def aclear_cache_value(self, namespace: str, key: str) -> None:
         """Remove a value, if there is one."""
-        await self._values.drop(_cached(namespace), key)
+        await self._values.drop(_make_place(namespace), key)
 
     async def alist_cache_keys(self, namespace: str, prefix: str | None = None) -> list[str]:
         """Return the keys of a namespace that begin with a prefix."""
-        return [
-            it async for it in self._values.keys(_cached(namespace)) if it.startswith(prefix or "")
-        ]
+        keys = self._values.iterate_keys(_make_place(namespace))
+        return [it async for it in keys if it.startswith(prefix or "")]
 
     put_checkpoint = make_sync_wrapper(aput_checkpoint)
     get_thread_owner = make_sync_wrapper(aget_thread_owner)
@@ -259,7 +258,7 @@ class RunMethods(SyncWrappers, ABC):
     list_cache_keys = make_sync_wrapper(alist_cache_keys)
 
 
-def _cached(namespace: str) -> Namespace:
+def _make_place(namespace: str) -> Namespace:
     return ROOT, "values", namespace
 
 
@@ -299,12 +298,12 @@ class Values:
         """Remove a value, if there is one."""
         await self._store.delete(place, shorten_key(key))
 
-    async def keys(self, place: Namespace) -> AsyncIterator[str]:
+    async def iterate_keys(self, place: Namespace) -> AsyncIterator[str]:
         """Yield the keys of a namespace."""
         after: str | None = None
         while items := await self._store.list(place, limit=PAGE, after=after):
-            for it in items:
-                yield it.value["key"]
+            for item in items:
+                yield item.value["key"]
             after = items[-1].key
 
     async def clear_thread(self, thread_id: str) -> None:

@@ -65,7 +65,7 @@ def restore(
     Raises:
         SerializationError: The class is not imported, or ``data`` does not fit it.
     """
-    state = restore_state(kind or _class_of(labels, base), data, None, CHOOSE)
+    state = restore_state(kind or _find_class(labels, base), data, None, CHOOSE)
     carry(state, origin)
     return state
 
@@ -100,12 +100,12 @@ def _run_of(state: object) -> Any:
     return run if isinstance(getattr(run, "internal_data", None), dict) else None
 
 
-def _class_of(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseModel]:
+def _find_class(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseModel]:
     """Return the class that was saved, among the loaded subclasses only; nothing is imported."""
     name = labels.get(STATE_CLASS)
     if name is None:
         return base
-    found = [it for it in _loaded(base) if make_label_name(it) == name]
+    found = [it for it in _iterate_classes(base) if make_label_name(it) == name]
     if not found:
         module, _, qualname = str(name).partition(":")
         raise SerializationError(
@@ -115,7 +115,7 @@ def _class_of(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseMode
     return found[-1]
 
 
-def _loaded(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def _iterate_classes(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
     yield kind
-    for it in kind.__subclasses__():
-        yield from _loaded(it)
+    for subclass in kind.__subclasses__():
+        yield from _iterate_classes(subclass)

@@ -84,8 +84,8 @@ class LostAnswers(Documents):
     def keys(self, after: str = "") -> Iterator[str]:
         return self._documents.keys(after)
 
-    def identity(self) -> str | None:
-        return self._documents.identity()
+    def read_identity(self) -> str | None:
+        return self._documents.read_identity()
 
     def identify(self, store: str) -> None:
         self._documents.identify(store)
@@ -210,9 +210,9 @@ class DocumentsContract(LoopKit):
     def test_the_name_of_the_store_is_no_key(self, documents: Any, reopen: Any) -> None:
         threads = DocumentThreads(documents)
         threads.write("t", lambda transaction: transaction.open_history(""), creates=True)
-        store = documents.identity()
+        store = documents.read_identity()
         assert store
-        assert reopen().identity() == store
+        assert reopen().read_identity() == store
         assert list(documents.keys()) == ["t"]
 
     async def test_a_put_whose_answer_was_lost_is_recognised(self, documents: Any) -> None:
@@ -404,7 +404,9 @@ class WriteFaultsContract(LoopKit):
     def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
         """Return the names of the documents that the heads name."""
         parsed = [backend._threads.read_parsed(backend._documents, it) for it in threads]  # noqa: SLF001
-        return {(digest(it.thread.thread_id), name) for it in parsed for name in it.end.names()}
+        return {
+            (digest(it.thread.thread_id), name) for it in parsed for name in it.end.list_names()
+        }
 
 
 async def _save(backend: Any, thread: str, n: int) -> None:

@@ -93,7 +93,7 @@ async def export_threads(
     """
     backend = needs(backend, StoresThreads)
     count = 0
-    async for thread_id in _each(thread_ids):
+    async for thread_id in _iterate_ids(thread_ids):
         thread = await backend.read_thread(thread_id)
         if thread is None:
             continue
@@ -161,7 +161,7 @@ async def import_threads(
     return tally.finish()
 
 
-async def _each(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+async def _iterate_ids(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
     if isinstance(ids, AsyncIterable):
         async for thread_id in ids:
             yield thread_id
@@ -173,14 +173,14 @@ async def _each(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
 async def all_threads(backend: StoresThreads, page: int = 500) -> AsyncIterator[str]:
     """Yield every thread of a backend, in the order of their ids; count them for who watches."""
     if is_watched():
-        async for ids in _pages(backend, page):
+        async for ids in _iterate_pages(backend, page):
             expect(len(ids))
-    async for ids in _pages(backend, page):
+    async for ids in _iterate_pages(backend, page):
         for thread_id in ids:
             yield thread_id
 
 
-async def _pages(backend: StoresThreads, page: int) -> AsyncIterator[list[str]]:
+async def _iterate_pages(backend: StoresThreads, page: int) -> AsyncIterator[list[str]]:
     after: str | None = None
     while found := await backend.scan(page, after=after):
         yield found
@@ -220,7 +220,7 @@ def _seal_lines(
     content = b""
     for line in lines:
         content = sealing.seal_line(thread_id, line, content)
-        yield _encoded({**head, "sealed": base64.b64encode(content).decode()})
+        yield _encode({**head, "sealed": base64.b64encode(content).decode()})
         head = {}
 
 
@@ -318,28 +318,28 @@ def to_lines(
         IntegrityError: A version's changes take more than ``max_state_bytes``, or are damaged.
     """
     count = 0
-    for it in _objects(thread, max_state_bytes, tenant):
+    for entry in _iterate_objects(thread, max_state_bytes, tenant):
         count += 1
-        yield _encoded(it)
-    yield _encoded({"kind": "end", "lines": count})
+        yield _encode(entry)
+    yield _encode({"kind": "end", "lines": count})
 
 
-def _encoded(value: dict[str, Any]) -> bytes:
+def _encode(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _objects(
+def _iterate_objects(
     thread: ArchivedThread, max_state_bytes: int, tenant: str | None
 ) -> Iterator[dict[str, Any]]:
     times = {name: getattr(thread, name) for name in _TIMES}
     named = {} if tenant is None else {"tenant": tenant}
-    yield {"kind": "thread", "format": FORMAT, **named, **_taken(thread, _THREAD), **times}
+    yield {"kind": "thread", "format": FORMAT, **named, **_take(thread, _THREAD), **times}
     for line in thread.lines:
-        yield {"kind": "line", **_taken(line, ("namespace", "head", "floor", "last_sequence"))}
+        yield {"kind": "line", **_take(line, ("namespace", "head", "floor", "last_sequence"))}
         for record in line.records:
             yield {
                 "kind": "version",
-                **_taken(record, _VERSION),
+                **_take(record, _VERSION),
                 "created_at": record.created_at,
                 "digest": record.digest.hex(),
                 "operations": frames.read_restorable_operations(record.payload, max_state_bytes),
@@ -352,7 +352,7 @@ def _objects(
         yield {"kind": "message", **describe_message(message)}
 
 
-def _taken(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+def _take(source: object, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
@@ -378,7 +378,7 @@ async def from_lines(
         except _MALFORMED as exc:
             raise IntegrityError(
                 f"line {number} is not of an export of locus-store, or damaged"
-                f" ({_reason(exc)}); the threads before it were taken"
+                f" ({_explain(exc)}); the threads before it were taken"
             ) from exc
         if thread is not None:
             yield reader.tenant, thread
@@ -386,7 +386,7 @@ async def from_lines(
         raise IntegrityError("the file ends in the middle of a thread; export it again")
 
 
-def _reason(exc: BaseException) -> str:
+def _explain(exc: BaseException) -> str:
     return f"no {exc}" if isinstance(exc, KeyError) else str(exc)[:200]
 
 
@@ -406,41 +406,41 @@ class _Reader:
     def is_inside(self) -> bool:
         return self._thread is not None
 
-    def take(self, it: dict[str, Any]) -> ArchivedThread | None:
+    def take(self, entry: dict[str, Any]) -> ArchivedThread | None:
         """Return the thread that this line completes."""
-        if not isinstance(it, dict):
+        if not isinstance(entry, dict):
             raise TypeError("no JSON object")
-        kind = it.pop("kind")
+        kind = entry.pop("kind")
         if kind == "thread":
-            self._begin(it)
+            self._begin(entry)
         elif self._thread is None:
             raise ValueError(f"a {kind!r} before any thread")
         elif kind == "end":
-            return self._end(it["lines"])
+            return self._end(entry["lines"])
         elif kind == "line":
-            self._lines.append({**it, "records": [], "writes": []})
+            self._lines.append({**entry, "records": [], "writes": []})
         elif kind == "version":
-            self._lines[-1]["records"].append(_version(it))
+            self._lines[-1]["records"].append(_parse_version(entry))
         elif kind == "write":
-            self._lines[-1]["writes"].append(parse_write(it))
+            self._lines[-1]["writes"].append(parse_write(entry))
         elif kind == "log":
-            self._logs.append(parse_log(it))
+            self._logs.append(parse_log(entry))
         elif kind == "message":
-            self._messages.append(parse_message(it))
+            self._messages.append(parse_message(entry))
         else:
             raise ValueError(f"unknown kind {kind!r}")
         self._count += 1
         return None
 
-    def _begin(self, it: dict[str, Any]) -> None:
+    def _begin(self, entry: dict[str, Any]) -> None:
         if self._thread is not None:
             raise ValueError("the thread before it has no end")
-        if (form := it.pop("format")) != FORMAT:
+        if (form := entry.pop("format")) != FORMAT:
             raise ValueError(f"of format {form!r}; import it with the release that wrote it")
-        self.tenant = it.pop("tenant", None)
+        self.tenant = entry.pop("tenant", None)
         if self.tenant is not None:
             check_tenant(self.tenant)
-        self._thread = {**it, **{name: _parse_time(it[name]) for name in _TIMES}}
+        self._thread = {**entry, **{name: _parse_time(entry[name]) for name in _TIMES}}
         self._lines, self._messages, self._logs, self._count = [], [], [], 0
 
     def _end(self, lines: int) -> ArchivedThread:
@@ -457,12 +457,12 @@ class _Reader:
         return made
 
 
-def _version(it: dict[str, Any]) -> ArchivedRecord:
+def _parse_version(entry: dict[str, Any]) -> ArchivedRecord:
     return ArchivedRecord(
-        **{name: it[name] for name in _VERSION},
-        digest=bytes.fromhex(it["digest"]),
-        created_at=datetime.fromisoformat(it["created_at"]),
-        payload=frames.encode_operations(it["operations"]),
+        **{name: entry[name] for name in _VERSION},
+        digest=bytes.fromhex(entry["digest"]),
+        created_at=datetime.fromisoformat(entry["created_at"]),
+        payload=frames.encode_operations(entry["operations"]),
     )
 
 

@@ -79,33 +79,33 @@ class ThreadBuilder:
             heads: Checkpoint id of the head per namespace, where it is not the last one added.
         """
         for namespace, writes in self._writes.items():
-            for it in writes:
+            for row in writes:
                 await self._memory.put_writes(
-                    self._thread_id, it.checkpoint_id, [it.write], namespace=namespace
+                    self._thread_id, row.checkpoint_id, [row.write], namespace=namespace
                 )
         thread = await self._memory.read_thread(self._thread_id)
         if thread is None:
             raise ValueError("nothing was added")
-        lines = [self._dated(it, (heads or {}).get(it.namespace)) for it in thread.lines]
+        lines = [self._finish_line(it, (heads or {}).get(it.namespace)) for it in thread.lines]
         times = [it.created_at for line in lines for it in line.records]
         times += [it.created_at for line in lines for it in line.writes]
         active_at = max(times).replace(second=0, microsecond=0)
         return replace(thread, created_at=min(times), active_at=active_at, lines=lines)
 
-    def _dated(self, line: ArchivedLine, head: str | None) -> ArchivedLine:
+    def _finish_line(self, line: ArchivedLine, head: str | None) -> ArchivedLine:
         """Return the line with the other library's times, roots and head."""
         added = self._added.get(line.namespace, {})
         times = {
-            (it.checkpoint_id, it.write.task_id, it.write.idx): it.created_at
-            for it in self._writes.get(line.namespace, [])
+            (row.checkpoint_id, row.write.task_id, row.write.idx): row.created_at
+            for row in self._writes.get(line.namespace, [])
         }
         records = [
             replace(
-                it,
-                created_at=added[it.checkpoint_id].created_at,
-                parent=it.parent if added[it.checkpoint_id].parent_id else None,
+                record,
+                created_at=added[record.checkpoint_id].created_at,
+                parent=record.parent if added[record.checkpoint_id].parent_id else None,
             )
-            for it in line.records
+            for record in line.records
         ]
         sequences = {it.checkpoint_id: it.sequence for it in records}
         return replace(
@@ -113,8 +113,8 @@ class ThreadBuilder:
             head=sequences[head] if head else line.head,
             records=records,
             writes=[
-                replace(it, created_at=times[it.checkpoint_id, it.write.task_id, it.write.idx])
-                for it in line.writes
+                replace(row, created_at=times[row.checkpoint_id, row.write.task_id, row.write.idx])
+                for row in line.writes
             ],
         )
 
@@ -131,7 +131,7 @@ async def cut_thread(
         IntegrityError: A version is damaged.
     """
     line = next((it for it in thread.lines if it.namespace == namespace), None)
-    kept = _ancestry(line, checkpoint_id) if line else []
+    kept = _list_ancestry(line, checkpoint_id) if line else []
     if line is None or not kept:
         return None
     builder, names = ThreadBuilder(thread.thread_id), {it.sequence: it.checkpoint_id for it in kept}
@@ -154,17 +154,17 @@ async def cut_thread(
                 namespace=namespace,
             )
             writes += [
-                replace(it, write=expand_write(it.write, folder.get_state(), max_state_bytes))
-                for it in line.writes
-                if it.checkpoint_id == record.checkpoint_id
-                and select_current([it.write], record.sequence)
+                replace(row, write=expand_write(row.write, folder.get_state(), max_state_bytes))
+                for row in line.writes
+                if row.checkpoint_id == record.checkpoint_id
+                and select_current([row.write], record.sequence)
             ]
     builder.add_writes(writes, namespace=namespace)
     shorter = (await builder.build()).lines[0]
     return replace(thread, lines=[shorter if it is line else it for it in thread.lines])
 
 
-def _ancestry(line: ArchivedLine, checkpoint_id: str) -> list[ArchivedRecord]:
+def _list_ancestry(line: ArchivedLine, checkpoint_id: str) -> list[ArchivedRecord]:
     """Return a visible version and its visible ancestors, newest first."""
     visible = [it for it in line.records if it.sequence >= line.floor or it.sequence == line.head]
     known = {it.sequence: it for it in visible}

@@ -78,9 +78,9 @@ class Tally:
         if not self._failed:
             return self._counts
         (first, exc), *more = self._failed.items()
-        text = f"{source + ', ' if source else ''}thread {_shown(first)}: {exc}"
+        text = f"{source + ', ' if source else ''}thread {_format_name(first)}: {exc}"
         if more:
-            names = ", ".join(_shown(name) for name, _ in more[:_NAMED])
+            names = ", ".join(_format_name(name) for name, _ in more[:_NAMED])
             dots = ", …" if len(more) > _NAMED else ""
             text += f". Nor were {len(more)} others: {names}{dots}"
         done = self._counts
@@ -90,6 +90,6 @@ class Tally:
         ) from exc
 
 
-def _shown(name: tuple[str | None, str]) -> str:
+def _format_name(name: tuple[str | None, str]) -> str:
     tenant, thread_id = name
     return repr(thread_id) if tenant is None else f"{thread_id!r} of tenant {tenant!r}"

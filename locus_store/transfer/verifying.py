@@ -49,23 +49,23 @@ async def verify(
     """
     backend = needs(backend, StoresThreads)
     if thread_ids is None:
-        damage = await _damage(backend) if storage else []
+        damage = await _find_damage(backend) if storage else []
         for what in damage:
             yield Problem(thread_id=None, what=what)
         try:
             async for thread_id in all_threads(backend):
-                async for it in _of_thread(backend, thread_id):
-                    yield it
+                async for finding in _check_thread(backend, thread_id):
+                    yield finding
         except DAMAGE as exc:  # not even their names can be read
             if str(exc) not in damage:
                 yield Problem(thread_id=None, what=f"not all threads could be listed: {exc}")
         return
     for thread_id in thread_ids:
-        async for it in _of_thread(backend, thread_id):
-            yield it
+        async for finding in _check_thread(backend, thread_id):
+            yield finding
 
 
-async def _damage(backend: StorageBackend) -> list[str]:
+async def _find_damage(backend: StorageBackend) -> list[str]:
     try:
         return await backend.damage()
     except UnsupportedError as exc:
@@ -76,7 +76,7 @@ async def _damage(backend: StorageBackend) -> list[str]:
         return [str(exc)]
 
 
-async def _of_thread(backend: StoresThreads, thread_id: str) -> AsyncIterator[Problem | Checked]:
+async def _check_thread(backend: StoresThreads, thread_id: str) -> AsyncIterator[Problem | Checked]:
     try:
         thread = await backend.read_thread(thread_id)
     except DAMAGE as exc:

@@ -30,6 +30,7 @@ import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import blake2b
 from importlib import import_module
 from itertools import count
 from typing import Any, Final, TypeAlias
@@ -155,10 +156,20 @@ class DataKey:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def bind(self, digest: bytes, *place: Any) -> bytes:
-        """Return the digest of a state at a place: what is stored in the place of ``digest``."""
-        named = encode([self.tenant, *place])
-        return hmac.digest(self.digest_secret, digest + named, "sha256")[:DIGEST_BYTES]
+    def bind(self, purpose: bytes, content: bytes, *place: Any) -> bytes:
+        """Return a keyed hash of content and its place, such as the digest of a version."""
+        size = len(content).to_bytes(8, "little")
+        return self.hash(purpose, size + content + encode([self.tenant, *place]))
+
+    def hash(self, purpose: bytes, content: bytes) -> bytes:
+        """Return 16 bytes of keyed BLAKE2b (RFC 7693), a fifth of the time of an HMAC.
+
+        Args:
+            purpose: Tells what is hashed, in up to 16 bytes.
+            content: What is hashed.
+        """
+        secret = self.digest_secret
+        return blake2b(content, key=secret, digest_size=DIGEST_BYTES, person=purpose).digest()
 
     def derive(self, subject: Subject) -> SubjectKey:
         """Return the key that seals what a subject stores from now on.
@@ -174,7 +185,7 @@ class DataKey:
     def _iterate_leaves(self, subject: Subject) -> Iterator[bytes]:
         for number in count():
             named = encode([self.tenant, number, *subject])
-            yield hmac.digest(self.digest_secret, b"leaf" + named, "sha256")[:LEAF_BYTES]
+            yield self.hash(b"leaf", named)[:LEAF_BYTES]
 
     def find(self, leaf: bytes) -> SubjectKey | None:
         """Return the key of a leaf; ``None``: it was destroyed."""
@@ -317,8 +328,7 @@ def seal(key: SubjectKey, plaintext: bytes, place: Place, *, is_repeatable: bool
     associated = _associate(key.format, data_key.tenant, place)
     salt = os.urandom(_SALT_BYTES)
     if is_repeatable:
-        salt = hmac.digest(data_key.digest_secret, b"salt" + associated + plaintext, "sha256")
-        salt = salt[:_SALT_BYTES]
+        salt = data_key.hash(b"salt", associated + plaintext)[:_SALT_BYTES]
     secret, commitment = _derive(key, salt)
     head = key.key_id + salt + commitment
     rest = head + encrypt(secret, _IV, plaintext, head + associated)

@@ -34,11 +34,11 @@ def encode_body(value: object) -> tuple[bytes, str]:
     """
     payloads: list[bytes] = []
 
-    def number(payload: bytes) -> int:
+    def add_payload(payload: bytes) -> int:
         payloads.append(payload)
         return len(payloads) - 1
 
-    head = _dumped(value, number)
+    head = _dump(value, add_payload)
     if not payloads:
         return head, JSON
     parts = [it for part in (head, *payloads) for it in (_LENGTH.pack(len(part)), part)]
@@ -47,32 +47,32 @@ def encode_body(value: object) -> tuple[bytes, str]:
 
 def encode_json(value: object) -> bytes:
     """Return a value as JSON, with its payloads as base64."""
-    return _dumped(value, lambda payload: b64encode(payload).decode())
+    return _dump(value, lambda payload: b64encode(payload).decode())
 
 
-def _dumped(value: object, payload: Any) -> bytes:
-    def default(it: object) -> object:
-        if isinstance(it, bytes):
-            return payload(it)
-        if isinstance(it, Filter):
-            return it.wanted
-        if hasattr(it, "_asdict"):
-            return it._asdict()
-        if isinstance(it, Collection) and not isinstance(it, bytearray | memoryview):
-            return list(it)
-        raise TypeError(f"{type(it).__name__} is not JSON")
+def _dump(value: object, payload: Any) -> bytes:
+    def encode_item(item: object) -> object:
+        if isinstance(item, bytes):
+            return payload(item)
+        if isinstance(item, Filter):
+            return item.wanted
+        if hasattr(item, "_asdict"):
+            return item._asdict()
+        if isinstance(item, Collection) and not isinstance(item, bytearray | memoryview):
+            return list(item)
+        raise TypeError(f"{type(item).__name__} is not JSON")
 
     try:
-        return orjson.dumps(value, default=default)
+        return orjson.dumps(value, default=encode_item)
     except TypeError as exc:
-        raise InvalidArgumentError(f"{_culprit(value)} cannot be sent as JSON: {exc}") from exc
+        raise InvalidArgumentError(f"{_blame(value)} cannot be sent as JSON: {exc}") from exc
 
 
-def _culprit(value: object) -> str:
+def _blame(value: object) -> str:
     """Return the name of the first argument that is not JSON."""
-    for name, it in value.items() if isinstance(value, dict) else ():
+    for name, argument in value.items() if isinstance(value, dict) else ():
         try:
-            encode_json(it)
+            encode_json(argument)
         except InvalidArgumentError:
             return str(name)
     return "a value"
@@ -81,8 +81,8 @@ def _culprit(value: object) -> str:
 class Payloads:
     """The payloads of a body that was received; each is taken once."""
 
-    def __init__(self, found: list[bytes]) -> None:
-        self._found: list[bytes | None] = [*found]
+    def __init__(self, parts: list[bytes]) -> None:
+        self._found: list[bytes | None] = [*parts]
 
     def take(self, place: object) -> bytes:
         """Return the payload that stands for a value of the head.
@@ -120,14 +120,14 @@ def decode_body(body: bytes, media_type: str) -> tuple[Any, Payloads]:
     """
     kind = media_type.partition(";")[0].strip().lower()
     if kind == JSON:
-        return _loaded(body), Payloads([])
+        return _load(body), Payloads([])
     if kind != FRAMED:
         raise InvalidArgumentError(f"the body must be {JSON} or {FRAMED}, not {kind[:80]!r}")
-    head, *payloads = _parts(body)
-    return _loaded(head), Payloads(payloads)
+    head, *payloads = _split(body)
+    return _load(head), Payloads(payloads)
 
 
-def _parts(body: bytes) -> list[bytes]:
+def _split(body: bytes) -> list[bytes]:
     parts: list[bytes] = []
     at, end = 0, len(body)
     while at < end or not parts:
@@ -141,7 +141,7 @@ def _parts(body: bytes) -> list[bytes]:
     return parts
 
 
-def _loaded(head: bytes) -> Any:
+def _load(head: bytes) -> Any:
     try:
         return orjson.loads(head)
     except orjson.JSONDecodeError as exc:

@@ -72,13 +72,13 @@ class WireCall:
     @cached_property
     def _types(self) -> dict[str, Any]:
         found = get_type_hints(getattr(self.contract, self.name))
-        return {name: _on_wire(it) for name, it in found.items()}
+        return {name: _get_wire_type(it) for name, it in found.items()}
 
     @cached_property
     def arguments(self) -> Validator:
         """Validates the arguments of a request, which are one object."""
         kinds = {name: self._types[name] for name in self.parameters}
-        return Validator(REQUESTS.record(kinds, self.parameters, dict), self.name)
+        return Validator(REQUESTS.build_record(kinds, self.parameters, dict), self.name)
 
     @cached_property
     def answer(self) -> Validator:
@@ -100,10 +100,10 @@ class WireCall:
         return [it for it in self.parameters if self._types[it] is Any]
 
 
-def _on_wire(kind: Any) -> Any:
+def _get_wire_type(kind: Any) -> Any:
     """Return the type that is sent for a parameter's, or returned for an awaitable's."""
     if get_origin(kind) is Awaitable:
-        return _on_wire(get_args(kind)[0])
+        return _get_wire_type(get_args(kind)[0])
     if set(get_args(kind)) == {Put, Remove}:
         return SentItem
     if get_args(kind) and set(get_args(get_args(kind)[0])) == {Put, Remove}:
@@ -111,7 +111,7 @@ def _on_wire(kind: Any) -> Any:
     return kind
 
 
-def _calls(part: Part, contract: type[Any], right: Right, *names: str) -> list[WireCall]:
+def _make_calls(part: Part, contract: type[Any], right: Right, *names: str) -> list[WireCall]:
     repeatable = {*names} if right in {"read", "audit"} else {*_REPEATABLE}
     return [WireCall(part, contract, it, right, it in repeatable) for it in names]
 
@@ -133,37 +133,37 @@ def may_repeat(call: WireCall, arguments: Mapping[str, Any]) -> bool:
 
 
 CALLS: Final = (
-    *_calls("threads", StorageBackend, "read", "fetch", "fetch_head", "history", "version"),
-    *_calls("threads", StorageBackend, "read", "has_thread"),
-    *_calls("threads", StorageBackend, "write", "commit", "remove", "remove_thread"),
-    *_calls("threads", StorageBackend, "admin", "damage"),
-    *_calls("threads", ListsThreads, "read", "recent"),
-    *_calls("threads", ListsHeads, "read", "heads"),
-    *_calls("threads", ListsVersions, "read", "newest", "contents"),
-    *_calls("threads", SearchesText, "read", "find"),
-    *_calls("threads", QueriesMetadata, "read", "query", "tagged"),
-    *_calls("threads", StoresWrites, "read", "writes_of"),
-    *_calls("threads", StoresWrites, "write", "store_writes"),
-    *_calls("threads", KeepsEffects, "read", "list_writes"),
-    *_calls("threads", StoresThreads, "read", "scan", "read_thread", "namespaces", "records"),
-    *_calls("threads", StoresThreads, "write", "copy_thread", "restore", "replace_thread"),
-    *_calls("threads", StoresThreads, "admin", "prune"),
-    *_calls("threads", ErasesThreads, "read", "find_threads"),
-    *_calls("threads", ErasesThreads, "admin", "forget_user", "forget_where"),
-    *_calls("threads", Vacuums, "admin", "vacuum_report"),
-    *_calls("threads", Expires, "write", "renew", "expire"),
-    *_calls("threads", ListsStatuses, "read", "find_statuses"),
-    *_calls("threads", TakesTurns, "read", "list_turns"),
-    *_calls("threads", TakesTurns, "write", "step_turn", "end_turn"),
-    *_calls("threads", DescribesThreads, "read", "facts_of", "find_facts"),
-    *_calls("threads", DescribesThreads, "write", "put_facts", "clear_versions"),
-    *_calls("threads", AuditLog, "audit", "read_audited", "read_last_seal"),
-    *_calls("threads", AuditLog, "audit", "list_seals", "list_entries"),
-    *_calls("store", BaseStore, "read", "read", "page", "recent", "nearest", "vectors_of"),
-    *_calls("store", BaseStore, "read", "namespaces"),
-    *_calls("store", BaseStore, "write", "apply", "clear", "renew", "sweep"),
-    *_calls("messages", BaseMessageLog, "read", "look", "find_logs", "find_heads"),
-    *_calls("messages", BaseMessageLog, "write", "change", "drop"),
+    *_make_calls("threads", StorageBackend, "read", "fetch", "fetch_head", "history", "version"),
+    *_make_calls("threads", StorageBackend, "read", "has_thread"),
+    *_make_calls("threads", StorageBackend, "write", "commit", "remove", "remove_thread"),
+    *_make_calls("threads", StorageBackend, "admin", "damage"),
+    *_make_calls("threads", ListsThreads, "read", "recent"),
+    *_make_calls("threads", ListsHeads, "read", "heads"),
+    *_make_calls("threads", ListsVersions, "read", "newest", "contents"),
+    *_make_calls("threads", SearchesText, "read", "find"),
+    *_make_calls("threads", QueriesMetadata, "read", "query", "tagged"),
+    *_make_calls("threads", StoresWrites, "read", "writes_of"),
+    *_make_calls("threads", StoresWrites, "write", "store_writes"),
+    *_make_calls("threads", KeepsEffects, "read", "list_writes"),
+    *_make_calls("threads", StoresThreads, "read", "scan", "read_thread", "namespaces", "records"),
+    *_make_calls("threads", StoresThreads, "write", "copy_thread", "restore", "replace_thread"),
+    *_make_calls("threads", StoresThreads, "admin", "prune"),
+    *_make_calls("threads", ErasesThreads, "read", "find_threads"),
+    *_make_calls("threads", ErasesThreads, "admin", "forget_user", "forget_where"),
+    *_make_calls("threads", Vacuums, "admin", "vacuum_report"),
+    *_make_calls("threads", Expires, "write", "renew", "expire"),
+    *_make_calls("threads", ListsStatuses, "read", "find_statuses"),
+    *_make_calls("threads", TakesTurns, "read", "list_turns"),
+    *_make_calls("threads", TakesTurns, "write", "step_turn", "end_turn"),
+    *_make_calls("threads", DescribesThreads, "read", "facts_of", "find_facts"),
+    *_make_calls("threads", DescribesThreads, "write", "put_facts", "clear_versions"),
+    *_make_calls("threads", AuditLog, "audit", "read_audited", "read_last_seal"),
+    *_make_calls("threads", AuditLog, "audit", "list_seals", "list_entries"),
+    *_make_calls("store", BaseStore, "read", "read", "page", "recent", "nearest", "vectors_of"),
+    *_make_calls("store", BaseStore, "read", "namespaces"),
+    *_make_calls("store", BaseStore, "write", "apply", "clear", "renew", "sweep"),
+    *_make_calls("messages", BaseMessageLog, "read", "look", "find_logs", "find_heads"),
+    *_make_calls("messages", BaseMessageLog, "write", "change", "drop"),
 )
 """Each call once."""
 

@@ -131,7 +131,7 @@ def decode_error(answer: Any) -> LocusStoreError | None:
 
 
 _CLASSES: Final = {it.__name__: it for it in STATUSES} | {
-    name: it
-    for name, it in vars(errors).items()
-    if isinstance(it, type) and issubclass(it, LocusStoreError)
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, LocusStoreError)
 }

@@ -93,12 +93,12 @@ class Validator:
         try:
             found = self._validator.validate_python(value, context=payloads)
         except ValidationError as exc:
-            raise self._refusal(exc) from exc
+            raise self._make_refusal(exc) from exc
         if not payloads.are_taken:
             raise InvalidArgumentError(f"{self._subject}: a payload belongs to no field")
         return found
 
-    def _refusal(self, exc: ValidationError) -> LocusStoreError:
+    def _make_refusal(self, exc: ValidationError) -> LocusStoreError:
         first = exc.errors(include_url=False, include_input=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, LocusStoreError):
@@ -122,58 +122,59 @@ class Forms:
     def build(self, kind: Any, field: str = "") -> CoreSchema:
         """Return the schema of a type, as a field of this name."""
         if kind == Namespace and field in {"namespace", "prefix", "suffix"}:
-            return _namespace()
+            return _make_namespace()
         if kind in _SCALARS:
             return _SCALARS[kind](field)
         if kind == Name:
-            return core_schema.tuple_schema([_namespace(), _text("thread_id")], strict=False)
-        return self._any(field) if kind is Any else self._composed(kind, field)
+            parts = [_make_namespace(), _make_text("thread_id")]
+            return core_schema.tuple_schema(parts, strict=False)
+        return self._build_any(field) if kind is Any else self._build_composed(kind, field)
 
-    def _composed(self, kind: Any, field: str) -> CoreSchema:
+    def _build_composed(self, kind: Any, field: str) -> CoreSchema:
         origin, kinds = get_origin(kind), get_args(kind)
         if origin in {Union, UnionType}:
             [kind] = [it for it in kinds if it is not NoneType]
             return core_schema.nullable_schema(self.build(kind, field))
         if origin is Literal:
             return core_schema.literal_schema([*kinds])
-        return self._define(kind) if origin is None else self._container(origin, kinds, field)
+        return self._define(kind) if origin is None else self._build_container(origin, kinds, field)
 
-    def _any(self, field: str) -> CoreSchema:
+    def _build_any(self, field: str) -> CoreSchema:
         if not self._is_strict:
             return core_schema.any_schema()
-        return _checked(lambda it: canonicalize(it, field), {})
+        return _make_checked(lambda it: canonicalize(it, field), {})
 
-    def _container(self, origin: Any, kinds: tuple[Any, ...], field: str) -> CoreSchema:
+    def _build_container(self, origin: Any, kinds: tuple[Any, ...], field: str) -> CoreSchema:
         if origin in {dict, Mapping}:
-            return self._object(kinds, field)
+            return self._build_object(kinds, field)
         if origin is tuple and kinds[-1] is not Ellipsis:
             return core_schema.tuple_schema([self.build(it) for it in kinds], strict=False)
         item = self.build(kinds[0], field)
         if origin is tuple:
-            return _any_number(item)
+            return _make_array(item)
         if origin is Collection:
             return core_schema.set_schema(item, strict=False, fail_fast=True)
         return core_schema.list_schema(item, strict=True, fail_fast=True)
 
-    def _object(self, kinds: tuple[Any, ...], field: str) -> CoreSchema:
+    def _build_object(self, kinds: tuple[Any, ...], field: str) -> CoreSchema:
         _, value = kinds
         if value is Any and self._is_strict:
-            return _checked(partial(_checked_object, field), {"type": "object"})
+            return _make_checked(partial(_check_object, field), {"type": "object"})
         return core_schema.dict_schema(core_schema.str_schema(), self.build(value), strict=True)
 
     def _define(self, kind: type[Any]) -> CoreSchema:
         if kind not in self._records:
             hints, needed = get_type_hints(kind, localns=_LOCALS), list_parameters(kind)
             kinds = {name: hints[name] for name in needed}
-            self._records[kind] = self.record(
+            self._records[kind] = self.build_record(
                 kinds, needed, lambda values: kind(**values), kind.__name__
             )
         return self._records[kind]
 
-    def record(
+    def build_record(
         self,
         kinds: Mapping[str, Any],
-        needed: Mapping[str, bool],
+        needs: Mapping[str, bool],
         build: Callable[[Any], Any],
         name: str | None = None,
     ) -> CoreSchema:
@@ -181,14 +182,14 @@ class Forms:
 
         Args:
             kinds: The types of its fields.
-            needed: The fields that have no default.
+            needs: The fields that have no default.
             build: Makes the value of a dict of the fields.
             name: Of its JSON Schema; ``None``: it stands where it is used.
         """
         plain = core_schema.typed_dict_schema(
             {
-                it: core_schema.typed_dict_field(self.build(kind, it), required=needed[it])
-                for it, kind in kinds.items()
+                field: core_schema.typed_dict_field(self.build(kind, field), required=needs[field])
+                for field, kind in kinds.items()
             },
             extra_behavior="forbid" if self._is_strict else "ignore",
         )
@@ -201,33 +202,33 @@ def list_parameters(call: Callable[..., Any]) -> dict[str, bool]:
     return {name: it.default is it.empty for name, it in found.items() if name != "self"}
 
 
-def _checked_object(field: str, value: object) -> dict[str, Any]:
+def _check_object(field: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"{field} must be an object")
     return copy_json_object(field, value)
 
 
-def _checked_namespace(namespace: Namespace) -> Namespace:
+def _check_namespace(namespace: Namespace) -> Namespace:
     check_namespace(namespace)
     return namespace
 
 
-def _checked(check: Callable[[Any], Any], json: dict[str, Any]) -> CoreSchema:
+def _make_checked(check: Callable[[Any], Any], json: dict[str, Any]) -> CoreSchema:
     """Return the schema of a value that a function makes, with its JSON Schema."""
     return core_schema.no_info_plain_validator_function(check, metadata={"json": json})
 
 
-def _any_number(item: CoreSchema) -> CoreSchema:
+def _make_array(item: CoreSchema) -> CoreSchema:
     """Return the schema of a tuple of any length."""
     return core_schema.tuple_schema([item], variadic_item_index=0, strict=False, fail_fast=True)
 
 
-def _namespace() -> CoreSchema:
-    segments = _any_number(_text("thread_id"))
-    return core_schema.no_info_after_validator_function(_checked_namespace, segments)
+def _make_namespace() -> CoreSchema:
+    segments = _make_array(_make_text("thread_id"))
+    return core_schema.no_info_after_validator_function(_check_namespace, segments)
 
 
-def _text(field: str) -> CoreSchema:
+def _make_text(field: str) -> CoreSchema:
     least, most = CHARACTERS.get(field, (None, None))
     pattern = None if field in FREE else NO_NUL
     return core_schema.str_schema(
@@ -235,24 +236,24 @@ def _text(field: str) -> CoreSchema:
     )
 
 
-def _integer(field: str) -> CoreSchema:
+def _make_integer(field: str) -> CoreSchema:
     least, most = (0, MAX_COUNT) if field in COUNTS else (-MAX_INT - 1, MAX_INT)
     return core_schema.int_schema(ge=least, le=most, strict=True)
 
 
-def _payload(field: str) -> CoreSchema:
-    check = _taken_digest if field.endswith("digest") else _taken
+def _make_payload(field: str) -> CoreSchema:
+    check = _take_digest if field.endswith("digest") else _take
     json = {"type": "string", "contentEncoding": "base64"}
     return core_schema.with_info_plain_validator_function(check, metadata={"json": json})
 
 
-def _taken(value: object, info: core_schema.ValidationInfo[Any]) -> bytes:
+def _take(value: object, info: core_schema.ValidationInfo[Any]) -> bytes:
     payload: bytes = info.context.take(value)
     return payload
 
 
-def _taken_digest(value: object, info: core_schema.ValidationInfo[Any]) -> bytes:
-    payload = _taken(value, info)
+def _take_digest(value: object, info: core_schema.ValidationInfo[Any]) -> bytes:
+    payload = _take(value, info)
     if len(payload) != DIGEST_BYTES:
         raise ValueError(f"a digest has {DIGEST_BYTES} bytes, not {len(payload)}")
     return payload
@@ -267,24 +268,20 @@ def _parse_time(value: object) -> datetime:
     return found
 
 
-def _made_filter(value: object) -> Filter:
+def _make_filter(value: object) -> Filter:
     if not isinstance(value, dict):
         raise InvalidArgumentError("a filter is an object")
     return Filter(value)
 
 
-def _nothing(_: str) -> CoreSchema:
-    return core_schema.none_schema()
-
-
 _SCALARS: Final[dict[Any, Callable[[str], CoreSchema]]] = {
-    str: _text,
-    int: _integer,
+    str: _make_text,
+    int: _make_integer,
     float: lambda _: core_schema.float_schema(allow_inf_nan=False, strict=True),
     bool: lambda _: core_schema.bool_schema(strict=True),
-    bytes: _payload,
-    datetime: lambda _: _checked(_parse_time, {"type": "string", "format": "date-time"}),
-    Filter: lambda _: _checked(_made_filter, {"type": "object"}),
-    NoneType: _nothing,
-    None: _nothing,
+    bytes: _make_payload,
+    datetime: lambda _: _make_checked(_parse_time, {"type": "string", "format": "date-time"}),
+    Filter: lambda _: _make_checked(_make_filter, {"type": "object"}),
+    NoneType: lambda _: core_schema.none_schema(),
+    None: lambda _: core_schema.none_schema(),
 }

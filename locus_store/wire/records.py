@@ -82,9 +82,9 @@ def encode_save(save: Save, *, with_state: bool) -> dict[str, Any]:
 
 
 _DEFAULTS: Final = {
-    it.name: it.default_factory() if callable(it.default_factory) else it.default
-    for it in fields(Save)
-    if it.name != "change"
+    field.name: field.default_factory() if callable(field.default_factory) else field.default
+    for field in fields(Save)
+    if field.name != "change"
 }
 
 

@@ -23,7 +23,7 @@ if TESTS_RUN:
     from locus_store.server.inspecting import start_page
     from locus_store.server.listener import log_to_stderr
     from locus_store.server.options import ServeOptions
-    from locus_store.server.serving import beside, serve
+    from locus_store.server.serving import mount_pages, serve
     from locus_store.service import app as service_app
     from locus_store.service.access import LOOPBACK, TokenFile
     from locus_store.service.application import Parts, PartsOfTenants
@@ -54,7 +54,7 @@ class Served:
         self.settings = ServeOptions(
             token_file=str(folder / "tokens.json"), inspector=True, **options
         )
-        self.app = beside(service_app(self.backend), self.backend, None, self.settings)
+        self.app = mount_pages(service_app(self.backend), self.backend, None, self.settings)
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app)

@@ -69,7 +69,7 @@ class SourceObjects:
         names = [it.name for it in self._objects.list(self._prefix)]
         names = [it for it in names if not it.startswith(self._prefix + LAYOUT)]
         states = [it for it in names if it.endswith(_STATE) and not it.endswith(_METADATA)]
-        for read in self._objects.each(self._read, states):
+        for read in self._objects.run_each(self._read, states):
             self._add(read, found)
         for thread_id, thread in found.items():
             thread.entries.sort(key=lambda entry: (entry.created_at, entry.checkpoint_id))

@@ -85,7 +85,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         return f"{type(self).__name__}({self._documents!r})"
 
     async def open(self) -> None:
-        await self._threads.look(self._documents.identity)
+        await self._threads.look(self._documents.read_identity)
 
     async def close(self) -> None:
         """Forget the threads in memory; stored threads remain."""
@@ -94,7 +94,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     async def _sweep(self, sweep: Sweep, body: ThreadChange[Swept]) -> None:
         """Remove something from every thread that can be read; raise for the others at the end."""
         ids = await self._threads.look(lambda: list(self._documents.keys()))
-        strays = await self._threads.look(self._documents.strays)
+        strays = await self._threads.look(self._documents.list_strays)
         failed: list[LocusStoreError] = [IntegrityError(it) for it in strays]
         for thread_id in iterate_steps(ids):
             try:
@@ -132,7 +132,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         thread_id: str,
         namespace: str,
         checkpoint_id: str | None,
-        known: Mark | None = None,
+        mark: Mark | None = None,
         *,
         with_writes: bool,
     ) -> Stored | None:
@@ -145,7 +145,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         if record is None or head is None:
             return None
         version = thread.get_version(history, record.sequence)
-        basis = versions.find_basis(history, history.line, record, known, thread.store)
+        basis = versions.find_basis(history, history.line, record, mark, thread.store)
         rows = history.payloads(record.chain, record.sequence, basis.sequence if basis else 0)
         payloads = [payload for _, payload in rows]
         return Stored(
@@ -220,15 +220,15 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         check_limit(limit)
         matches = compile_thread_pattern(pattern).match
 
-        def recent() -> list[Active]:
-            threads = self._documents.active(limit, after)
+        def read() -> list[Active]:
+            threads = self._documents.list_active(limit, after)
             if threads is None:
                 threads = (Active(it.thread_id, it.active_at) for it in self._iterate_recent())
                 if after is not None and all(it.thread_id != after for it in threads):
                     raise NotFoundError(f"there is no thread {after!r} to list after")
             return list(islice((it for it in threads if matches(it.thread_id)), limit))
 
-        return await self._threads.look(recent)
+        return await self._threads.look(read)
 
     def _iterate_recent(self, size: int = 0) -> Iterator[Thread]:
         """Yield the threads that exist; see ``DocumentThreads.iterate_by_activity``."""
@@ -243,11 +243,11 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
 
-        def heads() -> list[Head]:
+        def read() -> list[Head]:
             roots = islice(self._iterate_roots(limit), limit)
             return [it.get_version(root, root.line.head or 0).as_head() for it, root in roots]
 
-        return await self._threads.look(heads)
+        return await self._threads.look(read)
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
@@ -257,10 +257,10 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found = [
-            (history.rows[it].created_at, history.line.line, it, thread, history)
+            (history.rows[sequence].created_at, history.line.line, sequence, thread, history)
             for thread, history in self._iterate_roots()
-            for it in history.list_visible()
-            if _has(history, it, key, value)
+            for sequence in history.list_visible()
+            if _has(history, sequence, key, value)
         ]
         found.sort(key=lambda it: it[:3], reverse=True)
         return [thread.get_version(of, it).as_head() for _, _, it, thread, of in found[:limit]]
@@ -281,14 +281,14 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         hits = await self._threads.look(find)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
-    def _find_with_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
+    def _find_with_words(self, words: list[str], limit: int) -> Iterator[Iterable[Thread]]:
         """Yield all threads that may have the words; the best first, if they are more."""
         yield self._iterate_recent()
 
     @skip_too_large
-    def _make_hit(self, thread_id: str, thread: Thread, wanted: list[str]) -> Hit | None:
+    def _make_hit(self, thread_id: str, thread: Thread, words: list[str]) -> Hit | None:
         history = thread.find_history("")
-        return thread.search(history, wanted, self.max_state_bytes) if history else None
+        return thread.search(history, words, self.max_state_bytes) if history else None
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
@@ -449,8 +449,8 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         self._threads.limit(of_documents)
 
 
-def _describe_sweep(failed: Sequence[LocusStoreError], sweep: Sweep) -> str:
-    more = f"; {len(failed) - 1} more, which `locus-store verify` names" if failed[1:] else ""
+def _describe_sweep(failures: Sequence[LocusStoreError], sweep: Sweep) -> str:
+    more = f"; {len(failures) - 1} more, which `locus-store verify` names" if failures[1:] else ""
     return f"removed from the others: threads {sweep.threads}, versions {sweep.removed}{more}"
 
 

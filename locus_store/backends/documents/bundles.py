@@ -136,7 +136,7 @@ def describe_bundle(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
     payloads += [it.payload or b"" for it in bundle.messages]
     facts: dict[str, Any] = {
         "rows": [_describe_row(*it) for it in rows],
-        "writes": [_write(*it) for it in bundle.writes],
+        "writes": [_describe_write(*it) for it in bundle.writes],
         "messages": [_describe_message(it) for it in bundle.messages],
         "lengths": [*map(len, payloads)],
     }
@@ -144,18 +144,19 @@ def describe_bundle(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _describe_row(namespace: str, row: Row) -> list[Any]:
-    it = row.record
-    place = namespace, it.sequence, it.chain, it.parent, it.checkpoint_id
-    return [*place, it.digest.hex(), it.metadata, it.labels, row.created_at]
+    record = row.record
+    place = namespace, record.sequence, record.chain, record.parent, record.checkpoint_id
+    return [*place, record.digest.hex(), record.metadata, record.labels, row.created_at]
 
 
-def _write(namespace: str, it: ArchivedWrite) -> list[Any]:
-    ours = [getattr(it.write, name) for name in _WRITE]
-    return [namespace, it.checkpoint_id, *ours, it.created_at]
+def _describe_write(namespace: str, entry: ArchivedWrite) -> list[Any]:
+    ours = [getattr(entry.write, name) for name in _WRITE]
+    return [namespace, entry.checkpoint_id, *ours, entry.created_at]
 
 
-def _describe_message(it: ArchivedMessage) -> list[Any]:
-    return [*(getattr(it, name) for name in _MESSAGE), it.created_at, it.payload is not None]
+def _describe_message(message: ArchivedMessage) -> list[Any]:
+    fields = [getattr(message, name) for name in _MESSAGE]
+    return [*fields, message.created_at, message.payload is not None]
 
 
 def unpack(content: bytes) -> ObjectContent:

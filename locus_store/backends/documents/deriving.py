@@ -51,7 +51,7 @@ def derive_changes(
     old: Thread | None,
     thread: Thread,
     tail: Bundle,
-    awaited: Iterable[Place],
+    places: Iterable[Place],
     *,
     revision: int,
     adds_only: bool,
@@ -62,13 +62,13 @@ def derive_changes(
         old: The thread as it is stored.
         thread: The thread to write.
         tail: What no segment holds.
-        awaited: Versions whose documents are not known to be written.
+        places: Versions whose documents are not known to be written.
         revision: Of the head to write.
         adds_only: No version was removed.
     """
     known = {id(row) for history in _iterate_histories(old) for row in history.own.rows.values()}
     fresh = [(name, row) for name, row in tail.iterate_rows() if id(row) not in known]
-    fresh += [(name, row) for name, at in awaited if (row := _find_row(thread, name, at))]
+    fresh += [(name, row) for name, at in places if (row := _find_row(thread, name, at))]
     written = {
         (name, row.record.sequence): _derive(
             old, thread, name, row, is_changed=id(row) not in known
@@ -132,11 +132,11 @@ def describe_places(places: Collection[Place]) -> dict[str, list[list[int]]]:
     return {name: find_runs(sorted(at for it, at in places if it == name)) for name in names}
 
 
-def parse_places(awaited: dict[str, list[list[int]]]) -> dict[Place, None]:
+def parse_places(spans: dict[str, list[list[int]]]) -> dict[Place, None]:
     """Return the versions that the note of a head names."""
     return {
         (name, at): None
-        for name, some in awaited.items()
+        for name, some in spans.items()
         for first, last in some
         for at in range(first, last + 1)
     }

@@ -119,9 +119,9 @@ def holds(content: bytes, body: Body) -> bool:
 def _continue_document(
     before: bytes,
     end: End,
-    implied: Thread,
+    image: Thread,
     thread: Thread,
-    added: Iterable[Added],
+    additions: Iterable[Added],
     *,
     messages: Iterable[ArchivedMessage],
 ) -> tuple[bytes, End]:
@@ -130,9 +130,9 @@ def _continue_document(
     Args:
         before: What stands before them.
         end: Of what stands before them.
-        implied: The thread without them; its lines and times become what a reader makes of all.
+        image: The thread without them; its lines and times become what a reader makes of all.
         thread: What a reader is to make of all.
-        added: In order.
+        additions: In order.
         messages: Those that were added.
     """
     out, checksum, count = [before], end.checksum, end.entries
@@ -143,43 +143,43 @@ def _continue_document(
         out.append(b"\n%b%b%08x%b" % (body, _CHECK, crc32(body, checksum), _CLOSE))
         checksum, count = crc32(body), count + 1
 
-    for history, it in added:
-        add(_make_entry(history, it))
-        _imply(implied, history, it)
+    for history, item in additions:
+        add(_make_entry(history, item))
+        _apply_addition(image, history, item)
     of_messages = (_encode_entry("message", describe_message(it)) for it in messages)
-    for entry in (*of_messages, *_list_corrections(implied, thread)):
+    for entry in (*of_messages, *_list_corrections(image, thread)):
         add(entry)
     size = end.kept_bytes + sum(map(len, out[1:]))
     return b"".join(out) + _END, End(size, count, checksum)
 
 
-def _imply(implied: Thread, history: History, it: Row | ArchivedWrite | None) -> None:
+def _apply_addition(image: Thread, history: History, item: Row | ArchivedWrite | None) -> None:
     """Apply an entry to the lines and times as a reader of the entry does."""
-    if it is None:
+    if item is None:
         name, line = history.namespace, Line(line=history.line.line)
-        implied.histories[name] = History(name, line)
-    elif isinstance(it, Row):
-        _advance(implied, implied.histories[history.namespace].line, it)
+        image.histories[name] = History(name, line)
+    elif isinstance(item, Row):
+        _advance(image, image.histories[history.namespace].line, item)
 
 
-def _list_corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
+def _list_corrections(image: Thread, thread: Thread) -> Iterator[Entry]:
     for name, history in thread.histories.items():
-        if _describe_line(implied.histories[name].line) != _describe_line(history.line):
+        if _describe_line(image.histories[name].line) != _describe_line(history.line):
             yield _encode_line(history, _describe_line(history.line))
     for name, log in thread.logs.items():
-        if implied.logs.get(name) != log:
+        if image.logs.get(name) != log:
             facts = describe_log(log)
             yield _encode_entry("log", {name: it for name, it in facts.items() if it != ""})
-    if implied.outbox != thread.outbox:
+    if image.outbox != thread.outbox:
         yield _encode_entry("outbox", {"edits": thread.outbox and thread.outbox.to_json()})
-    for source in implied.delivered.keys() | thread.delivered.keys():
+    for source in image.delivered.keys() | thread.delivered.keys():
         token = thread.delivered.get(source)
-        if implied.delivered.get(source) != token:
+        if image.delivered.get(source) != token:
             yield _encode_entry("delivery", {"thread_id": source, "token": token})
-    if implied.tickets != thread.tickets:
+    if image.tickets != thread.tickets:
         yield _encode_entry("turns", thread.dump_turns())
     times = {"active_at": thread.active_at, "expires_at": thread.expires_at}
-    if times != {name: getattr(implied, name) for name in times}:
+    if times != {name: getattr(image, name) for name in times}:
         yield _encode_entry("activity", times)
 
 
@@ -193,12 +193,12 @@ def _list_everything(thread: Thread) -> list[Added]:
     dated = [
         (at, history, entry)
         for history in histories
-        for at, entry in _date_entries(history, thread.created_at)
+        for at, entry in _iterate_dated(history, thread.created_at)
     ]
     return [(history, it) for _, history, it in sorted(dated, key=lambda it: it[0])]
 
 
-def _date_entries(
+def _iterate_dated(
     history: History, made_at: datetime
 ) -> Iterator[tuple[datetime, Row | ArchivedWrite | None]]:
     rows = list(history.rows.values())
@@ -212,12 +212,12 @@ def _date_entries(
             yield max(first, write.created_at), write
 
 
-def _make_entry(history: History, it: Row | ArchivedWrite | None) -> Entry:
-    if it is None:
+def _make_entry(history: History, item: Row | ArchivedWrite | None) -> Entry:
+    if item is None:
         return _encode_line(history, {})
-    if isinstance(it, Row):
-        return _encode_version(history, it)
-    return _encode_entry("write", describe_write(it), history)
+    if isinstance(item, Row):
+        return _encode_version(history, item)
+    return _encode_entry("write", describe_write(item), history)
 
 
 def _encode_entry(kind: str, values: dict[str, Any], history: History | None = None) -> Entry:
@@ -230,16 +230,16 @@ def _encode_line(history: History, facts: dict[str, Any]) -> Entry:
 
 
 def _encode_version(history: History, row: Row) -> Entry:
-    it = row.record
+    record = row.record
     values = {
-        "sequence": it.sequence,
-        "checkpoint_id": it.checkpoint_id,
-        "parent": it.parent,
-        "chain": it.chain,
+        "sequence": record.sequence,
+        "checkpoint_id": record.checkpoint_id,
+        "parent": record.parent,
+        "chain": record.chain,
         "created_at": row.created_at,
         **row.line_changes,
-        **{name: value for name in ("metadata", "labels") if (value := getattr(it, name))},
-        "digest": it.digest.hex(),
+        **{name: value for name in ("metadata", "labels") if (value := getattr(record, name))},
+        "digest": record.digest.hex(),
     }
     return (*_encode_entry("version", values, history), b',"operations":', row.to_json())
 
@@ -292,11 +292,11 @@ def _read_header(line: bytes, where: str) -> tuple[Thread, int]:
     body = line[: -len(_CHECK) - _CHECK_DIGITS - len(_LOG)]
     if line != b"%b%b%08x%b" % (body, _CHECK, crc32(body), _LOG):
         raise _LineError("line 1 is not as it was written")
-    it = orjson.loads(body + b"}")
-    if it.pop("locus_store") != FORMAT:
+    header = orjson.loads(body + b"}")
+    if header.pop("locus_store") != FORMAT:
         raise SchemaError(f"{where} was written by a newer locus-store; upgrade this one")
-    created_at = datetime.fromisoformat(it.pop("created_at"))
-    return Thread(**it, created_at=created_at, active_at=created_at), crc32(body)
+    created_at = datetime.fromisoformat(header.pop("created_at"))
+    return Thread(**header, created_at=created_at, active_at=created_at), crc32(body)
 
 
 def _apply_line(thread: Thread, line: bytes, number: int, checksum: int) -> int:
@@ -308,35 +308,35 @@ def _apply_line(thread: Thread, line: bytes, number: int, checksum: int) -> int:
     return crc32(body)
 
 
-def _apply(thread: Thread, it: dict[str, Any]) -> None:
-    kind = it.pop("kind")
+def _apply(thread: Thread, entry: dict[str, Any]) -> None:
+    kind = entry.pop("kind")
     if kind == "activity":
-        thread.active_at = datetime.fromisoformat(it["active_at"])
-        thread.expires_at = _parse_time(it["expires_at"])
+        thread.active_at = datetime.fromisoformat(entry["active_at"])
+        thread.expires_at = _parse_time(entry["expires_at"])
     elif kind == "message":
-        thread.messages.append(parse_message(it))
+        thread.messages.append(parse_message(entry))
     elif kind == "log":
-        log = parse_log(it)
+        log = parse_log(entry)
         thread.logs[log.namespace] = log
     elif kind == "outbox":
-        thread.outbox = Outbox.from_json(it["edits"])
+        thread.outbox = Outbox.from_json(entry["edits"])
     elif kind == "turns":
-        thread.load_turns(it)
+        thread.load_turns(entry)
     elif kind == "delivery":
-        delivered = {**thread.delivered, it["thread_id"]: it["token"]}
+        delivered = {**thread.delivered, entry["thread_id"]: entry["token"]}
         thread.delivered = {name: token for name, token in delivered.items() if token}
     elif kind == "line":
-        _read_line(thread, it)
+        _read_line(thread, entry)
     elif kind == "version":
-        _read_version(thread, thread.histories[it.pop("namespace", "")], it)
+        _read_version(thread, thread.histories[entry.pop("namespace", "")], entry)
     elif kind == "write":
-        thread.histories[it.pop("namespace", "")].put_write(parse_write(it))
+        thread.histories[entry.pop("namespace", "")].put_write(parse_write(entry))
     else:
         raise _LineError(f"an entry is of the unknown kind {kind!r}")
 
 
-def _read_line(thread: Thread, it: dict[str, Any]) -> None:
-    namespace, line = it.pop("namespace", ""), Line(line=it.pop("key"), **it)
+def _read_line(thread: Thread, entry: dict[str, Any]) -> None:
+    namespace, line = entry.pop("namespace", ""), Line(line=entry.pop("key"), **entry)
     history = thread.histories.get(namespace)
     if history is None:
         thread.histories[namespace] = History(namespace, line)
@@ -344,21 +344,21 @@ def _read_line(thread: Thread, it: dict[str, Any]) -> None:
         history.line = line
 
 
-def _read_version(thread: Thread, history: History, it: dict[str, Any]) -> None:
-    created_at = datetime.fromisoformat(it["created_at"])
+def _read_version(thread: Thread, history: History, entry: dict[str, Any]) -> None:
+    created_at = datetime.fromisoformat(entry["created_at"])
     record = Record(
-        sequence=it["sequence"],
-        chain=it["chain"],
-        parent=it["parent"],
-        checkpoint_id=it["checkpoint_id"],
-        digest=bytes.fromhex(it["digest"]),
-        metadata=it.get("metadata", {}),
-        labels=it.get("labels", {}),
+        sequence=entry["sequence"],
+        chain=entry["chain"],
+        parent=entry["parent"],
+        checkpoint_id=entry["checkpoint_id"],
+        digest=bytes.fromhex(entry["digest"]),
+        metadata=entry.get("metadata", {}),
+        labels=entry.get("labels", {}),
     )
-    changes = {name: it[name] for name in _TOLD if name in it}
+    changes = {name: entry[name] for name in _TOLD if name in entry}
     if "expires_at" in changes:
         changes["expires_at"] = datetime.fromisoformat(changes["expires_at"])
-    row = Row(record, created_at, encode(it["operations"]), changes)
+    row = Row(record, created_at, encode(entry["operations"]), changes)
     history.put(row)
     _advance(thread, history.line, row)
 

@@ -63,10 +63,10 @@ class DocumentForm:
             IntegrityError: It was cut off or changed, or is another thread's, or none of ours.
             SchemaError: It is of a newer version of this library.
         """
-        where = self.documents.where(thread_id)
+        where = self.documents.locate(thread_id)
         return documents_format.parse_thread(content, thread_id, where, self.documents.remedy)
 
-    def parse_continued(self, known: Parsed, content: bytes) -> tuple[Thread, Any]:
+    def parse_continued(self, base: Parsed, content: bytes) -> tuple[Thread, Any]:
         """Return the thread of a document that continues a known one by ``content``.
 
         Called only if ``Found.continues``, which is of a form whose documents end nowhere.
@@ -77,15 +77,15 @@ class DocumentForm:
         """Return a thread from the cache for reading."""
         return thread
 
-    def compute_active_at(self, parsed: Parsed, at: datetime | None) -> datetime:
+    def compute_active_at(self, document: Parsed, at: datetime | None) -> datetime:
         """Return the time of a thread's last activity, by which lists are ordered.
 
         Args:
-            parsed: The thread.
+            document: The thread.
             at: The time of its document, by the storage's clock.
         """
         del at
-        return parsed.thread.active_at
+        return document.thread.active_at
 
     def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
         """Return the document after a transaction; ``None`` if nothing changed."""
@@ -119,12 +119,12 @@ class DocumentForm:
         """Return whether a document is the result of a put, or has grown from it."""
         return draft.body is not None and documents_format.holds(content, draft.body)
 
-    def find_leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
+    def find_leftovers(self, read: Callable[[str], Parsed | None]) -> set[str]:
         """Return the places of stored data that no document names."""
-        del parsed
+        del read
         return set()
 
-    def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
-        """Remove what killed writers have left; ``parsed`` reads a thread, expired or not."""
-        del parsed
+    def sweep(self, read: Callable[[str], Parsed | None]) -> None:
+        """Remove what killed writers have left; ``read`` reads a thread, expired or not."""
+        del read
         self.documents.sweep()

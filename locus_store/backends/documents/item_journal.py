@@ -211,14 +211,14 @@ class ItemJournal:
             raise self._make_damage(HEAD)
         if head["journal"] != FORMAT:
             raise SchemaError(
-                f"{self.documents.where(HEAD)} has format {head['journal']}, which a newer version "
-                "of this library wrote; upgrade the library"
+                f"{self.documents.locate(HEAD)} has format {head['journal']}, which a newer "
+                "version of this library wrote; upgrade the library"
             )
         return head, lines
 
     def _make_damage(self, key: str) -> IntegrityError:
         return IntegrityError(
-            f"{self.documents.where(key)}, a part of the store's journal, is damaged. "
+            f"{self.documents.locate(key)}, a part of the store's journal, is damaged. "
             f"{self.documents.remedy}"
         )
 
@@ -232,7 +232,7 @@ class ItemJournal:
             return True
         if number <= self._at.number - len(self._recent):
             raise BackendError(
-                f"the answer of {self.documents.where(HEAD)} was lost, and other writers have "
+                f"the answer of {self.documents.locate(HEAD)} was lost, and other writers have "
                 "changed much since: the change may have been written. Read the items, and repeat "
                 "it where it was not"
             )
@@ -256,7 +256,7 @@ class ItemJournal:
             segments = self._seal(token, whole=erases) if is_sealed else []
             head = _encode_head(segments, [*self._recent][-_RECENT:])
             body, content = Body(0, head + line), head + line
-            if self._tag is None and self.documents.identity() is None:
+            if self._tag is None and self.documents.read_identity() is None:
                 self.documents.identify(uuid4().hex)
         else:
             segments = self._segments
@@ -367,11 +367,11 @@ def _encode_head(segments: Iterable[ItemSegment], recent: list[str]) -> bytes:
     return _encode_line(row, 0)[0]
 
 
-def _describe_item(kept: KeptItem) -> list[Any]:
-    item = kept.item
+def _describe_item(entry: KeptItem) -> list[Any]:
+    item = entry.item
     times = [getattr(item, name) for name in _TIMES]
     found = [item.namespace, item.key, item.version, *times, item.ttl_seconds]
-    vectors = [base64.b64encode(it).decode() for it in kept.vectors]
+    vectors = [base64.b64encode(it).decode() for it in entry.vectors]
     return [*found, item.value, item.metadata, vectors]
 
 

@@ -108,8 +108,8 @@ class ItemStore(BaseStore):
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         def clear() -> int:
             found = [it.item for it in self._list_live(namespace, recursive=recursive)]
-            for it in found:
-                self._set((it.namespace, it.key), None)
+            for item in found:
+                self._set((item.namespace, item.key), None)
             return len(found)
 
         return await self._run(clear, changes=True)
@@ -139,21 +139,21 @@ class ItemStore(BaseStore):
         return [None if it is None else _copy_item(it.item) for it in found]
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
-        def page() -> list[KeptItem]:
+        def select() -> list[KeptItem]:
             kept = {it.item.key: it for it in self._list_live(namespace, recursive=False)}
             keys = sorted(kept)
             begin = 0 if after is None else bisect_right(keys, after)
             return [kept[it] for it in keys[begin : begin + limit]]
 
-        return [_copy_item(it.item) for it in await self._run(page)]
+        return [_copy_item(it.item) for it in await self._run(select)]
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
-        def recent() -> list[KeptItem]:
+        def select() -> list[KeptItem]:
             found = self._list_matching(wanted)
             found.sort(key=lambda it: it.order, reverse=True)
             return found[wanted.offset : wanted.offset + wanted.limit]
 
-        return [_copy_item(it.item) for it in await self._run(recent)]
+        return [_copy_item(it.item) for it in await self._run(select)]
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
@@ -173,10 +173,10 @@ class ItemStore(BaseStore):
         return list(found.vectors) if found else []
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
-        def namespaces() -> set[Namespace]:
+        def collect() -> set[Namespace]:
             return {it.item.namespace for it in self._list_live(match.fixed, recursive=True)}
 
-        there = await self._run(namespaces)
+        there = await self._run(collect)
         found = {cut for it in there if (cut := match.cut(it)) is not None}
         return sorted(found)[offset : offset + limit]
 
@@ -185,11 +185,11 @@ class ItemStore(BaseStore):
         namespace, key = name
         return self._namespaces.get(namespace, {}).get(key)
 
-    def _set(self, name: Name, kept: KeptItem | None) -> None:
+    def _set(self, name: Name, entry: KeptItem | None) -> None:
         """Replace or remove an item; all changes end here."""
         namespace, key = name
-        if kept is not None:
-            self._namespaces.setdefault(namespace, {})[key] = kept
+        if entry is not None:
+            self._namespaces.setdefault(namespace, {})[key] = entry
         elif (items := self._namespaces.get(namespace)) is not None:
             items.pop(key, None)
             if not items:
@@ -213,10 +213,10 @@ class ItemStore(BaseStore):
         )
         return [it for items in groups for it in items.values() if not it.is_over(at)]
 
-    def _list_matching(self, wanted: Wanted) -> list[KeptItem]:
+    def _list_matching(self, search: Wanted) -> list[KeptItem]:
         """Return the live items that match, in no order."""
-        found = self._list_live(wanted.prefix, recursive=wanted.recursive)
-        return [it for it in found if wanted.takes(it.item.value, it.item.metadata)]
+        found = self._list_live(search.prefix, recursive=search.recursive)
+        return [it for it in found if search.takes(it.item.value, it.item.metadata)]
 
 
 def _copy_item(item: StoreItem) -> StoreItem:

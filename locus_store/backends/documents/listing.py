@@ -77,13 +77,13 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
         check_limit(limit)
         return await self._threads.look(self._list_newest, wanted, limit)
 
-    def _list_newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
-        newest = Newest[tuple["Thread", "History"]](wanted, limit)
-        for active_at, thread in self._iterate_candidates(wanted.thread_id):
+    def _list_newest(self, criteria: VersionsWanted, limit: int) -> list[Version]:
+        newest = Newest[tuple["Thread", "History"]](criteria, limit)
+        for active_at, thread in self._iterate_candidates(criteria.thread_id):
             # A clock that went back may have left versions that are newer than the activity.
-            if not (wanted.may_continue or newest.may_take(active_at)):
+            if not (criteria.may_continue or newest.may_take(active_at)):
                 break
-            _add(newest, thread, wanted, limit)
+            _add(newest, thread, criteria, limit)
         return [
             thread.get_version(history, sequence)
             for (_, _, sequence), (thread, history) in newest.get_newest()
@@ -102,8 +102,9 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
         found = self._threads.read_all(it.thread_id for it in versions)
         threads = {it.thread_id: it for it in found}
         lines: dict[tuple[str, str, int], list[Version]] = {}
-        for it in versions:
-            lines.setdefault((it.thread_id, it.namespace, it.mark.line), []).append(it)
+        for version in versions:
+            name = version.thread_id, version.namespace, version.mark.line
+            lines.setdefault(name, []).append(version)
         histories = (
             (threads[name].find_history(namespace), line, some)
             for (name, namespace, line), some in lines.items()
@@ -187,9 +188,8 @@ def _has_conflict(history: History) -> bool:
     line, (_, read) = history.line, next(history.iterate_parts())
     records = [row.record for at, row in read().items() if versions.is_visible(line, at)]
     leaves = {it.sequence for it in records} - {line.head, *(it.parent for it in records)}
-    return any(
-        it.labels.get(SIDE_BRANCH) == IS_SIDE_BRANCH for it in records if it.sequence in leaves
-    )
+    labels = [it.labels for it in records if it.sequence in leaves]
+    return any(it.get(SIDE_BRANCH) == IS_SIDE_BRANCH for it in labels)
 
 
 def _add(
@@ -203,9 +203,9 @@ def _add(
         if not newest.may_take(at):
             break
         shown = (
-            it
-            for it in _iterate_visible(history, read(), criteria.before)
-            if newest.takes(it.record.checkpoint_id, it.record.metadata)
+            candidate
+            for candidate in _iterate_visible(history, read(), criteria.before)
+            if newest.takes(candidate.record.checkpoint_id, candidate.record.metadata)
         )
         for row in islice(shown, limit) if is_plain(criteria) else shown:
             place = row.created_at, history.line.line, row.record.sequence
@@ -233,9 +233,9 @@ def list_writes(history: History, checkpoint_id: str) -> list[PendingWrite]:
 def _collect_contents(history: History, some: Sequence[Version]) -> LineContents:
     """Return what the states of versions of a namespace are made of."""
     ends: dict[int, int] = {}
-    for it in some:
-        if row := history.get_row(it.mark.sequence):
-            ends[row.record.chain] = max(it.mark.sequence, ends.get(row.record.chain, 0))
+    for version in some:
+        if row := history.get_row(version.mark.sequence):
+            ends[row.record.chain] = max(version.mark.sequence, ends.get(row.record.chain, 0))
     records = [
         (sequence, chain, payload)
         for chain, last in ends.items()
@@ -245,9 +245,9 @@ def _collect_contents(history: History, some: Sequence[Version]) -> LineContents
         history.line.line,
         sorted(records),
         {
-            it.checkpoint_id: writes
-            for it in some
-            if (writes := list_writes(history, it.checkpoint_id))
+            version.checkpoint_id: writes
+            for version in some
+            if (writes := list_writes(history, version.checkpoint_id))
         },
     )
 
@@ -297,11 +297,9 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
         size = wanted.offset + wanted.limit
 
         def find() -> list[ThreadFacts]:
-            found = (
-                it
-                for it in self._iterate_recent(size)
-                if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
-            )
+            threads = self._iterate_recent(size)
+            own = (it for it in threads if wanted.user_id in {None, it.user_id})
+            found = (it for it in own if wanted.takes(it.name, it.metadata))
             some = islice(found, wanted.offset, size)
             return [_make_facts(it) for it in some]
 
@@ -344,7 +342,7 @@ class DocumentTurns(TakesTurns):
             ids = self._documents.keys() if thread_id is None else iter([thread_id])
             found = (
                 turn
-                for guard in self._documents.each(self._read_guard, ids)
+                for guard in self._documents.run_each(self._read_guard, ids)
                 for turn in turns.describe_tickets(*guard)
             )
             return list(islice(found, limit))
@@ -359,7 +357,7 @@ class DocumentTurns(TakesTurns):
         """Return the tickets of a thread, which need not be live."""
         found = self._threads.read_parsed(self._documents, thread_id)
         tickets = found.thread.tickets if found else ()
-        return turns.ReadGuard(thread_id, tickets, self._documents.now())
+        return turns.ReadGuard(thread_id, tickets, self._documents.read_clock())
 
 
 def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:

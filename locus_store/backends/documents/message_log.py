@@ -109,25 +109,25 @@ class DocumentMessageLog(BackendMessageLog):
 
         return await self._threads.look(find)
 
-    def _iterate_matching(self, wanted: LogsWanted) -> Iterator[tuple[Thread, str]]:
+    def _iterate_matching(self, criteria: LogsWanted) -> Iterator[tuple[Thread, str]]:
         """Yield the threads and namespaces of the logs that match, in order."""
         found = (
-            (it, name)
-            for it in self._iterate_threads(wanted)
-            for name in sorted(it.logs)
-            if wanted.takes(it.thread_id, name, it.user_id)
+            (thread, name)
+            for thread in self._iterate_threads(criteria)
+            for name in sorted(thread.logs)
+            if criteria.takes(thread.thread_id, name, thread.user_id)
         )
-        return islice(found, wanted.limit)
+        return islice(found, criteria.limit)
 
-    def _iterate_threads(self, wanted: LogsWanted) -> Iterator[Thread]:
+    def _iterate_threads(self, criteria: LogsWanted) -> Iterator[Thread]:
         """Yield the live threads that may have such logs, by thread id."""
-        if wanted.thread_id is not None:
-            each = iter([self._threads.read(wanted.thread_id)])
+        if criteria.thread_id is not None:
+            each = iter([self._threads.read(criteria.thread_id)])
         else:
-            first = wanted.after[0] if wanted.after else ""
+            first = criteria.after[0] if criteria.after else ""
             ids = (it for it in self._threads.documents.keys("") if it >= first)
-            named = (it for it in ids if it.startswith(wanted.prefix))
-            each = iter(self._threads.documents.each(self._threads.read, named))
+            named = (it for it in ids if it.startswith(criteria.prefix))
+            each = iter(self._threads.documents.run_each(self._threads.read, named))
         return (it for it in each if it is not None)
 
     async def drop(

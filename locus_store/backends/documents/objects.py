@@ -130,7 +130,7 @@ class Objects(Calls, ABC):
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         """Yield the objects below a prefix, with names above ``after``, ordered by UTF-8."""
 
-    def where(self, name: str) -> str:
+    def locate(self, name: str) -> str:
         """Return the place of an object, for messages."""
         return f"object {name!r}"
 
@@ -240,20 +240,20 @@ class ObjectDocuments(Documents):
 
     def keys(self, after: str = "") -> Iterator[str]:
         begin = self.name_of(after) if after else ""
-        for it in self.objects.list(self.heads, begin):
-            if (key := self._find_key(it.name)) is not None:
+        for entry in self.objects.list(self.heads, begin):
+            if (key := self._find_key(entry.name)) is not None:
                 yield key
 
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
-        return self.objects.each(work, items)
+    def run_each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
+        return self.objects.run_each(work, items)
 
-    def now(self) -> datetime:
-        return self.objects.now()
+    def read_clock(self) -> datetime:
+        return self.objects.read_clock()
 
-    def where(self, key: str) -> str:
-        return self.objects.where(self.name_of(key))
+    def locate(self, key: str) -> str:
+        return self.objects.locate(self.name_of(key))
 
-    def strays(self) -> list[str]:
+    def list_strays(self) -> list[str]:
         below = self.objects.list(self.heads)
         return [self._describe_stray(it.name) for it in below if self._find_key(it.name) is None]
 
@@ -263,16 +263,16 @@ class ObjectDocuments(Documents):
     def make_dated(self, heads: Iterable[ListedObject]) -> tuple[list[Dated], list[str]]:
         """Return the keys of heads, and a message for each that no thread has."""
         dated, strays = list[Dated](), list[str]()
-        for it in heads:
-            key = self._find_key(it.name)
+        for head in heads:
+            key = self._find_key(head.name)
             if key is None:
-                strays.append(self._describe_stray(it.name))
+                strays.append(self._describe_stray(head.name))
             else:
-                dated.append(Dated(key, it.modified_at, it.tag))
+                dated.append(Dated(key, head.modified_at, head.tag))
         return dated, strays
 
     def _describe_stray(self, name: str) -> str:
-        return f"{self.objects.where(name)} is not named as the head of a thread; remove it"
+        return f"{self.objects.locate(name)} is not named as the head of a thread; remove it"
 
     def name_of(self, key: str) -> str:
         """Return the name of a thread's head, or of the store's identity."""
@@ -304,18 +304,18 @@ class ObjectDocuments(Documents):
     def list_segments(self) -> Iterator[tuple[str, str, datetime]]:
         """Yield the digest of the thread, the name and the time of each stored segment."""
         before = self.prefix + SEGMENTS
-        for it in self.objects.list(before):
-            thread, _, name = it.name[len(before) :].partition("/")
-            yield thread, name, it.modified_at
+        for entry in self.objects.list(before):
+            thread, _, name = entry.name[len(before) :].partition("/")
+            yield thread, name, entry.modified_at
 
-    def list_segment_names(self, named: dict[str, set[str]]) -> list[str]:
+    def list_segment_names(self, segments: dict[str, set[str]]) -> list[str]:
         """Return the names of the objects of segments, by the digests of their threads."""
         before = self.prefix + SEGMENTS
-        return [f"{before}{thread}/{name}" for thread, names in named.items() for name in names]
+        return [f"{before}{thread}/{name}" for thread, names in segments.items() for name in names]
 
-    def discard_segments(self, named: dict[str, set[str]]) -> None:
+    def discard_segments(self, segments: dict[str, set[str]]) -> None:
         """Delete segments, by the digests of their threads."""
-        self.objects.discard(self.list_segment_names(named))
+        self.objects.discard(self.list_segment_names(segments))
 
 
 _LARGE_SKEW: Final = timedelta(minutes=1)
@@ -323,6 +323,6 @@ _LARGE_SKEW: Final = timedelta(minutes=1)
 
 def describe_clock(objects: Objects, remedy: str) -> Fact:
     """Return how far the service's clock is from this machine's."""
-    skew = abs(objects.now() - datetime.now(UTC))
+    skew = abs(objects.read_clock() - datetime.now(UTC))
     text = f"differs from the service's by {skew.total_seconds():.0f} s"
     return Fact("clock", text, "ok") if skew < _LARGE_SKEW else Fact("clock", text, "warn", remedy)

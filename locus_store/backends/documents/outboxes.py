@@ -55,8 +55,8 @@ def _make_change(
         # The outbox is looked at after the thread was read: its token may have been forgotten.
         if delivered.get(source) == token or not _is_there(threads, source, token):
             return
-        for it in edits:
-            logs.apply(transaction, it)
+        for edit in edits:
+            logs.apply(transaction, edit)
         assert transaction.thread is not None  # noqa: S101  (an outbox has no edits without messages)
         kept = {name: it for name, it in delivered.items() if (name, it) not in old}
         transaction.thread.delivered = {**kept, source: token}

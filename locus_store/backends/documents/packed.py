@@ -46,15 +46,15 @@ class PackedForm(DocumentForm):
     def parse(self, content: bytes, thread_id: str) -> tuple[Thread, PackEnd]:
         return self._read(None, PackEnd(), content, thread_id)
 
-    def parse_continued(self, known: Parsed, content: bytes) -> tuple[Thread, PackEnd]:
-        thread = known.thread.copy()
+    def parse_continued(self, base: Parsed, content: bytes) -> tuple[Thread, PackEnd]:
+        thread = base.thread.copy()
         thread.messages, thread.logs = [*thread.messages], {**thread.logs}
-        return self._read(thread, known.end, content, thread.thread_id)
+        return self._read(thread, base.end, content, thread.thread_id)
 
     def _read(
         self, thread: Thread | None, end: PackEnd, content: bytes, thread_id: str
     ) -> tuple[Thread, PackEnd]:
-        where = self.documents.where(thread_id)
+        where = self.documents.locate(thread_id)
         try:
             thread, checksum = _apply(thread, end.checksum, content)
             _require_id(thread, thread_id)
@@ -119,11 +119,11 @@ def _describe_addition(
 ) -> tuple[dict[str, Any], Bundle]:
     thread, bundle, facts = transaction.thread, Bundle(), dict[str, Any]()
     assert thread is not None  # noqa: S101  (it adds only)
-    for history, it in transaction.added:
-        if isinstance(it, Row):
-            bundle.put(history.namespace, it)
-        elif it is not None:
-            bundle.writes.append((history.namespace, it))
+    for history, item in transaction.added:
+        if isinstance(item, Row):
+            bundle.put(history.namespace, item)
+        elif item is not None:
+            bundle.writes.append((history.namespace, item))
     bundle.messages = thread.messages[len(old.messages) :]
     lines = [
         history

@@ -73,9 +73,9 @@ class Body:
     expires_at: datetime | None = None
     """From then on the storage may delete the document."""
 
-    def whole(self, stored: bytes = b"") -> bytes:
-        """Return the whole content; ``stored`` is the content whose tag the put names."""
-        return stored[: self.kept_bytes] + self.rest if self.kept_bytes else self.rest
+    def whole(self, content: bytes = b"") -> bytes:
+        """Return the whole content; ``content`` is the one whose tag the put names."""
+        return content[: self.kept_bytes] + self.rest if self.kept_bytes else self.rest
 
 
 class DocumentReads(Protocol):
@@ -128,11 +128,11 @@ class Calls:
         """The threads that calls run in; ``None``: those of the event loop."""
         return None
 
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
+    def run_each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
         """Return the results of ``work``, in order; several items may be worked on at once."""
         return map(work, items)
 
-    def now(self) -> datetime:
+    def read_clock(self) -> datetime:
         """Return the time by the storage's clock."""
         return datetime.now(UTC)
 
@@ -183,7 +183,7 @@ class Documents(Access, Calls, ABC):
         """Wait, so that other writers can finish."""
         time.sleep(seconds)
 
-    def off_loop(self, work: Callable[[], T], size: int) -> T:
+    def run_off_loop(self, work: Callable[[], T], size: int) -> T:
         """Return what ``work`` returns; it takes time with ``size`` bytes and reads nothing."""
         del size
         return work()
@@ -197,7 +197,7 @@ class Documents(Access, Calls, ABC):
         del key, creates
         return nullcontext(self)
 
-    def identity(self) -> str | None:
+    def read_identity(self) -> str | None:
         """Return the store's name, which versions' marks carry; ``None`` if it is not written yet.
 
         Raises:
@@ -219,19 +219,19 @@ class Documents(Access, Calls, ABC):
     def confirm(self, key: str) -> None:
         """Make a put or deletion that was done, but not answered, as durable as an answered one."""
 
-    def where(self, key: str) -> str:
+    def locate(self, key: str) -> str:
         """Return the place of a document, for messages."""
         return f"document {key!r}"
 
-    def strays(self) -> list[str]:
+    def list_strays(self) -> list[str]:
         """Return a message for each document that cannot belong to a thread."""
         return []
 
     def survey(self) -> tuple[list[Dated], list[str]]:
-        """Return all keys in order, and ``strays``."""
-        return [Dated(it) for it in self.keys("")], self.strays()
+        """Return all keys in order, and ``list_strays``."""
+        return [Dated(it) for it in self.keys("")], self.list_strays()
 
-    def active(self, size: int, after: str | None) -> Iterator[Active] | None:
+    def list_active(self, size: int, after: str | None) -> Iterator[Active] | None:
         """Yield the threads that exist, the most recently active first; ``None``: read them.
 
         Args:
@@ -244,7 +244,7 @@ class Documents(Access, Calls, ABC):
         del size, after
         return None
 
-    def newest(self, size: int = 0) -> Iterator[list[Dated]]:
+    def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
         """Yield pages of all keys, the most recently changed first; keys without a time precede.
 
         Threads of pending writes only may be left out.
@@ -261,12 +261,12 @@ class Documents(Access, Calls, ABC):
             raise IntegrityError(stray)
         yield sorted(dated, key=lambda it: it.at or LAST, reverse=True)
 
-    def get_all(self, known: Mapping[str, Tag | None]) -> DocumentReads:
+    def get_all(self, tags: Mapping[str, Tag | None]) -> DocumentReads:
         """Return access to the documents of these keys, which may be read together.
 
         The content may be left out where the tag is the given one.
         """
-        del known
+        del tags
         return self
 
     def sweep(self) -> None:

@@ -80,7 +80,7 @@ class HeadFacts:
     awaited: Collection[Place] = ()
     """Versions whose derived documents are not known to be written."""
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Return the names of the segments."""
         return [*(it.name for it in self.table), *(it.name for it in self.messages)]
 
@@ -107,16 +107,16 @@ class SegmentedForm(DocumentForm):
     def limit(self, max_bytes: int) -> None:
         self.reader.limit(max_bytes)
 
-    def compute_active_at(self, parsed: Parsed, at: datetime | None) -> datetime:
-        active_at = parsed.thread.active_at
+    def compute_active_at(self, document: Parsed, at: datetime | None) -> datetime:
+        active_at = document.thread.active_at
         # Else a list would read all heads that clocks may have in another order.
-        return max(at, active_at) if at and parsed.end.is_activity else active_at
+        return max(at, active_at) if at and document.end.is_activity else active_at
 
     def share(self, thread: Thread) -> Thread:
         return thread.copy()
 
     def parse(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
-        where = self.documents.where(thread_id)
+        where = self.documents.locate(thread_id)
         try:
             return self._parse_head(content, thread_id)
         except SchemaError as exc:
@@ -198,7 +198,7 @@ class SegmentedForm(DocumentForm):
         tail: Bundle,
         head: HeadFacts,
         before: HeadFacts,
-        made: dict[str, Bundle],
+        output: dict[str, Bundle],
         *,
         beside: deriving.Changes | None,
     ) -> Draft | None:
@@ -225,9 +225,9 @@ class SegmentedForm(DocumentForm):
             awaited=beside.written if beside else (),
         )
         kept = self._renew_thread(thread, tail, head)
-        dropped = sorted(set(before.names()).difference(head.names()))
+        dropped = sorted(set(before.list_names()).difference(head.list_names()))
         gone = beside.removed if beside else ()
-        return Draft(Body(0, packed, beside), kept, head, dropped, gone, made, token)
+        return Draft(Body(0, packed, beside), kept, head, dropped, gone, output, token)
 
     def _renew_thread(self, thread: Thread, tail: Bundle, head: HeadFacts) -> Thread:
         """Return the thread as it is parsed from the new head."""
@@ -291,23 +291,23 @@ class SegmentedForm(DocumentForm):
         return tail
 
     def _seal_messages(
-        self, thread: Thread, old: Parsed | None, made: dict[str, Bundle]
+        self, thread: Thread, old: Parsed | None, output: dict[str, Bundle]
     ) -> tuple[tuple[MessageSegment, ...], list[ArchivedMessage]]:
-        """Return the table of messages, and those that stay in the head; ``made`` gets segments.
+        """Return the table of messages, and those that stay in the head; ``output`` gets segments.
 
         The segments before the first message that differs stay as they are.
         """
         plan: list[MessageSegment | Bundle] = []
         at, now = 0, thread.messages
         before = old.thread.messages if old else []
-        for it in old.end.messages if old else ():
-            end = at + it.count
+        for segment in old.end.messages if old else ():
+            end = at + segment.count
             is_same = now is before or (
                 end <= len(now) and all(map(operator.is_, now[at:end], before[at:end]))
             )
             if not is_same:
                 break
-            plan.append(it)
+            plan.append(segment)
             at = end
         tail = Bundle(messages=now[at:])
         if tail.size > TAIL_BYTES:
@@ -315,7 +315,7 @@ class SegmentedForm(DocumentForm):
             tail = Bundle()
         self._merge(thread.thread_id, plan)
         new = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
-        made |= new
+        output |= new
         return _list_entries(plan, new, make_message_segment), tail.messages
 
     def _merge(self, thread_id: str, plan: list[Named | Bundle]) -> None:
@@ -325,23 +325,23 @@ class SegmentedForm(DocumentForm):
             stored = [it.name for it in some if not isinstance(it, Bundle)]
             read = dict(zip(stored, self.reader.read(thread_id, stored), strict=True))
             merged = Bundle()
-            for it in some:
-                merged.add(it if isinstance(it, Bundle) else read[it.name])
+            for part in some:
+                merged.add(part if isinstance(part, Bundle) else read[part.name])
             plan[at : at + FAN] = [merged]
 
     def prepare(self, draft: Draft) -> None:
         if not draft.sealed:
             return
         assert draft.thread is not None  # noqa: S101  (its head names them)
-        began = self.documents.now()
+        began = self.documents.read_clock()
         written = {name: (pack_segment(it), it) for name, it in draft.sealed.items()}
         self.reader.write(draft.thread.thread_id, written)
-        if self.documents.now() - began > GARBAGE_AGE / 2:
+        if self.documents.read_clock() - began > GARBAGE_AGE / 2:
             raise ChangedError  # the next attempt writes them again, before they may be removed
 
     def draft_deletion(self, old: Parsed) -> Draft:
         gone = deriving.find_removed(old.thread) if self.derives else ()
-        return Draft(None, dropped=old.end.names(), removed=gone)
+        return Draft(None, dropped=old.end.list_names(), removed=gone)
 
     def finish(self, thread_id: str, draft: Draft) -> None:
         if draft.dropped:
@@ -354,17 +354,17 @@ class SegmentedForm(DocumentForm):
     def holds(self, content: bytes, draft: Draft) -> bool:
         return draft.token in bundles.unpack(content).note["tokens"]
 
-    def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
+    def sweep(self, read: Callable[[str], Parsed | None]) -> None:
         """Delete the segments that no head names, once they are a day old by the server's clock."""
         self.documents.discard_segments(
-            self._find_unnamed(parsed, self.documents.now() - GARBAGE_AGE)
+            self._find_unnamed(read, self.documents.read_clock() - GARBAGE_AGE)
         )
 
-    def find_leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
-        return set(self.documents.list_segment_names(self._find_unnamed(parsed, LAST)))
+    def find_leftovers(self, read: Callable[[str], Parsed | None]) -> set[str]:
+        return set(self.documents.list_segment_names(self._find_unnamed(read, LAST)))
 
     def _find_unnamed(
-        self, parsed: Callable[[str], Parsed | None], limit: datetime
+        self, read: Callable[[str], Parsed | None], limit: datetime
     ) -> dict[str, set[str]]:
         """Return older segments that no head names, by the digests of their threads."""
         old: dict[str, set[str]] = {}
@@ -374,7 +374,7 @@ class SegmentedForm(DocumentForm):
         if not old:
             return {}
         heads = [it for it in self.documents.keys("") if digest(it) in old]
-        for thread_id, names in self.documents.each(lambda it: _scan(parsed, it), heads):
+        for thread_id, names in self.documents.run_each(lambda it: _scan(read, it), heads):
             if names is None:
                 del old[digest(thread_id)]
             else:
@@ -382,13 +382,13 @@ class SegmentedForm(DocumentForm):
         return old
 
 
-def _scan(parsed: Callable[[str], Parsed | None], thread_id: str) -> tuple[str, set[str] | None]:
+def _scan(read: Callable[[str], Parsed | None], thread_id: str) -> tuple[str, set[str] | None]:
     """Return the segments that a thread's head names; ``None`` if it cannot be read."""
     try:
-        found = parsed(thread_id)
+        found = read(thread_id)
     except LocusStoreError:
         return thread_id, None
-    return thread_id, set(found.end.names()) if found else set()
+    return thread_id, set(found.end.list_names()) if found else set()
 
 
 def _split(payloads: bytes, size: int) -> tuple[bytes, bytes]:
@@ -445,9 +445,9 @@ def _seal(thread: Thread, tail: Bundle) -> Bundle:
     kept = Bundle()
     for namespace, rows in tail.rows.items():
         head = rows.get(thread.histories[namespace].line.head or 0)
-        for it in (rows.get(head.record.parent or 0), head) if head else ():
-            if it is not None:
-                kept.put(namespace, it)
+        for row in (rows.get(head.record.parent or 0), head) if head else ():
+            if row is not None:
+                kept.put(namespace, row)
     ids = {(namespace, row.record.checkpoint_id) for namespace, row in kept.iterate_rows()}
     kept.writes = [it for it in tail.writes if (it[0], it[1].checkpoint_id) in ids]
     if kept.size > TAIL_BYTES // 2:
@@ -481,8 +481,8 @@ def _find_mergeable(plan: Sequence[Named | Bundle]) -> int | None:
 
 
 def _list_entries(
-    plan: Sequence[Named | Bundle], made: dict[str, Bundle], make: Callable[[str, Bundle], Named]
+    plan: Sequence[Named | Bundle], output: dict[str, Bundle], make: Callable[[str, Bundle], Named]
 ) -> tuple[Named, ...]:
-    """Return the entries of the segments of a plan; ``made`` has the new ones by name."""
-    names = {id(it): name for name, it in made.items()}
+    """Return the entries of the segments of a plan; ``output`` has the new ones by name."""
+    names = {id(it): name for name, it in output.items()}
     return tuple(make(names[id(it)], it) if isinstance(it, Bundle) else it for it in plan)

@@ -156,13 +156,13 @@ class SegmentReader:
         wanted = {it: self._documents.name_segment(thread_id, it) for it in names}
         found = {name: self._kept.get(where) for name, where in wanted.items()}
         missing = [wanted[name] for name, bundle in found.items() if bundle is None]
-        fetched = self._documents.each(self._fetch, missing) if missing else ()
+        fetched = self._documents.run_each(self._fetch, missing) if missing else ()
         read = dict(zip(missing, fetched, strict=True))
         return [bundle or read[wanted[name]] for name, bundle in found.items()]
 
     def _fetch(self, where: str) -> Bundle:
         found = self._documents.objects.get(where)
-        place = self._documents.objects.where(where)
+        place = self._documents.objects.locate(where)
         if found is None:
             raise GoneError(
                 f"{place} does not exist, but the head of its thread names it; restore the object "
@@ -177,15 +177,15 @@ class SegmentReader:
         self._kept.put(where, bundle, len(content))
         return bundle
 
-    def write(self, thread_id: str, written: dict[str, tuple[bytes, Bundle]]) -> None:
+    def write(self, thread_id: str, segments: dict[str, tuple[bytes, Bundle]]) -> None:
         """Put segments, several at once."""
-        named = [(self._documents.name_segment(thread_id, it), *written[it]) for it in written]
-        for where, content, bundle in self._documents.each(self._store, named):
+        named = [(self._documents.name_segment(thread_id, it), *segments[it]) for it in segments]
+        for where, content, bundle in self._documents.run_each(self._store, named):
             self._kept.put(where, bundle, len(content))
 
-    def _store(self, it: tuple[str, bytes, Bundle]) -> tuple[str, bytes, Bundle]:
-        self._documents.objects.store(it[0], it[1])
-        return it
+    def _store(self, segment: tuple[str, bytes, Bundle]) -> tuple[str, bytes, Bundle]:
+        self._documents.objects.store(segment[0], segment[1])
+        return segment
 
     def drop(self, thread_id: str, names: Iterable[str]) -> None:
         """Delete segments that no head names any more."""
@@ -255,8 +255,8 @@ class SegmentedHistory(History):
     def _join(self, bundles: Sequence[Bundle]) -> History:
         whole = History(self.namespace, self.line)
         rows: dict[int, Row] = {}
-        for it in bundles:
-            rows |= it.rows.get(self.namespace, {})
+        for bundle in bundles:
+            rows |= bundle.rows.get(self.namespace, {})
         rows |= self._own.rows
         for sequence in sorted(rows):
             whole.put(rows[sequence])
@@ -310,9 +310,10 @@ class SegmentedHistory(History):
 
     def get_writes(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
         there = {}
-        for it in self._iterate_sealed_writes(self._source.read(self._find_naming(checkpoint_id))):
-            if it.checkpoint_id == checkpoint_id:
-                there[it.write.task_id, it.write.idx] = it
+        bundles = self._source.read(self._find_naming(checkpoint_id))
+        for entry in self._iterate_sealed_writes(bundles):
+            if entry.checkpoint_id == checkpoint_id:
+                there[entry.write.task_id, entry.write.idx] = entry
         return there | self._own.get_writes(checkpoint_id)
 
     def _find_naming(self, checkpoint_id: str) -> list[Segment]:
@@ -347,8 +348,8 @@ class SegmentedHistory(History):
 
     def iterate_parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
         yield FOREVER, lambda: self._own.rows
-        for it in self._list_sealed():
-            yield it.newest, partial(self._get_rows, it)
+        for segment in self._list_sealed():
+            yield segment.newest, partial(self._get_rows, segment)
 
     def _get_rows(self, segment: Segment) -> Mapping[int, Row]:
         return self._source.read([segment])[0].rows.get(self.namespace, {})

@@ -40,7 +40,7 @@ class _Job(Generic[T]):
         except Exception as exc:  # noqa: BLE001  (it is the caller's)
             self.error = exc
 
-    def result(self) -> T:
+    def get_result(self) -> T:
         if self.error is not None:
             raise self.error
         return self._result  # type: ignore[return-value]  # it was run
@@ -54,17 +54,17 @@ class DocumentStore(ItemStore):
 
     Args:
         documents: Where the journal is kept; no threads are.
-        owned: The backend whose connections are used and closed with the store, if it is the
+        own_backend: The backend whose connections are used and closed with the store, if it is the
             store's own.
         options: See ``BaseStore``.
     """
 
     def __init__(
-        self, documents: Documents, *, owned: DocumentBackend | None = None, **options: Any
+        self, documents: Documents, *, own_backend: DocumentBackend | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
         self._documents = documents
-        self._owned = owned
+        self._own_backend = own_backend
         start_in_each_process(self._start)
 
     def _start(self) -> None:
@@ -76,24 +76,24 @@ class DocumentStore(ItemStore):
         self._journal = ItemJournal(self._documents, self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._documents.where(HEAD)!r})"
+        return f"{type(self).__name__}({self._documents.locate(HEAD)!r})"
 
     async def setup(self) -> None:
         await self._run(lambda: None)
 
     async def close(self) -> None:
         await self._run_in_order(self._journal.forget)
-        if self._owned is not None:
-            await self._owned.close()
+        if self._own_backend is not None:
+            await self._own_backend.close()
 
     def _get_time(self) -> datetime:
-        return self._documents.now()
+        return self._documents.read_clock()
 
     async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
         job = _Job(work, changes=changes)
         self._waiting.append(job)
         await self._run_in_order(self._carry_out_waiting)
-        return job.result()
+        return job.get_result()
 
     async def _run_in_order(self, work: Callable[[], T]) -> T:
         if self._documents.blocks:
@@ -127,7 +127,7 @@ class DocumentStore(ItemStore):
             except ChangedError:
                 trusts = False
         raise BackendError(
-            f"{self._documents.where(HEAD)} is being changed by {self._documents.rivals}; nothing "
+            f"{self._documents.locate(HEAD)} is being changed by {self._documents.rivals}; nothing "
             "was written"
         )
 
@@ -165,9 +165,9 @@ class DocumentStore(ItemStore):
                 self._roll_back()
         self._before = {}
 
-    def _set(self, name: Name, kept: KeptItem | None) -> None:
+    def _set(self, name: Name, entry: KeptItem | None) -> None:
         self._before.setdefault(name, self._find(name))
-        super()._set(name, kept)
+        super()._set(name, entry)
 
     def _collect_changes(self) -> ItemChanges:
         """Return what was changed since the last line."""
@@ -195,13 +195,13 @@ class DocumentStore(ItemStore):
     def replay(self, row: dict[str, Any]) -> None:
         """Apply the changes of a line."""
         self._require_dimension(row.get("dimension"))
-        for it in row.get("put", ()):
-            kept = make_item(it, self._take_order())
+        for item in row.get("put", ()):
+            kept = make_item(item, self._take_order())
             super()._set((kept.item.namespace, kept.item.key), kept)
-        for it in row.get("renewed", ()):
-            name = (tuple(it[0]), it[1])
+        for item in row.get("renewed", ()):
+            name = (tuple(item[0]), item[1])
             if (found := self._find(name)) is not None:
-                super()._set(name, make_item(it, found.order))
+                super()._set(name, make_item(item, found.order))
         for namespace, key in row.get("removed", ()):
             super()._set((tuple(namespace), key), None)
 
@@ -209,18 +209,18 @@ class DocumentStore(ItemStore):
         """Return one line's changes that put all items."""
         return ItemChanges(put=[*self._iterate_items()]).to_line(self.dimension)
 
-    def _require_dimension(self, stored: int | None) -> None:
+    def _require_dimension(self, dimension: int | None) -> None:
         """Refuse embeddings of another length.
 
         Raises:
             SchemaError: The store's dimension is another one.
         """
-        if stored is not None:
-            self.stored_dimension = stored
-            if self.dimension not in {None, stored}:
+        if dimension is not None:
+            self.stored_dimension = dimension
+            if self.dimension not in {None, dimension}:
                 raise SchemaError(
-                    f"the store in {self._documents.where(HEAD)} has embeddings of {stored} "
-                    f"dimensions; open it with dimension={stored}, not {self.dimension}"
+                    f"the store in {self._documents.locate(HEAD)} has embeddings of {dimension} "
+                    f"dimensions; open it with dimension={dimension}, not {self.dimension}"
                 )
 
 
@@ -239,6 +239,6 @@ class _Group:
 
     def run(self) -> bool:
         """Do the work; return whether some failed."""
-        for it in self._jobs:
-            it.run()
+        for job in self._jobs:
+            job.run()
         return any(it.error for it in self._jobs)

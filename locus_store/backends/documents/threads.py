@@ -133,10 +133,10 @@ class DocumentThreads:
         keys = self.documents.keys(after or "")
         if self.documents.keys_are_live:
             return list(islice(keys, limit))
-        there = self.documents.each(lambda it: (it, self._is_there(it)), keys)
+        there = self.documents.run_each(lambda it: (it, self._is_there(it)), keys)
         found = list(islice((it for it, is_there in there if is_there), limit))
         if limit and not found:
-            for stray in self.documents.strays():
+            for stray in self.documents.list_strays():
                 raise IntegrityError(stray)
         return found
 
@@ -174,26 +174,28 @@ class DocumentThreads:
 
     def _read_each(self, size: int = 0) -> Iterator[tuple[datetime | None, datetime, Thread]]:
         """Yield the times of documents, newest first, and of activity, and the live threads."""
-        for page in self.documents.newest(size and size + 1):  # one more ends the last one's wait
+        for page in self.documents.iterate_newest(
+            size and size + 1
+        ):  # one more ends the last one's wait
             access = self._read_together([it.key for it in page])
-            for at, found in self.documents.each(partial(self._read_dated, access), page):
+            for at, found in self.documents.run_each(partial(self._read_dated, access), page):
                 if found is not None and found.thread.is_live:
                     yield at, self.form.compute_active_at(found, at), self.form.share(found.thread)
 
     def _read_dated(
-        self, access: DocumentReads, dated: Dated
+        self, access: DocumentReads, entry: Dated
     ) -> tuple[datetime | None, Parsed | None]:
-        kept = self.get_cached(dated.key)
-        is_known = kept is not None and dated.tag is not None and kept.tag == dated.tag
+        kept = self.get_cached(entry.key)
+        is_known = kept is not None and entry.tag is not None and kept.tag == entry.tag
         if kept is None or not is_known or kept.thread.outbox:
-            return dated.at, self._read_settled(access, dated.key)
-        return dated.at, kept
+            return entry.at, self._read_settled(access, entry.key)
+        return entry.at, kept
 
     def read_all(self, thread_ids: Iterable[str]) -> list[Thread]:
         """Return those of the threads that are live, read together; do not change them."""
         ids = list(dict.fromkeys(thread_ids))
-        access = self._read_together(ids)
-        return [it for it in self.documents.each(partial(self.read, documents=access), ids) if it]
+        read = partial(self.read, documents=self._read_together(ids))
+        return [it for it in self.documents.run_each(read, ids) if it]
 
     def _read_together(self, thread_ids: list[str]) -> DocumentReads:
         kept = {it: self.get_cached(it) for it in thread_ids}
@@ -215,10 +217,10 @@ class DocumentThreads:
     def find_damage(self) -> list[str]:
         """Return the faults of the storage itself."""
         try:
-            self.documents.identity()
+            self.documents.read_identity()
         except IntegrityError as exc:
             return [str(exc)]
-        return [*self.documents.strays(), *self._find_leftovers()]
+        return [*self.documents.list_strays(), *self._find_leftovers()]
 
     def _find_leftovers(self) -> list[str]:
         """Return a message if there is data that no document names."""
@@ -250,7 +252,7 @@ class DocumentThreads:
         else:
             parse = partial(self.form.parse, content, thread_id)
         try:
-            thread, end = self.documents.off_loop(parse, len(content))
+            thread, end = self.documents.run_off_loop(parse, len(content))
         except IntegrityError:
             if not found.continues:
                 raise
@@ -268,10 +270,10 @@ class DocumentThreads:
             return [exc]
         return []
 
-    def keep(self, parsed: Parsed) -> None:
+    def keep(self, document: Parsed) -> None:
         """Cache a thread that was just read or written."""
-        key = self.tenant, parsed.thread.thread_id
-        self.cache.put(key, parsed, parsed.end.size)
+        key = self.tenant, document.thread.thread_id
+        self.cache.put(key, document, document.end.size)
 
     def write(
         self,
@@ -332,7 +334,7 @@ class DocumentThreads:
                     raise
                 missing = exc.name
         raise BackendError(
-            f"{self.documents.where(thread_id)} is being changed by "
+            f"{self.documents.locate(thread_id)} is being changed by "
             f"{self.documents.rivals}; nothing was written"
         )
 
@@ -399,14 +401,14 @@ class _Write(Generic[T]):
             return self._attempt_cached(access, cached)
         return self._attempt_on(access, self._threads.read_parsed(access, self._thread_id))
 
-    def _attempt_cached(self, access: Access, cached: Parsed) -> T | None:
+    def _attempt_cached(self, access: Access, document: Parsed) -> T | None:
         """Change the thread as it is cached; the put shows whether it is stored so.
 
         Raises:
             ChangedError: It is not, or nothing was put that would show it.
         """
         try:
-            answer = self._attempt_on(access, cached)
+            answer = self._attempt_on(access, document)
         except LocusStoreError as exc:
             if self._is_putting:  # an error of the storage, not of what is cached
                 raise
@@ -422,9 +424,9 @@ class _Write(Generic[T]):
         if old is not None and old.thread.outbox is not None and not self._as_is:
             raise _UnsettledError(old.thread.outbox)
         documents, form = self._threads.documents, self._threads.form
-        store = documents.identity()
+        store = documents.read_identity()
         thread = old.thread if old else None
-        context = store or uuid4().hex, self._threads.max_state_bytes, documents.now()
+        context = store or uuid4().hex, self._threads.max_state_bytes, documents.read_clock()
         transaction = ThreadTransaction(self._thread_id, thread, *context)
         answer = self._change(transaction)
         transaction.finish()
@@ -469,16 +471,16 @@ class _Write(Generic[T]):
                 ) from exc
             report_unremoved(self._thread_id, exc)
 
-    def _is_stored(self, access: Access, sent: Draft) -> bool:
+    def _is_stored(self, access: Access, draft: Draft) -> bool:
         """Return whether a put or deletion whose answer was lost was done."""
         found = access.get(self._thread_id)
-        if found is None or sent.body is None:
-            return found is None and sent.body is None
-        if self._threads.form.holds(found.content or b"", sent):
+        if found is None or draft.body is None:
+            return found is None and draft.body is None
+        if self._threads.form.holds(found.content or b"", draft):
             return True
         if self._onto not in {None, found.tag}:  # no delayed request can write it any more
             try:
-                self._threads.form.abandon(self._thread_id, sent)
+                self._threads.form.abandon(self._thread_id, draft)
             except LocusStoreError as exc:
                 report_unremoved(self._thread_id, exc)
         return False

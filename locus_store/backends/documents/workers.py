@@ -93,8 +93,8 @@ class Workers(Executor):
         under_way: deque[Future[R]] = deque()
         try:
             for items in (first, rest):
-                for it in items:
-                    under_way.append(self._read(work, it))
+                for item in items:
+                    under_way.append(self._read(work, item))
                     if len(under_way) > 2 * self._size:
                         yield under_way.popleft().result()
             while under_way:
@@ -129,11 +129,11 @@ class BlockingClient:
         """The threads that calls run in."""
         return self._workers
 
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    def run_each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """See ``Objects``; within another call of this kind, one after another."""
         return self._workers.run_each(work, items)
 
-    def now(self) -> datetime:
+    def read_clock(self) -> datetime:
         """Return the time by the service's clock, as far as it is known."""
         return datetime.now(UTC) + self._offset
 

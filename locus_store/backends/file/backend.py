@@ -112,10 +112,10 @@ class FileDocuments(Directory, Documents):
         if access.is_removed:
             self.tidy(name)
 
-    def where(self, key: str) -> str:
+    def locate(self, key: str) -> str:
         return self.get_path(encode_name(key))
 
-    def strays(self) -> list[str]:
+    def list_strays(self) -> list[str]:
         return self.list_threads()[1]
 
     def list_threads(self) -> tuple[list[str], list[str]]:

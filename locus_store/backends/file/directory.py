@@ -124,7 +124,7 @@ class Directory:
                 yield None
             else:
                 if not self._has_identity:
-                    self.identity()  # its loss is an error from now on
+                    self.read_identity()  # its loss is an error from now on
                 yield Opened(path, descriptor, read_signature(descriptor))
 
     def measure(self, name: str) -> int:
@@ -157,7 +157,7 @@ class Directory:
                 ):
                     yield name
 
-    def identity(self) -> str | None:
+    def read_identity(self) -> str | None:
         """Return the store's identity; ``None`` before its first write.
 
         Raises:
@@ -184,7 +184,7 @@ class Directory:
             SchemaError: The directory holds files of the Locus SDK.
         """
         had_identity = self._has_identity  # another thread may write it from here on
-        found = self.identity()
+        found = self.read_identity()
         if found is None and had_identity:
             raise ConnectionFailedError(
                 f"{self.get_path(IDENTITY)} was there and does not exist any more: the directory "

@@ -25,7 +25,7 @@ class FileCheckpointerOptions(FileOptions, CheckpointOptions, total=False):
 URL_OPTIONS = FileOptions
 
 
-def place(url: str) -> tuple[dict[str, str], str]:
+def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the directory in a URL, and its query string; as in RFC 8089.
 
     Raises:

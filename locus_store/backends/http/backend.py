@@ -103,7 +103,7 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
         if token is not None and auth is not None:
             raise InvalidArgumentError("give token or auth, not both")
         of_client = ClientOptions(
-            headers=_headers(headers, token, auth),
+            headers=_make_headers(headers, token, auth),
             client=client,
             timeout=given["timeout"],
             retry_seconds=given["retry_seconds"],
@@ -208,7 +208,7 @@ _CONTENTS = BY_PATH["/v1/contents"]
 _COMMIT = BY_PATH["/v1/commit"]
 
 
-def _headers(
+def _make_headers(
     headers: Mapping[str, str] | None, token: str | None, pair: tuple[str, str] | None
 ) -> dict[str, str]:
     """Return the headers of each request.

@@ -51,15 +51,15 @@ class HTTPConnections(ResourcesPerLoop["HTTPClient"]):
     """
 
     def __init__(self, base_url: str, options: ClientOptions) -> None:
-        self.where = _checked_url(base_url)
+        self.where = _check_url(base_url)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
         if not isinstance(options.client, aiohttp.ClientSession | None):
             raise InvalidArgumentError("client must be an aiohttp.ClientSession")
         self._options = options
         refusal = None if options.client is None else ONE_LOOP
-        super().__init__(lambda: HTTPClient(self._transport, self.where, options), refusal)
+        super().__init__(lambda: HTTPClient(self._make_transport, self.where, options), refusal)
 
-    def _transport(self) -> Transport:
+    def _make_transport(self) -> Transport:
         if self._options.client is not None:
             self._require_owner()
         return Transport(self.where, self._options)
@@ -72,7 +72,7 @@ class HTTPConnections(ResourcesPerLoop["HTTPClient"]):
             raise InvalidArgumentError(ONE_LOOP)
 
 
-def _checked_url(base_url: object) -> str:
+def _check_url(base_url: object) -> str:
     """Return the URL of a service without a slash at its end."""
     url = _parse_url(base_url)
     if url.scheme not in {"http", "https"} or not url.host:
@@ -172,14 +172,14 @@ class HTTPClient(LoopResources):
         pauses, was_sent = Pauses(0.1, 2.0, self._retry_seconds), False
         while True:
             try:
-                answer = await self._sent(method, path, body, headers)
+                answer = await self._send(method, path, body, headers)
             except NoAnswerError as exc:
-                failure = self._lost(exc)
+                failure = self._make_no_answer_error(exc)
                 was_sent = was_sent or not exc.is_unsent
                 repeats = (is_repeatable or exc.is_unsent) and not is_untrusted(exc)
                 at_least = 0.0
             else:
-                absence = self._absence(answer)
+                absence = self._find_absence(answer)
                 if absence is None:
                     return answer
                 failure = absence
@@ -188,11 +188,11 @@ class HTTPClient(LoopResources):
                 at_least = _retry_after(answer)
             pause = pauses.get_next(at_least) if repeats else None
             if pause is None:
-                raise _doubtful(failure) if is_write and was_sent else failure
+                raise _make_doubtful_error(failure) if is_write and was_sent else failure
             observe.connections.warning("%s: %s; trying again", self.where, failure)
             await asyncio.sleep(pause)
 
-    async def _sent(
+    async def _send(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> Answer:
         if self._is_over:  # closed while this call was on its way here
@@ -224,7 +224,7 @@ class HTTPClient(LoopResources):
                 "each of the pool_size connections is in use", is_unsent=True
             ) from None
 
-    def _lost(self, exc: NoAnswerError) -> ConnectionFailedError:
+    def _make_no_answer_error(self, exc: NoAnswerError) -> ConnectionFailedError:
         hint = "is the service running, and reachable?"
         if is_untrusted(exc):
             hint = "set SSL_CERT_FILE to the file of your certificate authority"
@@ -232,19 +232,19 @@ class HTTPClient(LoopResources):
         error.__cause__ = exc
         return error
 
-    def _absence(self, answer: Answer) -> ConnectionFailedError | None:
+    def _find_absence(self, answer: Answer) -> ConnectionFailedError | None:
         """Return the error of a service that is not there now; ``None`` for any other answer."""
         status = answer.status
         if status != BUSY and status not in GATEWAYS:
             return None
-        error = failures.decode_error(_json(answer))
+        error = failures.decode_error(_parse_json(answer))
         if error is not None and not isinstance(error, ConnectionFailedError):
             return None
         return ConnectionFailedError(f"{self.where} answered {status}: {error or 'try later'}")
 
     def make_refusal(self, answer: Answer) -> LocusStoreError:
         """Return the error of an answer that is not a result."""
-        status, error = answer.status, failures.decode_error(_json(answer))
+        status, error = answer.status, failures.decode_error(_parse_json(answer))
         if error is not None:
             return error
         if status == TOO_LONG:
@@ -259,7 +259,7 @@ class HTTPClient(LoopResources):
         return BackendError(f"{self.where} answered {status}")
 
 
-def _doubtful(failure: ConnectionFailedError) -> ConnectionFailedError:
+def _make_doubtful_error(failure: ConnectionFailedError) -> ConnectionFailedError:
     """Return the error of a write that the service may have done."""
     error = ConnectionFailedError(
         f"{failure}; the change may have been written: read before you repeat it"
@@ -280,7 +280,7 @@ def _retry_after(answer: Answer) -> float:
     return max(0.0, (at - datetime.now(UTC)).total_seconds()) if at else 0.0
 
 
-def _json(answer: Answer) -> Any:
+def _parse_json(answer: Answer) -> Any:
     try:
         return orjson.loads(answer.body)
     except orjson.JSONDecodeError:
@@ -296,11 +296,11 @@ class Asks(Protocol):
 
 def make_requests(part: Part) -> Any:
     """Return a class with each method of a part of the service, to inherit before the contract."""
-    methods = {call.name: _method(call) for call in list_calls(part)}
+    methods = {call.name: _make_method(call) for call in list_calls(part)}
     return type(f"Requests_{part}", (), {"__doc__": f"The calls of {part}.", **methods})
 
 
-def _method(call: WireCall) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _make_method(call: WireCall) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def method(self: Asks, *args: Any, **kwargs: Any) -> Any:
         return await self.ask(call, call.bind(args, kwargs))
 

@@ -80,7 +80,7 @@ class HTTPURLOptions(HTTPClientOptions, HTTPOptions, total=False):
 URL_OPTIONS = HTTPURLOptions
 
 
-def place(url: str) -> tuple[dict[str, str], str]:
+def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the URL without its query string, and the query string."""
     base_url, _, query = url.partition("?")
     return {"base_url": base_url}, query

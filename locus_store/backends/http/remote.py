@@ -70,7 +70,7 @@ class RemoteService:
         """Return the running loop's client, once the service is known."""
         client = await self._connections.get()
         if self.description is None or monotonic() > self._until:
-            self.description = found = await _described(client)
+            self.description = found = await _fetch_description(client)
             self._until = monotonic() + SDK_SECONDS if found is SDK_DESCRIPTION else inf
         client.max_body = self.description.max_body or None
         return client
@@ -102,7 +102,7 @@ class RemoteService:
         client = await self.get_client()
         if call.right == "read":
             return await client.ask(call, arguments)
-        threads = _threads(arguments)
+        threads = _list_threads(arguments)
         if not threads:
             return await client.run_shielded(client.ask(call, arguments))
         return await client.run_in_order(
@@ -114,7 +114,7 @@ class RemoteService:
         await self._connections.close()
 
 
-def _threads(arguments: dict[str, Any]) -> list[str]:
+def _list_threads(arguments: dict[str, Any]) -> list[str]:
     """Return the threads that a write changes; writes of one thread keep their order."""
     named = [it for name, it in arguments.items() if name.endswith("thread_id")]
     found = [*named, *(getattr(it, "thread_id", None) for it in arguments.values())]
@@ -127,7 +127,7 @@ async def _is_of_the_sdk(client: HTTPClient) -> bool:
     return answer.is_success and SERVICE.encode() not in answer.body
 
 
-async def _described(client: HTTPClient) -> Description:
+async def _fetch_description(client: HTTPClient) -> Description:
     answer = await client.send("GET", VERSION, b"", {}, True)
     if answer.status in ELSEWHERE and await _is_of_the_sdk(client):
         return SDK_DESCRIPTION
@@ -184,11 +184,11 @@ class SdkServiceBackend(StorageBackend):
             "state": convert_to_json(save.change.packed_state.to_state()),
             "metadata": dict(save.metadata),
         }
-        answer = await self._asked("POST", save.thread_id, body=bodies.encode_json(body))
+        answer = await self._ask("POST", save.thread_id, body=bodies.encode_json(body))
         answered = answer.get("checkpoint_id") if isinstance(answer, dict) else None
         name = answered if isinstance(answered, str) else save.checkpoint_id
         self._own.put(save.thread_id, (name, save.writer, save.run))
-        return Written(name, _mark(name, save.change.tree.digest), "head")
+        return Written(name, _make_mark(name, save.change.tree.digest), "head")
 
     async def _require_head(self, save: Save) -> None:
         """Compare the newest id with the one that the state was loaded from.
@@ -198,7 +198,7 @@ class SdkServiceBackend(StorageBackend):
         """
         if save.expected is None or save.on_conflict == "overwrite":
             return
-        newest = await self._newest(save.thread_id)
+        newest = await self._find_newest(save.thread_id)
         expected = save.expected.head.store if save.expected.head else None
         if newest in {expected, save.checkpoint_id} or self._is_own(save, newest):
             return
@@ -228,14 +228,14 @@ class SdkServiceBackend(StorageBackend):
         _require_root(namespace)
         if with_writes:
             raise UnsupportedError("this service keeps no pending writes")
-        newest = await self._newest(thread_id)
+        newest = await self._find_newest(thread_id)
         wanted = checkpoint_id or newest
         if wanted is None or newest is None:
             return None
-        found = await self._asked("GET", thread_id, wanted)
+        found = await self._ask("GET", thread_id, wanted)
         if found is None and checkpoint_id is None:
             raise BackendError(f"the service lists checkpoint {wanted!r}, and has none")
-        return None if found is None else _stored(thread_id, wanted, newest, found)
+        return None if found is None else _make_stored(thread_id, wanted, newest, found)
 
     async def history(
         self,
@@ -248,12 +248,12 @@ class SdkServiceBackend(StorageBackend):
         check_names(thread_id, namespace, before)
         check_limit(limit)
         _require_root(namespace)
-        names = await self._names(thread_id, MAX_COUNT if before else limit)
+        names = await self._list_names(thread_id, MAX_COUNT if before else limit)
         if before is not None:
             if before not in names:
                 raise InvalidArgumentError(f"there is no checkpoint {before!r} to list below")
             names = names[names.index(before) + 1 :]
-        return Table(_version(thread_id, it, b"", {}, {}) for it in names[:limit])
+        return Table(_make_version(thread_id, it, b"", {}, {}) for it in names[:limit])
 
     async def remove(
         self,
@@ -266,27 +266,27 @@ class SdkServiceBackend(StorageBackend):
         del writer
         _require_root(namespace)
         if checkpoint_ids is None:
-            count = len(await self._names(thread_id, MAX_COUNT))
-            await self._asked("DELETE", thread_id)
+            count = len(await self._list_names(thread_id, MAX_COUNT))
+            await self._ask("DELETE", thread_id)
             return count
-        answers = [await self._asked("DELETE", thread_id, it) for it in checkpoint_ids]
+        answers = [await self._ask("DELETE", thread_id, it) for it in checkpoint_ids]
         return sum(it is not None for it in answers)
 
-    async def _newest(self, thread_id: str) -> str | None:
-        return next(iter(await self._names(thread_id, 1)), None)
+    async def _find_newest(self, thread_id: str) -> str | None:
+        return next(iter(await self._list_names(thread_id, 1)), None)
 
-    async def _names(self, thread_id: str, limit: int) -> list[str]:
+    async def _list_names(self, thread_id: str, limit: int) -> list[str]:
         """Return checkpoint ids, newest first; the SDK reads any of these forms."""
-        found = await self._asked("GET", thread_id, query=f"?limit={limit}")
+        found = await self._ask("GET", thread_id, query=f"?limit={limit}")
         if found is None:  # a 404
             return []
         rows = found.get("checkpoints", found.get("data")) if isinstance(found, dict) else found
-        names = [_name(it) for it in rows] if isinstance(rows, list) else [None]
+        names = [_find_name(it) for it in rows] if isinstance(rows, list) else [None]
         if None in names:
             raise BackendError("the service gave a list of checkpoints that is not valid")
         return cast("list[str]", names)[:limit]
 
-    async def _asked(
+    async def _ask(
         self,
         method: str,
         thread_id: str,
@@ -297,8 +297,8 @@ class SdkServiceBackend(StorageBackend):
     ) -> Any:
         """Return the JSON of an answer; ``None`` if it is a 404, which alone means absence."""
         client = await self._connections.get()
-        path = f"/threads/{_segment(thread_id)}/checkpoints"
-        path += f"/{_segment(checkpoint_id)}" if checkpoint_id is not None else ""
+        path = f"/threads/{_quote_segment(thread_id)}/checkpoints"
+        path += f"/{_quote_segment(checkpoint_id)}" if checkpoint_id is not None else ""
         headers = {"content-type": bodies.JSON} if body else {}
         answer = await client.send(method, path + query, body, headers, True)
         if answer.status == ABSENT and method != "POST":
@@ -316,12 +316,12 @@ class SdkServiceBackend(StorageBackend):
         return {} if found is None else found
 
 
-def _name(row: object) -> str | None:
+def _find_name(row: object) -> str | None:
     name = row.get("checkpoint_id") if isinstance(row, dict) else row
     return name if isinstance(name, str) else None
 
 
-def _segment(name: str) -> str:
+def _quote_segment(name: str) -> str:
     """Return an id as a segment of a path.
 
     Raises:
@@ -337,16 +337,16 @@ def _require_root(namespace: str) -> None:
         raise UnsupportedError("this service has no namespaces")
 
 
-def _mark(name: str, digest: bytes) -> Mark:
+def _make_mark(name: str, digest: bytes) -> Mark:
     """Return the identity of a version, which here is its id."""
     return Mark(name, 0, 0, digest)
 
 
-def _version(
+def _make_version(
     thread_id: str, name: str, digest: bytes, metadata: dict[str, Any], state: dict[str, Any]
 ) -> Version:
     return Version(
-        mark=_mark(name, digest),
+        mark=_make_mark(name, digest),
         thread_id=thread_id,
         namespace="",
         checkpoint_id=name,
@@ -357,16 +357,16 @@ def _version(
     )
 
 
-def _stored(thread_id: str, name: str, newest: str, found: Any) -> Stored:
-    state = found.get("state", found) if isinstance(found, dict) else None
-    metadata = found.get("metadata") if isinstance(found, dict) else None
+def _make_stored(thread_id: str, name: str, newest: str, answer: Any) -> Stored:
+    state = answer.get("state", answer) if isinstance(answer, dict) else None
+    metadata = answer.get("metadata") if isinstance(answer, dict) else None
     if not isinstance(state, dict):
         raise BackendError(f"the service gave checkpoint {name!r} without a state")
     change = frames.compare_states(state, None)
-    known = metadata if isinstance(metadata, dict) and "state" in found else {}
-    version = _version(thread_id, name, change.tree.digest, known, state)
+    known = metadata if isinstance(metadata, dict) and "state" in answer else {}
+    version = _make_version(thread_id, name, change.tree.digest, known, state)
     return Stored(
         version=version,
-        head=version.mark if name == newest else _mark(newest, b""),
+        head=version.mark if name == newest else _make_mark(newest, b""),
         payloads=[change.to_payload()],
     )

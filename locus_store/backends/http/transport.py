@@ -87,8 +87,8 @@ class Transport:
         self._base = base_url
         self._most = options.max_answer
         self._is_owner = client is None
-        self._proxy = {} if client else _proxy(URL(base_url))
-        self._session = client or _session(URL(base_url), options, self._proxy)
+        self._proxy = {} if client else _make_proxy_arguments(URL(base_url))
+        self._session = client or _make_session(URL(base_url), options, self._proxy)
 
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Send a request once; a redirect is an answer.
@@ -114,7 +114,7 @@ class Transport:
                 **self._proxy,
             )
             try:
-                answer = await _limited(response.content.iter_any(), self._most)
+                answer = await _read_limited(response.content.iter_any(), self._most)
             finally:
                 if not sent.is_sent:
                     response.close()
@@ -132,7 +132,7 @@ class Transport:
             await self._session.close()
 
 
-def _session(url: URL, options: ClientOptions, proxy: Mapping[str, Any]) -> aiohttp.ClientSession:
+def _make_session(url: URL, options: ClientOptions, proxy: dict[str, Any]) -> aiohttp.ClientSession:
     is_secure = url.scheme == "https"
     proxy_headers = {} if is_secure else proxy.get("proxy_headers", {})
     return aiohttp.ClientSession(
@@ -188,9 +188,9 @@ def is_untrusted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _proxy(url: URL) -> dict[str, Any]:
+def _make_proxy_arguments(url: URL) -> dict[str, Any]:
     """Return the arguments of a request that name the proxy of the environment."""
-    found = _proxy_of(url.scheme, url.host or "", url.port or 0)
+    found = _find_proxy(url.scheme, url.host or "", url.port or 0)
     if not found:
         return {}
     proxy = URL(found)
@@ -205,7 +205,7 @@ def _proxy(url: URL) -> dict[str, Any]:
     return {"proxy": proxy.with_user(None), "proxy_headers": {"proxy-authorization": credentials}}
 
 
-async def _limited(parts: AsyncIterable[bytes], most: int) -> bytes:
+async def _read_limited(parts: AsyncIterable[bytes], most: int) -> bytes:
     """Return a body that is read part by part.
 
     Raises:
@@ -238,7 +238,7 @@ def encode_basic_credentials(pair: object) -> str:
     return f"Basic {b64encode(':'.join(pair).encode()).decode()}"
 
 
-def _proxy_of(scheme: str, host: str, port: int) -> str | None:
+def _find_proxy(scheme: str, host: str, port: int) -> str | None:
     """Return the URL of the proxy that the environment names for a service."""
     if proxy_bypass(f"{host}:{port}"):
         return None

@@ -30,7 +30,7 @@ class InMemoryStoreOptions(TypedDict, total=False):
 URL_OPTIONS = StateOptions
 
 
-def place(url: str) -> tuple[dict[str, str], str]:
+def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the query string of a URL.
 
     Raises:

@@ -170,7 +170,7 @@ class OCIBucketStore(DocumentStore):
         made = choose_backend(backend, BucketBackend, bucket_name, namespace, **options)
         super().__init__(
             ObjectDocuments(made.bucket, made.documents.prefix, heads=ITEMS),
-            owned=None if backend else made,
+            own_backend=None if backend else made,
             dimension=dimension,
             metric=metric,
             embed=embed,

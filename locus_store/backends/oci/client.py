@@ -185,7 +185,7 @@ class BucketObjects(BlockingClient, Objects):
     def discard(self, names: Collection[str]) -> None:
         rest, left, count = iter(names), list[LocusStoreError](), 0
         while some := list(islice(rest, PAGE)):
-            left += [it for it in self.each(self._delete_alone, self._discard(some)) if it]
+            left += [it for it in self.run_each(self._delete_alone, self._discard(some)) if it]
             count += len(some)
         if left:
             raise BackendError(
@@ -228,7 +228,7 @@ class BucketObjects(BlockingClient, Objects):
                 return None
         except LocusStoreError as exc:
             return exc
-        return BackendError(f"{self.where(name)}: HTTP {failures.MISSING}, but it exists")
+        return BackendError(f"{self.locate(name)}: HTTP {failures.MISSING}, but it exists")
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         begin: dict[str, Any] = {"start_after": after} if after else {}
@@ -282,7 +282,7 @@ class BucketObjects(BlockingClient, Objects):
 
         self.call("open the bucket", create, seen=failures.CONFLICTS)
 
-    def where(self, name: str) -> str:
+    def locate(self, name: str) -> str:
         return f"object {name!r} of {self.place}"
 
 

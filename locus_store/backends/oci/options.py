@@ -87,7 +87,7 @@ class OCICheckpointerOptions(OCIOptions, CheckpointOptions, total=False):
 URL_OPTIONS = OCIOptions
 
 
-def place(url: str) -> tuple[dict[str, str], str]:
+def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the bucket in a URL, and its query string; the prefix is there if it has one.
 
     Raises:

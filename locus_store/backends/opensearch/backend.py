@@ -71,8 +71,8 @@ class OpenSearchBackend(DocumentBackend):
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), *await self._threads.look(collect_facts, self.index)]
 
-    def _find_with_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
-        return map(self._threads.read_all, search.find_with_words(self.index, wanted, limit))
+    def _find_with_words(self, words: list[str], limit: int) -> Iterator[Iterable[Thread]]:
+        return map(self._threads.read_all, search.find_with_words(self.index, words, limit))
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         """See ``SearchesText``; with a language, threads with other forms of the words follow."""

@@ -274,7 +274,7 @@ class IndexObjects(IndexClient, Objects):
         Raises:
             ChangedError: The condition was refused, or there is no index and ``creates`` is off.
         """
-        at, repeats = int(self.now().timestamp() * 1000), list[bool]()
+        at, repeats = int(self.read_clock().timestamp() * 1000), list[bool]()
         first = self._write_head(name, content, tag, at)
         note = partial(repeats.append, True)
         done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
@@ -304,7 +304,7 @@ class IndexObjects(IndexClient, Objects):
             [self.write_document(name, "index", encoded)], creates=True, refresh="false"
         )
         if not done.is_done:
-            raise BackendError(f"{self.where(name)} cannot be written: {done.error}")
+            raise BackendError(f"{self.locate(name)} cannot be written: {done.error}")
 
     def delete(self, name: str, *, tag: Tag) -> None:
         (done,) = self.bulk([self.write_deletion(name, tag)])
@@ -315,13 +315,13 @@ class IndexObjects(IndexClient, Objects):
         left = []
         for some in split_batches(self.write_deletion(it) for it in names):
             left += find_undone(some, self.settle(some, refresh="false"))
-        require_deleted(left, self.where)
+        require_deleted(left, self.locate)
 
     def write_document(
         self, name: str, kind: str, fields: Mapping[str, Any], **condition: Any
     ) -> BulkWrite:
         """Return a write of a document; see ``bulk.write``."""
-        common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
+        common = {"name": name, "modified_at": int(self.read_clock().timestamp() * 1000)}
         return write(name, kind, {**make_address(name), **condition}, {**common, **fields})
 
     def write_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
@@ -439,7 +439,7 @@ class IndexObjects(IndexClient, Objects):
         )
         return None if "error" in found else found
 
-    def where(self, name: str) -> str:
+    def locate(self, name: str) -> str:
         return f"document {name!r} in {self.place}"
 
 

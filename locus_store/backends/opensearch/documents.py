@@ -49,11 +49,11 @@ class IndexDocuments(ObjectDocuments):
         super().__init__(objects)
         self._identified = ""
 
-    def identity(self) -> str | None:
+    def read_identity(self) -> str | None:
         """See ``Documents``; an index that was created again has another store."""
         if (own := self.objects.get_own_alias()) != self._identified:
             self._store = None
-        found = super().identity()
+        found = super().read_identity()
         self._identified = own
         return found
 
@@ -101,7 +101,7 @@ class IndexDocuments(ObjectDocuments):
                 found = self.objects.settle(some)
                 self._note(changes, some, found)
                 left += find_undone(some, found)
-        require_deleted(left, self.objects.where)
+        require_deleted(left, self.objects.locate)
 
     def make_fields(self, thread_id: str, it: Derived) -> dict[str, Any]:
         """Return the fields of a version's document."""
@@ -136,7 +136,7 @@ class IndexDocuments(ObjectDocuments):
             if one.name in keys and (its.is_done or is_newer):
                 del changes.written[keys[one.name]]
 
-    def newest(self, size: int = 0) -> Iterator[list[Dated]]:
+    def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
         """See ``Documents``; the first thousand keys are one search."""
         del size
         seen = set[str]()
@@ -150,9 +150,9 @@ class IndexDocuments(ObjectDocuments):
             if len(seen) < PAGE:
                 return
 
-    def get_all(self, known: Mapping[str, Tag | None]) -> FoundDocuments:
+    def get_all(self, tags: Mapping[str, Tag | None]) -> FoundDocuments:
         """See ``Documents``; the documents of cut names are read one by one."""
-        names = {self.name_of(key): tag for key, tag in known.items() if not self._get_start(key)}
+        names = {self.name_of(key): tag for key, tag in tags.items() if not self._get_start(key)}
         return FoundDocuments(self, self.objects.get_all(names), names)
 
 
@@ -189,24 +189,24 @@ class IndexForm(SegmentedForm):
             if draft.removed or (changes and changes.written):
                 self.documents.settle(thread_id, changes, draft.removed)
 
-    def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
+    def sweep(self, read: Callable[[str], Parsed | None]) -> None:
         """Also delete the documents that no head names, and write those that are missing."""
-        super().sweep(parsed)
+        super().sweep(read)
         seen = set[str]()
         for thread_id, some in groupby(iterate_versions(self.documents.objects), _get_thread):
             seen.add(thread_id)
-            self._reconcile(parsed, thread_id, some)
+            self._reconcile(read, thread_id, some)
         for thread_id in self.documents.keys(""):
             if thread_id not in seen:
-                self._reconcile(parsed, thread_id, ())
+                self._reconcile(read, thread_id, ())
 
-    def find_leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
+    def find_leftovers(self, read: Callable[[str], Parsed | None]) -> set[str]:
         """Also return the documents of versions that no head names."""
-        left = super().find_leftovers(parsed)
+        left = super().find_leftovers(read)
         for thread_id, some in groupby(iterate_versions(self.documents.objects), _get_thread):
             there = {it.id: it for it in some}
             with suppress(LocusStoreError):
-                found = parsed(thread_id) if thread_id else None
+                found = read(thread_id) if thread_id else None
                 named = deriving.map_versions(found.thread) if found else ()
                 names = {make_id(make_version_name(thread_id, line, it)) for _, line, it in named}
                 left |= there.keys() - names

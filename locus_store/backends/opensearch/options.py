@@ -90,7 +90,7 @@ class OpenSearchCheckpointerOptions(OpenSearchOptions, CheckpointOptions, total=
 URL_OPTIONS = OpenSearchOptions
 
 
-def place(url: str) -> tuple[dict[str, Any], str]:
+def parse_place(url: str) -> tuple[dict[str, Any], str]:
     """Return hosts, credentials and index of a URL, and its query string.
 
     Raises:

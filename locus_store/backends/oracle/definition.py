@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.backends.oracle import addresses
 from locus_store.backends.oracle.columns import METRICS
 from locus_store.backends.oracle.failures import REMEDIES, list_codes
-from locus_store.backends.oracle.options import URL_OPTIONS, OracleConnections, place
+from locus_store.backends.oracle.options import URL_OPTIONS, OracleConnections, parse_place
 from locus_store.errors import UnsupportedError
 from locus_store.sql.schema.definition import (
     OLD_USERS,
@@ -57,7 +57,7 @@ class OracleDefinition(SchemaDefinition):
         from locus_store.backends.oracle import dialect  # noqa: PLC0415 - it imports migrations
 
         text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
-        named, query = place(text)
+        named, query = parse_place(text)
         given = read_query((URL_OPTIONS, CheckpointOptions), query)
         where: dict[str, Any] = {"dsn": None, "user": None, "password": None} | named
         where |= {

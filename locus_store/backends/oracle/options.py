@@ -115,7 +115,7 @@ class OracleURLOptions(OracleOptions, UserOptions, total=False):
 URL_OPTIONS = OracleURLOptions
 
 
-def place(url: str) -> tuple[dict[str, str], str]:
+def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the options that a URL names before its query string, and the query string.
 
     ``oracle://user:password@…``, then what the driver takes as ``dsn``: an alias, or

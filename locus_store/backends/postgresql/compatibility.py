@@ -18,7 +18,7 @@ from locus_store.backends.postgresql import dsn
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.connecting import connect
 from locus_store.backends.postgresql.failures import READ_ONLY, STATEMENT_REMEDIES, get_sqlstate
-from locus_store.backends.postgresql.options import URL_OPTIONS, place
+from locus_store.backends.postgresql.options import URL_OPTIONS, parse_place
 from locus_store.backends.postgresql.store import PostgreSQLMessageLog, PostgreSQLStore
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import LocusStoreError
@@ -170,7 +170,7 @@ class _Service:
     """A service, and the names of what a run creates in it."""
 
     def __init__(self, url: str) -> None:
-        named, query = place(url)
+        named, query = parse_place(url)
         given = read_query((URL_OPTIONS, CheckpointOptions), query)
         self._dsn = named["dsn"]
         self._target = dsn.parse(self._dsn, ours=dsn.OURS)

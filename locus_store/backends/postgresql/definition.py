@@ -21,7 +21,7 @@ from locus_store.backends.postgresql.failures import (
     get_sqlstate,
     translate_owner_errors,
 )
-from locus_store.backends.postgresql.options import URL_OPTIONS, place
+from locus_store.backends.postgresql.options import URL_OPTIONS, parse_place
 from locus_store.errors import SchemaError, UnsupportedError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import bind_text
@@ -70,7 +70,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         schema: str | None,
     ) -> T:
         text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
-        named, query = place(text)
+        named, query = parse_place(text)
         given = read_query((URL_OPTIONS, CheckpointOptions), query)
         target = dsn.parse(named["dsn"], ours=dsn.OURS)
         ours = make_named_tables(given, prefix, schema, "postgresql")

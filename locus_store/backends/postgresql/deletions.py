@@ -58,7 +58,7 @@ def drop_threads(it: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
         [gone] = _run(it, key, lines, has_index=it.has_index, is_sole=False)
         versions, messages = versions + gone[0], messages + gone[1]
     it.seen_records.clear()
-    it.noted_thread = None
+    it.active_thread = None
     return Swept(versions, messages, is_whole=True)
 
 

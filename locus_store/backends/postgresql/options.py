@@ -179,7 +179,7 @@ URL_OPTIONS = PostgreSQLURLOptions
 MAX_POOL_SIZE: Final = 10
 
 
-def place(url: str) -> tuple[dict[str, Any], str]:
+def parse_place(url: str) -> tuple[dict[str, Any], str]:
     """Return the DSN in a URL, and this library's part of its query string."""
     dsn, query = split_url(url, URL_OPTIONS)
     return {"dsn": dsn}, query

@@ -386,12 +386,12 @@ class Saves:
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._watch_duration():
-                for (notes, keeps), append in fast.append[is_indexed].items():
+                for (touches, keeps), append in fast.append[is_indexed].items():
                     some = [
                         (item, fields)
                         for item, fields in lone.items()
                         if (fields.keep_last is not None) == keeps
-                        and (item.line not in won if notes else not item.is_refused)
+                        and (item.line not in won if touches else not item.is_refused)
                     ]
                     if not some:
                         continue

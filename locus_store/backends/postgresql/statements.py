@@ -140,7 +140,7 @@ looked AS MATERIALIZED (
       WHEN i.keep_last = 1 THEN l.last_sequence + 1
       ELSE greatest(l.floor, (SELECT c.sequence FROM {checkpoints} c WHERE c.line = i.line
         ORDER BY c.sequence DESC OFFSET i.keep_last - 2 LIMIT 1)) END AS floor,
-    -- The live thread's key, negative where its activity is to be noted.
+    -- The live thread's key, negative where its time of activity is to be set.
     (SELECT CASE WHEN t.expires_at <= statement_timestamp() THEN NULL
         WHEN t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late})
         THEN -t.thread ELSE t.thread END
@@ -175,7 +175,7 @@ _WON_APPENDS: Final = """
     AS chain, w.head AS parent, {shown} FROM appended w
   UNION ALL"""
 
-# A save alone in its statement; its thread's activity is up to date, or is noted.
+# A save alone in its statement; the time of its thread's activity is up to date, or is set.
 _APPEND: Final = """
 WITH moved AS (
   UPDATE {lines} l SET head = l.last_sequence + 1, last_sequence = l.last_sequence + 1,
@@ -204,11 +204,11 @@ kept AS (
     labels, created_at, text, payload)
   SELECT {line}, m.last_sequence, m.open_chain, {known}, {checkpoint_id}, {digest}, 0,
     {metadata}::jsonb, {labels}::jsonb, statement_timestamp(), {added}, {payload} FROM moved m
-  RETURNING line, sequence){indexed}{audited}{noted}
+  RETURNING line, sequence){indexed}{audited}{touched}
 SELECT line, sequence FROM kept WHERE {mark}
 """
-_NOTED: Final = """,
-noted AS (
+_TOUCHED: Final = """,
+touched AS (
   UPDATE {threads} t SET active_at = {minute},
     expires_at = CASE WHEN {ttl} IS NOT NULL AND {is_late} THEN {expiry} ELSE t.expires_at END
   FROM moved
@@ -495,12 +495,12 @@ class FastStatements:
             True: {"floor": hidden["floor"], "has_few_hidden": _HAS_FEW_HIDDEN.format(**hidden)},
         }
         activity = {
-            False: {"is_active": is_active, "noted": ""},
-            True: {"is_active": "true", "noted": _NOTED.format(**hidden)},
+            False: {"is_active": is_active, "touched": ""},
+            True: {"is_active": "true", "touched": _TOUCHED.format(**hidden)},
         }
         return {
-            (notes, keeps): self._filled(_APPEND, **parts, **kept[keeps], **activity[notes])
-            for notes in (False, True)
+            (touches, keeps): self._filled(_APPEND, **parts, **kept[keeps], **activity[touches])
+            for touches in (False, True)
             for keeps in (False, True)
         }
 

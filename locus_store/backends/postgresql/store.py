@@ -270,7 +270,7 @@ made AS (
   SELECT o.thread, :namespace, :first_revision, c.new, c.given, clock_timestamp()
   FROM owner o, counted c WHERE NOT EXISTS (SELECT FROM log)
   RETURNING revision),
-noted AS (
+touched AS (
   -- Mostly without a new entry in an index: the minute has changed, or the expiry is due.
   UPDATE {threads} t SET active_at = date_trunc('minute', statement_timestamp()),
     expires_at = CASE WHEN {is_late}

@@ -223,12 +223,12 @@ async def collect_facts(client: LoopClient) -> list[Fact]:
     pool: Any = getattr(client.client, "connection_pool", None)  # a cluster has several
     is_named = isinstance(pool, sentinels.SentinelPrimaryPool)
     return [
-        Fact("server", f"{one.get('server_name', 'redis')} {_release(one)}"),
+        Fact("server", f"{one.get('server_name', 'redis')} {_get_release(one)}"),
         Fact("mode", str(one.get("redis_mode") or one.get("server_mode"))),
         _describe_eviction(
             str(one.get("maxmemory_policy", "")), limit=int(one.get("maxmemory", 0))
         ),
-        _append_only(is_on=bool(one.get("aof_enabled"))),
+        _describe_append_only(is_on=bool(one.get("aof_enabled"))),
         Fact("replicas", str(one.get("connected_slaves", ""))),
         *(await pool.sentinel_manager.collect_facts(pool.service_name) if is_named else ()),
     ]
@@ -241,12 +241,12 @@ def _describe_eviction(policy: str, *, limit: int) -> Fact:
     return Fact("maxmemory policy", policy, "warn", remedy)
 
 
-def _append_only(*, is_on: bool) -> Fact:
+def _describe_append_only(*, is_on: bool) -> Fact:
     if is_on:
         return Fact("append-only file", "on")
     remedy = "set appendonly yes: else a crash loses what came after the last snapshot"
     return Fact("append-only file", "off", "warn", remedy)
 
 
-def _release(info: dict[str, Any]) -> str:
+def _get_release(info: dict[str, Any]) -> str:
     return str(info.get("valkey_version") or info.get("redis_version"))

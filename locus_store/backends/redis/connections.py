@@ -105,11 +105,11 @@ class ScriptCall(NamedTuple):
     limit: float | None = None
     """See ``_limit``."""
 
-    def by_name(self) -> tuple[Any, ...]:
+    def build_by_name(self) -> tuple[Any, ...]:
         """Return the command for a server that has loaded the script."""
         return "EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args
 
-    def by_text(self) -> tuple[Any, ...]:
+    def build_by_text(self) -> tuple[Any, ...]:
         """Return the command for any server."""
         return "EVAL", self.script.source, len(self.keys), *self.keys, *self.args
 
@@ -186,10 +186,10 @@ class LoopClient(loops.LoopResources):
             return await self._write_to_replicas(calls)
         if len(calls) == 1:
             return [await self._call(calls[0])]
-        answers = await self._run_in_slot(self._run_pipeline, [it.by_name() for it in calls])
+        answers = await self._run_in_slot(self._run_pipeline, [it.build_by_name() for it in calls])
         unknown = [n for n, it in enumerate(answers) if isinstance(it, driver.NoScriptError)]
         if unknown:
-            texts = [calls[n].by_text() for n in unknown]
+            texts = [calls[n].build_by_text() for n in unknown]
             try:
                 found = await self._run_in_slot(self._run_pipeline, texts)
             except DRIVER_ERRORS as exc:  # the others have their answers
@@ -200,20 +200,20 @@ class LoopClient(loops.LoopResources):
 
     async def _write_to_replicas(self, calls: Sequence[ScriptCall]) -> list[Any]:
         # By their text: were a name not known, WAIT would wait for nothing.
-        commands = [*(it.by_text() for it in calls), ("WAIT", self.replicas, self._wait)]
+        commands = [*(it.build_by_text() for it in calls), ("WAIT", self.replicas, self._wait)]
         sent, waiting = self._run_on_one_connection, self._wait / 1000
         *answers, reached = await self._run_in_slot(sent, commands, more_seconds=waiting)
         return [self._confirm(it, reached) for it in answers]
 
-    def _confirm(self, answer: Any, reached: Any) -> Any:
+    def _confirm(self, answer: Any, count: Any) -> Any:
         """Return the answer of a write, or why it is not known to be on enough replicas."""
-        for reply in (answer, reached):
+        for reply in (answer, count):
             if isinstance(reply, Exception):
                 return Failed(reply)
-        if reached >= self.replicas or _has_no_write(answer):
+        if count >= self.replicas or _has_no_write(answer):
             return answer
         error = BackendError(
-            f"written to Redis {self.where}, but only {reached} of {self.replicas} replicas had it "
+            f"written to Redis {self.where}, but only {count} of {self.replicas} replicas had it "
             f"after {self._wait} ms: a failover now may lose it. Saving again is safe"
         )
         return Failed(error)
@@ -228,7 +228,7 @@ class LoopClient(loops.LoopResources):
 
         In as few round trips as there are servers.
         """
-        commands = [*(ScriptCall(script, *it).by_name() for it in calls), *others]
+        commands = [*(ScriptCall(script, *it).build_by_name() for it in calls), *others]
 
         async def run() -> list[Any]:
             answers: list[Any] = []
@@ -240,14 +240,14 @@ class LoopClient(loops.LoopResources):
                     raise answer
             return answers
 
-        async def known() -> list[Any]:
+        async def load_and_run() -> list[Any]:
             try:
                 return await run()
             except driver.NoScriptError:
                 await self.client.script_load(script.source)
                 return await run()
 
-        return await self.retry(known) if commands else []
+        return await self.retry(load_and_run) if commands else []
 
     async def run_command(self, *command: Any) -> Any:
         """Run a command that is safe to repeat."""
@@ -279,9 +279,9 @@ class LoopClient(loops.LoopResources):
 
     async def _call(self, call: ScriptCall) -> Any:
         try:
-            return await self._run(call.by_name())
+            return await self._run(call.build_by_name())
         except driver.NoScriptError:  # a new server, or its cache was emptied
-            return await self._run(call.by_text())
+            return await self._run(call.build_by_text())
 
     async def _run_pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run commands in one round trip; return their answers and errors."""
@@ -299,9 +299,9 @@ class LoopClient(loops.LoopResources):
         node = self.client.get_node_from_key(commands[0][3])
         sent = [PipelineCommand(n, *it) for n, it in enumerate(commands)]
         await node.execute_pipeline(sent)
-        for it in sent:
-            if isinstance(it.result, driver.MovedError):
-                await self.client.nodes_manager.move_slot(it.result)
+        for command in sent:
+            if isinstance(command.result, driver.MovedError):
+                await self.client.nodes_manager.move_slot(command.result)
         return [it.result for it in sent]
 
     async def find_masters(self) -> None:

@@ -280,17 +280,17 @@ class RedisDocuments(Documents):
     def pause(self, seconds: float) -> None:
         wait(sleep(seconds))
 
-    def off_loop(self, work: Callable[[], T], size: int) -> T:
+    def run_off_loop(self, work: Callable[[], T], size: int) -> T:
         return wait(loops.run_off_loop(work, size)) if size > loops.THREADED_BYTES else work()
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         return wait(self._get(key, known))
 
-    async def _get(self, key: str, known: Tag | None) -> Found | None:
+    async def _get(self, key: str, tag: Tag | None) -> Found | None:
         client = await self._get_client()
         keys, theirs = [self.names.get_document(key)], self.names.list_foreign(key)
-        if known is not None:
-            found = _parse_answer(await client.read(_GET, keys, known))
+        if tag is not None:
+            found = _parse_answer(await client.read(_GET, keys, tag))
             kinds = (
                 []
                 if found
@@ -314,18 +314,18 @@ class RedisDocuments(Documents):
         if client.replicas:
             await client.retry(lambda: client.write(_CONFIRM, self.names.list_writing(key), key))
 
-    def get_all(self, known: Mapping[str, Tag | None]) -> DocumentReads:
-        return _Read(wait(self._get_all(known)))
+    def get_all(self, tags: Mapping[str, Tag | None]) -> DocumentReads:
+        return _Read(wait(self._get_all(tags)))
 
-    async def _get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found | None]:
+    async def _get_all(self, tags: Mapping[str, Tag | None]) -> dict[str, Found | None]:
         client = await self._get_client()
-        names = list(known)
+        names = list(tags)
         groups = [names[at : at + IN_ONE_CALL] for at in range(0, len(names), IN_ONE_CALL)]
         if client.is_cluster:  # the keys of a call share a slot
             names.sort(key=compute_bucket)
             groups = [[*some] for _, some in groupby(names, compute_bucket)]
         calls = [
-            ([self.names.get_document(it) for it in group], [known[it] or b"" for it in group])
+            ([self.names.get_document(it) for it in group], [tags[it] or b"" for it in group])
             for group in groups
         ]
         found: dict[str, Found | None] = {}
@@ -359,7 +359,7 @@ class RedisDocuments(Documents):
             yield from page
             after = page[-1]
 
-    def active(self, size: int, after: str | None) -> Iterator[Active]:
+    def list_active(self, size: int, after: str | None) -> Iterator[Active]:
         place = b"" if after is None else wait(self.lists.read_entry(after))
         if place is None:
             raise NotFoundError(f"there is no thread {after!r} to list after")
@@ -368,7 +368,7 @@ class RedisDocuments(Documents):
             place = page[-1]
             size = max(size, PAGE)
 
-    def newest(self, size: int = 0) -> Iterator[list[Dated]]:
+    def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
         place, size = b"", min(size or PAGE, MOST_TOGETHER)
         while page := wait(self.lists.list_entries(size, place)):
             yield [Dated(*it) for it in map(_parse_active, page)]
@@ -406,7 +406,7 @@ class RedisDocuments(Documents):
             )
         self._store, self._is_ours = store and store.decode(), True
 
-    def identity(self) -> str | None:
+    def read_identity(self) -> str | None:
         if self._store is None:
             self._is_ours = False
             wait(self._get_client())
@@ -423,7 +423,7 @@ class RedisDocuments(Documents):
         if self._store != store:
             raise ChangedError
 
-    def now(self) -> datetime:
+    def read_clock(self) -> datetime:
         if time.monotonic() - self._asked_at > CLOCK_SECONDS:
             wait(self._ask_for_time())
         return datetime.now(UTC) + self._ahead
@@ -437,7 +437,7 @@ class RedisDocuments(Documents):
         )
         self._asked_at = time.monotonic()
 
-    def where(self, key: str) -> str:
+    def locate(self, key: str) -> str:
         return f"thread {key!r} in Redis {self._connections.where}"
 
     def _refuse_foreign(self, client: LoopClient, kinds: dict[str, Any]) -> None:
@@ -470,8 +470,8 @@ class RedisDocuments(Documents):
 class _Read:
     """Documents that were read together."""
 
-    def __init__(self, found: dict[str, Found | None]) -> None:
-        self._found = found
+    def __init__(self, results: dict[str, Found | None]) -> None:
+        self._found = results
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         del known

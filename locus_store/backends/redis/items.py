@@ -106,17 +106,17 @@ def make_arguments(change: Change, call: int) -> tuple[Any, ...]:
     )
 
 
-def split_rows(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+def split_rows(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Yield the triples of strings that scripts join."""
     at = 0
-    while at < len(joined):
-        one, two, three = _LENGTHS.unpack_from(joined, at)
+    while at < len(content):
+        one, two, three = _LENGTHS.unpack_from(content, at)
         first = at + _LENGTHS.size
         second, third, at = first + one, first + one + two, first + one + two + three
-        yield joined[first:second], joined[second:third], joined[third:at]
+        yield content[first:second], content[second:third], content[third:at]
 
 
-def make_item(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> StoreItem:
+def make_item(name: bytes, expires: bytes, content: bytes, max_bytes: int) -> StoreItem:
     """Return the item of a script's result.
 
     Raises:
@@ -124,7 +124,7 @@ def make_item(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> Sto
     """
     with _translate_damage(name):
         namespace, key = split_name(name)
-        version, created, updated, ttl, frame = packed.split(b" ", 4)
+        version, created, updated, ttl, frame = content.split(b" ", 4)
         [body] = encoding.unpack_frames(frame, max_bytes)
         value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
         return StoreItem(

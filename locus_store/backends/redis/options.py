@@ -98,7 +98,7 @@ class RedisURLOptions(RedisOptions, Prefix, total=False):
 URL_OPTIONS = RedisURLOptions
 
 
-def place(url: str) -> tuple[dict[str, str], str]:
+def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the URL for redis-py, and this library's part of its query string."""
     found, query = split_url(url, URL_OPTIONS)
     return {"url": found}, query

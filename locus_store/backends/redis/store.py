@@ -168,15 +168,15 @@ class RedisStore(BaseStore):
             self._is_known = True
         return await connections.get_client()  # the other one may be closed by now
 
-    def _require(self, setting: str, found: bytes | None) -> None:
+    def _require(self, setting: str, value: bytes | None) -> None:
         """Refuse keys that another library wrote.
 
         Raises:
             SchemaError: Another layout, or embeddings of another dimension.
         """
-        if found is None:
+        if value is None:
             return
-        there = found.decode()
+        there = value.decode()
         if setting == "layout" and there != items.LAYOUT:
             raise SchemaError(
                 f"{self} is of layout {there}, this release knows {items.LAYOUT} only; use the "
@@ -296,8 +296,8 @@ class RedisStore(BaseStore):
             bounds = items.make_bounds(start, at)
             rows, at = await self._read(scripts.ITEMS["namespaces"], *bounds, min(size, PAGE))
             size = PAGE
-            for it in rows:
-                cut = match.cut(decode_namespace(it.decode()))
+            for row in rows:
+                cut = match.cut(decode_namespace(row.decode()))
                 if cut is not None:
                     found[cut] = None
             if not at or len(found) >= offset + limit:
@@ -321,33 +321,33 @@ class RedisStore(BaseStore):
                 return taken[wanted.offset : count]
 
     async def _with_newer(
-        self, wanted: Wanted, taken: list[StoreItem], newest: bytes
+        self, search: Wanted, page: list[StoreItem], newest: bytes
     ) -> tuple[list[StoreItem], bytes, bytes]:
         """Add items that were put meanwhile: a put moves an item away from the read position.
 
         Args:
-            wanted: The search.
-            taken: Items in its order.
+            search: The search.
+            page: Items in its order.
             newest: When the last item was put that it may have seen.
 
         Returns:
             Items in its order; the new ``newest``; and when the last of all was put.
         """
-        newer, before, seen = await self._read_recent(wanted, PAGE, after=newest)
+        newer, before, seen = await self._read_recent(search, PAGE, after=newest)
         last = seen
         while before:
-            rows, before, last = await self._read_recent(wanted, PAGE, before=before, after=newest)
+            rows, before, last = await self._read_recent(search, PAGE, before=before, after=newest)
             newer += rows
         names = {(it.namespace, it.key) for it in newer}
-        rest = [it for it in taken if (it.namespace, it.key) not in names]
-        taken = [it for it in newer if wanted.takes(it.value, it.metadata)] + rest
-        return taken, seen, last
+        rest = [it for it in page if (it.namespace, it.key) not in names]
+        page = [it for it in newer if search.takes(it.value, it.metadata)] + rest
+        return page, seen, last
 
     async def _read_recent(
-        self, wanted: Wanted, count: int, *, before: bytes = b"", after: bytes = b""
+        self, search: Wanted, count: int, *, before: bytes = b"", after: bytes = b""
     ) -> tuple[list[StoreItem], bytes, bytes]:
         """Return live items below the prefix, the next position, and the last item's put time."""
-        start = items.start_of(wanted.prefix, recursive=wanted.recursive)
+        start = items.start_of(search.prefix, recursive=search.recursive)
         rows, at, last = await self._read(
             scripts.ITEMS["recent"], start, before, after, count, PAGE_BYTES
         )
@@ -371,10 +371,10 @@ class RedisStore(BaseStore):
             some = ranked[at : at + min(size, PAGE)]
             at, size = at + len(some), PAGE
             found = await self._read_with_embeddings([it.name for it in some])
-            for scored, it in zip(some, found, strict=True):
-                if it is None or not wanted.takes(it[0].value, it[0].metadata):
+            for scored, pair in zip(some, found, strict=True):
+                if pair is None or not wanted.takes(pair[0].value, pair[0].metadata):
                     continue
-                item, data = it
+                item, data = pair
                 is_same = items.put_at(item) == scored.put_at
                 score = -scored.negative if is_same else self._compute_best([data], vector)[0]
                 if score >= least:
@@ -382,9 +382,9 @@ class RedisStore(BaseStore):
         taken.sort(key=lambda it: (-(it.score or 0.0), it.namespace, it.key))
         return taken[wanted.offset : count]
 
-    async def _iterate_scored(self, wanted: Wanted, vector: bytes) -> AsyncIterator[_Scored]:
+    async def _iterate_scored(self, search: Wanted, vector: bytes) -> AsyncIterator[_Scored]:
         """Yield all items below the prefix that have embeddings."""
-        start, at = items.start_of(wanted.prefix, recursive=wanted.recursive), b""
+        start, at = items.start_of(search.prefix, recursive=search.recursive), b""
         while True:
             bounds = items.make_bounds(start, at)
             page, at = await self._read(scripts.ITEMS["vectors"], *bounds, EMBEDDINGS, PAGE_BYTES)
@@ -423,6 +423,6 @@ class _Scored(NamedTuple):
     """The microsecond, by which a later put differs from this one."""
 
 
-def _must_inspect(wanted: Wanted) -> bool:
+def _must_inspect(search: Wanted) -> bool:
     """Return whether each item has to be inspected in Python."""
-    return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)
+    return bool(search.filter.clauses or search.metadata_filter.clauses or search.words)

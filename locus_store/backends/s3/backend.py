@@ -115,7 +115,7 @@ class S3Store(DocumentStore):
         made = choose_backend(backend, S3Backend, bucket_name, **options)
         super().__init__(
             ObjectDocuments(made.objects, made.objects.prefix, heads=ITEMS),
-            owned=None if backend else made,
+            own_backend=None if backend else made,
             dimension=dimension,
             metric=metric,
             embed=embed,

@@ -90,14 +90,14 @@ class S3Objects(BlockingClient, Objects):
             return Found(known, None)
         return found if found.content else None
 
-    def _get(self, name: str, known: Tag | None = None) -> Found:
-        condition = {} if known is None else {"IfNoneMatch": known}
+    def _get(self, name: str, tag: Tag | None = None) -> Found:
+        condition = {} if tag is None else {"IfNoneMatch": tag}
         with self._translate_client(f"get {name!r}") as client:
             answer = client.get_object(Bucket=self.access.bucket, Key=name, **condition)
             content = self._follow_answer(answer)["Body"].read()
         if len(content) < _TOKEN_BYTES:
             raise IntegrityError(
-                f"{self.where(name)} has {len(content)} bytes, fewer than any that is written: "
+                f"{self.locate(name)} has {len(content)} bytes, fewer than any that is written: "
                 "restore it from an older version or a backup"
             )
         return Found(answer["ETag"], content[_TOKEN_BYTES:])
@@ -156,8 +156,8 @@ class S3Objects(BlockingClient, Objects):
                 page = self._follow_answer(
                     client.list_objects_v2(Bucket=self.access.bucket, Prefix=prefix, **begin)
                 )
-            for it in page.get("Contents", ()):
-                yield ListedObject(it["Key"], it["LastModified"], it["ETag"])
+            for entry in page.get("Contents", ()):
+                yield ListedObject(entry["Key"], entry["LastModified"], entry["ETag"])
             if not page["IsTruncated"]:
                 return
             begin = {"ContinuationToken": page["NextContinuationToken"]}
@@ -199,5 +199,5 @@ class S3Objects(BlockingClient, Objects):
             return True
         return False
 
-    def where(self, name: str) -> str:
+    def locate(self, name: str) -> str:
         return f"object {name!r} of {self.access}"

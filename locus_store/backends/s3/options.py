@@ -71,7 +71,7 @@ class S3CheckpointerOptions(S3Options, CheckpointOptions, total=False):
 URL_OPTIONS = S3Options
 
 
-def place(url: str) -> tuple[dict[str, str], str]:
+def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the bucket in a URL, and its query string; the prefix is there if it has one.
 
     Raises:

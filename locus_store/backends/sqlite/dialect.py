@@ -122,17 +122,17 @@ class SQLiteRepository(Repository):
         )
         if row is None:
             return None
-        *state, is_noted, turn, head_digest, is_named, has_index = row
+        *state, is_active, turn, head_digest, is_named, has_index = row
         line = make_line(state)
         if is_named or turn != save.turn:
             return None
         if not versions.can_append(line, head_digest, save, append):
             return None
-        if is_noted and not has_index and appends.changes_head_only(save):
+        if is_active and not has_index and appends.changes_head_only(save):
             sequence = appends.append_head(self.connection, self.tables, line, save, append)
             mark = Mark(self.store, line.line, sequence, save.change.tree.digest)
             return Written(save.checkpoint_id, mark, "head")
-        self.noted_thread = save.thread_id if is_noted else None
+        self.active_thread = save.thread_id if is_active else None
         self._has_index = bool(has_index)
         return versions.append(self, line, save, continues=append.basis is not None)
 

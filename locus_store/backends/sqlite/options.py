@@ -46,7 +46,7 @@ class SQLiteURLOptions(SQLiteOptions, TableName, total=False):
 URL_OPTIONS = SQLiteURLOptions
 
 
-def place(url: str) -> tuple[dict[str, str], str]:
+def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the path in a URL, and its query string: three slashes are relative, four absolute.
 
     Raises:

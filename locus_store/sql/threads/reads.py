@@ -52,7 +52,7 @@ class Reads(Scoped):
         super().__init__(connection, scope)
         self.store = scope.store
         self.max_state_bytes = scope.max_state_bytes
-        self.noted_thread: str | None = None
+        self.active_thread: str | None = None
         """A thread whose row has the activity of this minute, so that a save need not write it."""
         self.seen_records: dict[tuple[int, int | str], Record] = {}
         """A cache of records, by line and sequence; a change of any record empties it.
@@ -123,11 +123,11 @@ class Reads(Scoped):
         if row is None:
             return None
         line = make_line(row[: len(LINE_STATE) + 1])
-        is_noted, turn, *more = row[len(LINE_STATE) + 1 :]
+        is_active, turn, *more = row[len(LINE_STATE) + 1 :]
         if self.is_outside_turns:
             turns.require_none(self, thread_id, turn)
-        if is_noted:
-            self.noted_thread = thread_id
+        if is_active:
+            self.active_thread = thread_id
         if beside is not None:
             has_writes, *record = more
             self.without_writes = None if has_writes else (line.line, beside)

@@ -193,7 +193,7 @@ class Repository(Reads):
         self._is_save = True
         key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
         if save.ttl_seconds is None:
-            if self.noted_thread != save.thread_id:
+            if self.active_thread != save.thread_id:
                 self.sql.touch.run(self.connection, key)
             return
         slack = compute_ttl_slack(save.ttl_seconds)
@@ -369,7 +369,7 @@ class Repository(Reads):
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
         self.seen_records.clear()
-        self.noted_thread = None
+        self.active_thread = None
         removed = 0
         for some in split_batches(keys):
             is_one = lines.c.line.in_(some)

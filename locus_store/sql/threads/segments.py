@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -48,15 +49,14 @@ def find_unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | 
     if line is None or head is None:
         return None
     records = _read_unjoined(it, line.line, head.chain)
-    size = 0
-    for at, one in enumerate(records, 1):
-        size += len(one.payload)
-        if at == segments.RECORDS or (at > 1 and size > STORED_BYTES):
-            last = records[0].sequence - 1
-            joined = it.read_segments(line.line, head.chain, upto=last)
-            before = segments.collect_payloads((), joined, after=0, upto=last)
-            return Unjoined(line.line, head.chain, before, records[:at])
-    return None
+    sizes = accumulate(len(one.payload) for one in records)
+    count = next((at for at, size in enumerate(sizes, 1) if at > 1 and size > STORED_BYTES), None)
+    if not records or (count is None and not segments.is_enough(records, head.chain)):
+        return None
+    last = records[0].sequence - 1
+    joined = it.read_segments(line.line, head.chain, upto=last)
+    before = segments.collect_payloads((), joined, after=0, upto=last)
+    return Unjoined(line.line, head.chain, before, records[:count])
 
 
 def _read_unjoined(it: Repository, line: int, chain: int) -> list[UnjoinedRecord]:

@@ -321,16 +321,16 @@ def _is_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
 def select_live_line(t: Tables) -> sa.Select[Any]:
     """Return a query for a live line.
 
-    Behind it are whether the activity of its thread was noted this minute, and the number of the
+    Behind it are whether the activity of its thread is of this minute, and the number of the
     turn that is held.
     """
     lines, of_turns = t.lines, t.turns
-    is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0).label("is_noted")
+    is_active = sa.case((t.threads.c.active_at == minute(), 1), else_=0).label("is_active")
     is_its = (of_turns.c[name] == lines.c[name] for name in ("tenant", "thread_id"))
     held = sa.select(of_turns.c.turn).where(*is_its, of_turns.c.expires_at > now())
     turn = held.correlate(lines).scalar_subquery()
     return (
-        sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted, turn)
+        sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE), is_active, turn)
         .join(t.threads, make_same_thread_condition(t))
         .where(*is_live_line(t))
     )

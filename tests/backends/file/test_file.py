@@ -515,7 +515,10 @@ async def test_a_file_that_changes_under_a_save_is_read_again(backend, directory
 
 
 async def test_a_directory_that_is_made_while_one_looks_is_not_gone(directory, monkeypatch):
-    made, looked = file_directory.Directory(str(directory), 1.0), file_directory.Directory.identity
+    made, looked = (
+        file_directory.Directory(str(directory), 1.0),
+        file_directory.Directory.read_identity,
+    )
     directory.mkdir()
 
     def slowly(self: file_directory.Directory) -> str | None:
@@ -524,7 +527,7 @@ async def test_a_directory_that_is_made_while_one_looks_is_not_gone(directory, m
             self.identify("0" * 32)
         return found
 
-    monkeypatch.setattr(file_directory.Directory, "identity", slowly)
+    monkeypatch.setattr(file_directory.Directory, "read_identity", slowly)
     assert made.require_identity() is None
     assert made.require_identity() == "0" * 32
 

@@ -38,5 +38,5 @@ class Answered:
 def answered_by(transport: Any, backend: HTTPBackend) -> HTTPBackend:
     """Return the backend, whose requests ``transport`` answers."""
     connections: Any = backend.service._connections
-    connections._transport = lambda: Answered(connections.where, transport)
+    connections._make_transport = lambda: Answered(connections.where, transport)
     return backend

@@ -61,7 +61,7 @@ async def perform(url: str) -> dict[str, list[Plan]]:
         "expire": lambda: backend._write(lambda it: it.expire()),
         "prune": lambda: backend.prune("t13"),
         "append, keep_last": lambda: backend.commit(onto(kept, id="v3", keep_last=2)),
-        "append, noted": lambda: backend.commit(onto(quiet, id="v3")),
+        "append, touched": lambda: backend.commit(onto(quiet, id="v3")),
         "append": lambda: backend.commit(onto(head, id="v3")),
         "append, ttl": lambda: backend.commit(onto(lasting, id="v3", ttl_seconds=3600.0)),
         "append, ttl again": lambda: backend.commit(onto(renewed, id="v4", ttl_seconds=3600.0)),
@@ -117,7 +117,7 @@ def list_scans(plan: Plan) -> list[Any]:
 LOADS = ("load", "load again", "load by id", "version", "version by id", "history", "history after")
 OTHERS = ("append, ttl", "append, ttl again", "first", "first, ttl")
 INDEXED = ("append, indexed", "appends, indexed", "first, indexed")
-APPENDS = ("append", "append, keep_last", "append, noted", "appends", *OTHERS, *INDEXED)
+APPENDS = ("append", "append, keep_last", "append, touched", "appends", *OTHERS, *INDEXED)
 CHANGES = ("put_writes", "put_writes of any", *APPENDS)
 DELETIONS = ("delete a version", "delete", "vacuum", "expire", "prune")
 OF_INDEX = ("delete a version, indexed", "delete, indexed")
