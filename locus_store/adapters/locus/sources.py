@@ -169,7 +169,8 @@ class _SQLite:
         data, _ = self._read_data(key, where)
         query = f"SELECT checkpoint_id, updated_at FROM {self._table} WHERE thread_id = ?"  # noqa: S608
         column_id, updated_at = self._query_rows(query, key)[0]
-        return KeyRow.from_data(key, data, column_id=column_id, updated_at=parse_time(updated_at, where))
+        updated_at = parse_time(updated_at, where)
+        return KeyRow.from_data(key, data, column_id=column_id, updated_at=updated_at)
 
     def _read_data(self, key: str, where: str) -> tuple[dict[str, Any], Any]:
         query = (
