@@ -81,7 +81,7 @@ def configure(dialect: str, *, users: UserIdType = "string", **target: Any) -> N
         target_metadata=ours.metadata,
         version_table=ours.version,
         version_table_schema=ours.schema,
-        include_object=migrate.only_ours(ours, dialect),
+        include_object=migrate.include_ours(ours, dialect),
         include_schemas=ours.schema is not None,
         include_name=lambda name, kind, _: kind != "schema" or name == ours.schema,
         render_as_batch=dialect == "sqlite",

@@ -153,13 +153,13 @@ async def test_search_fills_the_place_of_a_hit_that_is_removed_meanwhile(
     await checkpointer.save({"said": ["tea tea tea milk milk milk"]}, "best", "v0")
     assert [it["thread_id"] for it in await checkpointer.search("tea", 1)] == ["best"]
     backend = checkpointer.backend
-    hits = backend._hits
+    hits = backend._make_hits
 
     async def after_a_removal(best: Any) -> Any:
         await backend.remove("best")
         return await hits(best)
 
-    monkeypatch.setattr(backend, "_hits", after_a_removal)
+    monkeypatch.setattr(backend, "_make_hits", after_a_removal)
     assert [it["thread_id"] for it in await checkpointer.search("tea", 1)] == ["t2"]
 
 

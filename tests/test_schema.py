@@ -189,7 +189,7 @@ def test_a_database_has_its_own_types_though_nothing_imported_its_backend() -> N
 
 
 def test_a_statement_that_is_only_shown_needs_no_database() -> None:
-    assert "julianday" in str(sa.select(types.now()))
+    assert "julianday" in str(sa.select(types.make_clock()))
 
 
 def test_a_pattern_sees_the_stored_text(connection: sa.Connection) -> None:
@@ -262,13 +262,15 @@ def test_a_time_without_a_zone_is_refused() -> None:
 
 
 def test_the_clock_is_the_servers_and_in_utc(connection: sa.Connection) -> None:
-    here, there = datetime.now(UTC), connection.scalar(sa.select(types.now()))
+    here, there = datetime.now(UTC), connection.scalar(sa.select(types.make_clock()))
     assert there.tzinfo is UTC
     assert abs(there - here) < timedelta(minutes=1)
 
 
 def test_seconds_are_added_on_the_server(connection: sa.Connection) -> None:
-    asked = sa.select(types.before(90), types.now(), types.after(0.25), types.minute())
+    asked = sa.select(
+        types.make_cutoff(90), types.make_clock(), types.make_expiry(0.25), types.make_minute()
+    )
     earlier, now, later, minute = connection.execute(asked).one()
     assert now - earlier == timedelta(seconds=90)
     assert later - now == timedelta(milliseconds=250)
@@ -276,15 +278,15 @@ def test_seconds_are_added_on_the_server(connection: sa.Connection) -> None:
 
 
 def test_the_seconds_may_come_from_a_column(connection: sa.Connection) -> None:
-    asked = sa.select(types.now(), types.after(sa.literal(2) * 30))
+    asked = sa.select(types.make_clock(), types.make_expiry(sa.literal(2) * 30))
     now, later = connection.execute(asked).one()
     assert later - now == timedelta(minutes=1)
 
 
 def test_a_statement_with_the_clock_is_compiled_once(connection: sa.Connection) -> None:
-    keys = {sa.select(types.after(n))._generate_cache_key().key for n in (1, 2)}
+    keys = {sa.select(types.make_expiry(n))._generate_cache_key().key for n in (1, 2)}
     assert len(keys) == 1
-    assert connection.scalar(sa.select(types.after(1) < types.after(2)))
+    assert connection.scalar(sa.select(types.make_expiry(1) < types.make_expiry(2)))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,7 @@ def test_a_statement_with_the_clock_is_compiled_once(connection: sa.Connection) 
     [(POSTGRESQL, "statement_timestamp()"), (Later(lambda: ORACLE), "SYSTIMESTAMP")],
 )
 def test_the_clock_is_spelt_for_every_dialect(dialect: Any, words: str) -> None:
-    for element in (types.now(), types.after(5), types.before(5)):
+    for element in (types.make_clock(), types.make_expiry(5), types.make_cutoff(5)):
         assert words in str(element.compile(dialect=dialect))
 
 

@@ -101,7 +101,7 @@ def _list_losses(
     """Return what a downgrade deletes."""
     if revision == "base" or current is None:
         return [f"rows of {table} {count}" for table, count in rows.items()] or ["every table"]
-    lost = _import_migrate().lost_below(current, revision)
+    lost = _import_migrate().list_losses(current, revision)
     return [it for table, it in lost.items() if rows.get(prefix + table) not in {"0", ""}]
 
 

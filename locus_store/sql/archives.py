@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql import message_log
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import make_clock
 from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.reads import Reads
@@ -44,44 +44,44 @@ _THREAD = ("thread_id", "user_id", "name", "metadata", "created_at", "active_at"
 
 
 def store_writes(
-    it: Repository,
+    repo: Repository,
     thread_id: str,
     namespace: str,
     checkpoint_id: str,
     *,
     writes: Sequence[PendingWrite],
-    known: Mark | None,
-    seen: Collection[tuple[str, int]] | None,
+    mark: Mark | None,
+    places: Collection[tuple[str, int]] | None,
     must_exist: MustExist | None,
     ttl_seconds: float | None,
     turn: int | None,
 ) -> bool:
     """See ``StoresWrites.store_writes``."""
-    it.guard(thread_id, turn)
-    line = versions.find_for_writes(it, thread_id, namespace, checkpoint_id, must_exist)
-    is_new = line is None and it.open_thread(thread_id)
+    repo.guard(thread_id, turn)
+    line = versions.find_for_writes(repo, thread_id, namespace, checkpoint_id, must_exist)
+    is_new = line is None and repo.open_thread(thread_id)
     if line is None:
-        line = it.open_line(thread_id, namespace)
+        line = repo.open_line(thread_id, namespace)
     stored = versions.put_writes(
-        it, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist
+        repo, line, checkpoint_id, writes, known=mark, seen=places, must_exist=must_exist
     )
     if stored and ttl_seconds is not None:
-        it.renew(thread_id, ttl_seconds, begins=is_new)
+        repo.renew(thread_id, ttl_seconds, begins=is_new)
     return stored
 
 
 def read_writes(
-    it: Repository, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
+    repo: Repository, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
     """See ``StoresWrites.writes_of``."""
-    threads, lines = it.tables.threads, it.tables.lines
-    line = it.connection.execute(
+    threads, lines = repo.tables.threads, repo.tables.lines
+    line = repo.connection.execute(
         sa.select(lines.c.line)
-        .join(threads, make_same_thread_condition(it.tables))
-        .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
-        .where(lines.c.namespace == namespace, is_live(it.tables))
+        .join(threads, make_same_thread_condition(repo.tables))
+        .where(lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.namespace == namespace, is_live(repo.tables))
     ).scalar()
-    return {} if line is None else pending.group_by_checkpoint(it, line, checkpoint_ids)
+    return {} if line is None else pending.group_by_checkpoint(repo, line, checkpoint_ids)
 
 
 def list_writes(
@@ -98,41 +98,41 @@ def list_writes(
     )
     if checkpoint_id is not None:
         query = query.where(writes.c.checkpoint_id == checkpoint_id)
-    found = _archived_writes(reads.connection.execute(query).mappings())
+    found = _make_archived_writes(reads.connection.execute(query).mappings())
     return sorted(found, key=versions.make_archive_sort_key)
 
 
-def list_namespaces(it: Repository, thread_id: str) -> list[str]:
+def list_namespaces(repo: Repository, thread_id: str) -> list[str]:
     """See ``StoresThreads.namespaces``."""
-    threads, lines = it.tables.threads, it.tables.lines
+    threads, lines = repo.tables.threads, repo.tables.lines
     query = (
         sa.select(lines.c.namespace)
-        .join(threads, make_same_thread_condition(it.tables))
-        .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
-        .where(lines.c.head.is_not(None), is_live(it.tables))
+        .join(threads, make_same_thread_condition(repo.tables))
+        .where(lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.head.is_not(None), is_live(repo.tables))
     )
-    return sorted(it.connection.execute(query).scalars())
+    return sorted(repo.connection.execute(query).scalars())
 
 
-def scan(it: Repository, limit: int, after: str | None) -> list[str]:
+def scan(repo: Repository, limit: int, after: str | None) -> list[str]:
     """See ``StoresThreads.scan``."""
-    threads = it.tables.threads
+    threads = repo.tables.threads
     query = sa.select(threads.c.thread_id).where(
-        threads.c.tenant == it.scope.tenant, is_live(it.tables)
+        threads.c.tenant == repo.scope.tenant, is_live(repo.tables)
     )
     if after is not None:
         query = query.where(threads.c.thread_id > after)
-    return list(it.connection.execute(query.order_by(threads.c.thread_id).limit(limit)).scalars())
+    return list(repo.connection.execute(query.order_by(threads.c.thread_id).limit(limit)).scalars())
 
 
-def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
+def read_thread(repo: Repository, thread_id: str) -> ArchivedThread | None:
     """See ``StoresThreads.read_thread``."""
-    threads, logs = it.tables.threads, it.tables.logs
-    row = it.connection.execute(
+    threads, logs = repo.tables.threads, repo.tables.logs
+    row = repo.connection.execute(
         sa.select(threads.c.thread, *(threads.c[name] for name in _THREAD)).where(
-            threads.c.tenant == it.scope.tenant,
+            threads.c.tenant == repo.scope.tenant,
             threads.c.thread_id == thread_id,
-            is_live(it.tables),
+            is_live(repo.tables),
         )
     ).first()
     if row is None:
@@ -140,20 +140,20 @@ def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
     of_thread = sa.select(*(logs.c[name] for name in _LOG)).where(logs.c.thread == row.thread)
     return ArchivedThread(
         **dict(zip(_THREAD, row[1:], strict=True)),
-        lines=_lines(it, thread_id),
-        messages=message_log.read_thread(it, row.thread, thread_id),
+        lines=_read_lines(repo, thread_id),
+        messages=message_log.read_thread(repo, row.thread, thread_id),
         logs=[
             ArchivedLog(**dict(zip(_LOG, log, strict=True)))
-            for log in it.connection.execute(of_thread)
+            for log in repo.connection.execute(of_thread)
         ],
     )
 
 
-def _lines(it: Repository, thread_id: str) -> list[ArchivedLine]:
-    lines = it.tables.lines
+def _read_lines(repo: Repository, thread_id: str) -> list[ArchivedLine]:
+    lines = repo.tables.lines
     query = (
         sa.select(lines)
-        .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id)
         .order_by(lines.c.line)
     )
     found = [
@@ -162,29 +162,29 @@ def _lines(it: Repository, thread_id: str) -> list[ArchivedLine]:
             head=row.head,
             floor=row.floor,
             last_sequence=row.last_sequence,
-            records=_records(it, row.line),
+            records=_read_records(repo, row.line),
             writes=sorted(
-                _archived_writes(pending.read_rows(it, row.line)),
+                _make_archived_writes(pending.read_rows(repo, row.line)),
                 key=versions.make_archive_sort_key,
             ),
         )
-        for row in it.connection.execute(query).all()
+        for row in repo.connection.execute(query).all()
     ]
     return sorted(found, key=lambda line: line.namespace)
 
 
-def _records(it: Repository, line: int) -> list[ArchivedRecord]:
-    checkpoints = it.tables.checkpoints
+def _read_records(repo: Repository, line: int) -> list[ArchivedRecord]:
+    checkpoints = repo.tables.checkpoints
     query = (
         sa.select(*(checkpoints.c[name] for name in _RECORD))
         .where(checkpoints.c.line == line)
         .order_by(checkpoints.c.sequence)
     )
-    rows = it.connection.execute(query).all()
+    rows = repo.connection.execute(query).all()
     own = [(row.sequence, row.payload) for row in rows]
     is_whole = all(payload for _, payload in own)
     payloads = dict(
-        fill_payloads(own, () if is_whole else [one for _, one in it.read_all_segments(line)])
+        fill_payloads(own, () if is_whole else [one for _, one in repo.read_all_segments(line)])
     )
     return [
         ArchivedRecord(**{**row._mapping, "payload": payloads[row.sequence]})  # noqa: SLF001
@@ -192,7 +192,7 @@ def _records(it: Repository, line: int) -> list[ArchivedRecord]:
     ]
 
 
-def _archived_writes(rows: Iterable[sa.RowMapping]) -> Iterable[ArchivedWrite]:
+def _make_archived_writes(rows: Iterable[sa.RowMapping]) -> Iterable[ArchivedWrite]:
     for row in rows:
         yield ArchivedWrite(
             checkpoint_id=row["checkpoint_id"],
@@ -201,228 +201,230 @@ def _archived_writes(rows: Iterable[sa.RowMapping]) -> Iterable[ArchivedWrite]:
         )
 
 
-def restore(it: Repository, thread: ArchivedThread) -> None:
+def restore(repo: Repository, thread: ArchivedThread) -> None:
     """See ``StoresThreads.restore``."""
-    require_user_id(thread.user_id, it.tables.user_id_type)
-    if not it.open_thread(thread.thread_id):
+    require_user_id(thread.user_id, repo.tables.user_id_type)
+    if not repo.open_thread(thread.thread_id):
         raise make_occupied_error(thread.thread_id, "written")
-    threads = it.tables.threads
-    which = threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread.thread_id
+    threads = repo.tables.threads
+    which = threads.c.tenant == repo.scope.tenant, threads.c.thread_id == thread.thread_id
     minute = cut_to_minute(thread.active_at)
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
     values[threads.c.active_at] = minute
-    it.connection.execute(threads.update().where(*which).values(values))
-    key = it.connection.execute(sa.select(threads.c.thread).where(*which)).scalar_one()
-    message_log.restore(it, key, thread.logs, thread.messages)
+    repo.connection.execute(threads.update().where(*which).values(values))
+    key = repo.connection.execute(sa.select(threads.c.thread).where(*which)).scalar_one()
+    message_log.restore(repo, key, thread.logs, thread.messages)
     for line in thread.lines:
-        _restore_line(it, thread.thread_id, line)
-    lines = it.tables.lines
-    it.connection.execute(
+        _restore_line(repo, thread.thread_id, line)
+    lines = repo.tables.lines
+    repo.connection.execute(
         lines.update()
-        .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread.thread_id)
+        .where(lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread.thread_id)
         .values(updated_at=compute_last_active_at(thread))
     )
 
 
 def rewrite_thread(
-    it: Repository, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    repo: Repository, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
 ) -> bool:
     """See ``StoresThreads.rewrite_thread``."""
-    it.lock(thread_id)
-    old = read_thread(it, thread_id)
+    repo.lock(thread_id)
+    old = read_thread(repo, thread_id)
     if old is None:
         return False
     made = change(old)
-    threads, lines = it.tables.threads, it.tables.lines
-    key = it.connection.execute(sa.select(threads.c.thread).where(*it.is_thread(thread_id)))
-    message_log.rewrite(it, key.scalar_one(), made.messages)
-    of_thread = lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
+    threads, lines = repo.tables.threads, repo.tables.lines
+    key = repo.connection.execute(sa.select(threads.c.thread).where(*repo.is_thread(thread_id)))
+    message_log.rewrite(repo, key.scalar_one(), made.messages)
+    of_thread = lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id
     keys = dict(
-        it.connection.execute(sa.select(lines.c.namespace, lines.c.line).where(*of_thread)).all()
+        repo.connection.execute(sa.select(lines.c.namespace, lines.c.line).where(*of_thread)).all()
     )
     for line in made.lines:
-        _rewrite_line(it, keys[line.namespace], line)
-        if (stored := it.find(thread_id, line.namespace)) is not None:
-            versions.settle(it, stored)
-            it.update(stored)
+        _rewrite_line(repo, keys[line.namespace], line)
+        if (stored := repo.find(thread_id, line.namespace)) is not None:
+            versions.settle(repo, stored)
+            repo.update(stored)
     return True
 
 
-def _rewrite_line(it: Repository, line: int, made: ArchivedLine) -> None:
+def _rewrite_line(repo: Repository, line: int, archive: ArchivedLine) -> None:
     """Replace the contents of a line's rows; their payloads leave the segments."""
-    t = it.tables
-    it.unindex([line])
-    it.connection.execute(t.segments.delete().where(t.segments.c.line == line))
+    t = repo.tables
+    repo.unindex([line])
+    repo.connection.execute(t.segments.delete().where(t.segments.c.line == line))
     records = [
         {"line": line, "text": None}
         | {name: getattr(one, name) for name in ("sequence", *_CONTENT)}
-        for one in made.records
+        for one in archive.records
     ]
-    pending.update_each(it, t.checkpoints, ("line", "sequence"), records)
+    pending.update_each(repo, t.checkpoints, ("line", "sequence"), records)
     names = ("line", "checkpoint_id", "task_id", "idx")
-    rows = [pending.make_row(line, one.checkpoint_id, one.write) for one in made.writes]
+    rows = [pending.make_row(line, one.checkpoint_id, one.write) for one in archive.writes]
     writes = [{name: row[name] for name in (*names, "payload")} for row in rows]
-    pending.update_each(it, t.writes, names, writes)
-    it.seen_records.clear()
-    if it.has_index:
-        it.index_line(line)
+    pending.update_each(repo, t.writes, names, writes)
+    repo.seen_records.clear()
+    if repo.has_index:
+        repo.index_line(line)
 
 
-def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> None:
+def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> None:
     line = versions.Line(
-        line=it.add_line(thread_id, archived.namespace),
-        head=archived.head,
-        floor=archived.floor,
-        last_sequence=archived.last_sequence,
+        line=repo.add_line(thread_id, archive.namespace),
+        head=archive.head,
+        floor=archive.floor,
+        last_sequence=archive.last_sequence,
     )
     records = [
         {"line": line.line, **{name: getattr(record, name) for name in _RECORD}}
-        for record in archived.records
+        for record in archive.records
     ]
-    pending.insert(it, it.tables.checkpoints, records)
+    pending.insert(repo, repo.tables.checkpoints, records)
     pending.insert(
-        it,
-        it.tables.writes,
+        repo,
+        repo.tables.writes,
         [
             {
                 **pending.make_row(line.line, write.checkpoint_id, write.write),
                 "created_at": write.created_at,
             }
-            for write in archived.writes
+            for write in archive.writes
         ],
     )
-    versions.settle(it, line)
-    it.update(line)
-    if it.has_index:
-        it.index_line(line.line)
+    versions.settle(repo, line)
+    repo.update(line)
+    if repo.has_index:
+        repo.index_line(line.line)
 
 
-def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> list[str]:
+def find_threads(repo: Repository, key: str, value: Any, user_id: str | None) -> list[str]:
     """See ``ErasesThreads.find_threads``; hidden versions and all namespaces count."""
-    threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
-    may_match = it.may_have(threads.c.metadata, key, value)
+    threads, lines, versions_ = (repo.tables.threads, repo.tables.lines, repo.tables.checkpoints)
+    may_match = repo.may_have(threads.c.metadata, key, value)
     if user_id is not None:
-        may_match = sa.or_(make_user_condition(it, user_id), may_match)
+        may_match = sa.or_(make_user_condition(repo, user_id), may_match)
     named = sa.select(threads.c.thread_id, threads.c.user_id, threads.c.metadata).where(
-        threads.c.tenant == it.scope.tenant, is_live(it.tables), may_match
+        threads.c.tenant == repo.scope.tenant, is_live(repo.tables), may_match
     )
     found = [
         row.thread_id
-        for row in it.connection.execute(named)
+        for row in repo.connection.execute(named)
         if (user_id is not None and row.user_id == user_id) or has_value(row.metadata, key, value)
     ]
-    query = _of_live_lines(it, lines.c.thread_id, versions_.c.metadata, versions_.c.labels).where(
+    query = _select_live(repo, lines.c.thread_id, versions_.c.metadata, versions_.c.labels).where(
         sa.or_(
-            it.may_have(versions_.c.metadata, key, value),
-            it.may_have(versions_.c.labels, key, value),
+            repo.may_have(versions_.c.metadata, key, value),
+            repo.may_have(versions_.c.labels, key, value),
         )
     )
     found += [
         row.thread_id
-        for row in it.connection.execute(query)
+        for row in repo.connection.execute(query)
         if is_found(row.metadata, row.labels, key, value)
     ]
     return list(dict.fromkeys(found))
 
 
-def find_tagged(it: Repository, key: str, value: Any) -> list[tuple[str, str, str]]:
+def find_tagged(repo: Repository, key: str, value: Any) -> list[tuple[str, str, str]]:
     """See ``QueriesMetadata.tagged``."""
-    lines, versions_ = it.tables.lines, it.tables.checkpoints
+    lines, versions_ = repo.tables.lines, repo.tables.checkpoints
     columns = lines.c.thread_id, lines.c.namespace, versions_.c.checkpoint_id, versions_.c.metadata
-    query = _of_live_lines(it, *columns).where(it.may_have(versions_.c.metadata, key, value))
+    query = _select_live(repo, *columns).where(repo.may_have(versions_.c.metadata, key, value))
     return [
         (thread_id, namespace, checkpoint_id)
-        for thread_id, namespace, checkpoint_id, metadata in it.connection.execute(query)
+        for thread_id, namespace, checkpoint_id, metadata in repo.connection.execute(query)
         if has_value(metadata, key, value)
     ]
 
 
-def _of_live_lines(it: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _select_live(repo: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return a query over versions, their lines and live threads."""
-    threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
+    threads, lines, versions_ = (repo.tables.threads, repo.tables.lines, repo.tables.checkpoints)
     return (
         sa.select(*columns)
         .join_from(versions_, lines, versions_.c.line == lines.c.line)
-        .join(threads, make_same_thread_condition(it.tables))
-        .where(lines.c.tenant == it.scope.tenant, is_live(it.tables))
+        .join(threads, make_same_thread_condition(repo.tables))
+        .where(lines.c.tenant == repo.scope.tenant, is_live(repo.tables))
     )
 
 
-def forget_items(it: Repository, key: str, value: Any) -> int:
+def forget_items(repo: Repository, key: str, value: Any) -> int:
     """Remove the store's items with ``value`` at ``key`` in their metadata; return how many.
 
     Their embeddings are removed with them.
     """
-    store = it.tables.store
+    store = repo.tables.store
     query = sa.select(store.c.item, store.c.metadata).where(
-        store.c.tenant == it.scope.tenant, it.may_have(store.c.metadata, key, value)
+        store.c.tenant == repo.scope.tenant, repo.may_have(store.c.metadata, key, value)
     )
-    gone = [row.item for row in it.connection.execute(query) if has_value(row.metadata, key, value)]
-    embeddings = it.tables.embeddings
-    has_embeddings = vectors.find(it.connection, it.tables).dimension is not None
+    gone = [
+        row.item for row in repo.connection.execute(query) if has_value(row.metadata, key, value)
+    ]
+    embeddings = repo.tables.embeddings
+    has_embeddings = vectors.find(repo.connection, repo.tables).dimension is not None
     for items in pending.split_batches(gone):
-        it.connection.execute(store.delete().where(store.c.item.in_(items)))
+        repo.connection.execute(store.delete().where(store.c.item.in_(items)))
         if has_embeddings:
-            it.connection.execute(sa.delete(embeddings).where(embeddings.c.item.in_(items)))
+            repo.connection.execute(sa.delete(embeddings).where(embeddings.c.item.in_(items)))
     return len(gone)
 
 
-def list_tenants(it: Repository) -> list[Tenant]:
+def list_tenants(repo: Repository) -> list[Tenant]:
     """See ``SharedByTenants.tenants``."""
-    it.see_all_tenants()
-    store = it.tables.store
-    is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > now())
-    threads = _by_tenant(it, it.tables.threads, is_live(it.tables))
-    items = _by_tenant(it, store, is_live_item)
+    repo.see_all_tenants()
+    store = repo.tables.store
+    is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > make_clock())
+    threads = _count_by_tenant(repo, repo.tables.threads, is_live(repo.tables))
+    items = _count_by_tenant(repo, store, is_live_item)
     names = sorted(threads.keys() | items.keys())
     return [Tenant(name, threads.get(name, 0), items.get(name, 0)) for name in names]
 
 
-def _by_tenant(
-    it: Repository, table: sa.Table, is_counted: sa.ColumnElement[bool]
+def _count_by_tenant(
+    repo: Repository, table: sa.Table, condition: sa.ColumnElement[bool]
 ) -> dict[str, int]:
     """Return each tenant's row count; 0 for a tenant that has only other rows."""
-    count = sa.func.sum(sa.case((is_counted, 1), else_=0))
+    count = sa.func.sum(sa.case((condition, 1), else_=0))
     query = sa.select(table.c.tenant, count).group_by(table.c.tenant)
-    return {row[0]: row[1] for row in it.connection.execute(query)}
+    return {row[0]: row[1] for row in repo.connection.execute(query)}
 
 
-def find_damage(it: Repository) -> list[str]:
+def find_damage(repo: Repository) -> list[str]:
     """Return the damage of all tenants: the database's findings, and rows without a parent row."""
-    it.see_all_tenants()
-    broken = it.find_faults()
+    repo.see_all_tenants()
+    broken = repo.find_faults()
     if broken:
         return broken
-    t = it.tables
+    t = repo.tables
     of_lines = (t.checkpoints, "versions"), (t.segments, "segments"), (t.writes, "pending writes")
-    found = [_orphans(it, table, t.lines, "line", what) for table, what in of_lines]
+    found = [_find_orphans(repo, table, t.lines, "line", what) for table, what in of_lines]
     of_threads = (t.messages, "messages"), (t.logs, "message logs")
-    found += [_orphans(it, table, t.threads, "thread", what) for table, what in of_threads]
-    found += [_headless(it), _misled(it), _miscounted(it)]
+    found += [_find_orphans(repo, table, t.threads, "thread", what) for table, what in of_threads]
+    found += [_find_headless(repo), _find_misled(repo), _find_miscounted(repo)]
     return [it for it in found if it]
 
 
-def _count(it: Repository, rows: sa.FromClause, condition: sa.ColumnElement[bool]) -> int:
+def _count(repo: Repository, rows: sa.FromClause, condition: sa.ColumnElement[bool]) -> int:
     query = sa.select(sa.func.count()).select_from(rows).where(condition)
-    return int(it.connection.execute(query).scalar_one())
+    return int(repo.connection.execute(query).scalar_one())
 
 
-def _orphans(it: Repository, table: sa.Table, owners: sa.Table, key: str, what: str) -> str:
-    count = _count(it, table, ~sa.exists().where(owners.c[key] == table.c[key]))
+def _find_orphans(repo: Repository, table: sa.Table, owners: sa.Table, key: str, what: str) -> str:
+    count = _count(repo, table, ~sa.exists().where(owners.c[key] == table.c[key]))
     return f"{count} {what} belong to no {key}: delete those rows of {table.name}" if count else ""
 
 
-def _headless(it: Repository) -> str:
-    lines = it.tables.lines
+def _find_headless(repo: Repository) -> str:
+    lines = repo.tables.lines
     count = _count(
-        it, lines, ~sa.exists().where(make_same_thread_condition(it.tables)).correlate(lines)
+        repo, lines, ~sa.exists().where(make_same_thread_condition(repo.tables)).correlate(lines)
     )
-    return f"{count} lines belong to no thread: restore {it.tables.threads.name}" if count else ""
+    return f"{count} lines belong to no thread: restore {repo.tables.threads.name}" if count else ""
 
 
-def _miscounted(it: Repository) -> str:
+def _find_miscounted(repo: Repository) -> str:
     """Return a message on logs that do not count their messages, if any."""
-    logs, c = it.tables.logs, it.tables.messages.c
+    logs, c = repo.tables.logs, repo.tables.messages.c
     count, last = sa.func.count(), sa.func.max(c.sequence)
     owned = (
         sa.select(c.thread, c.namespace, count.label("count"), last.label("last"))
@@ -434,13 +436,13 @@ def _miscounted(it: Repository) -> str:
         logs.c.message_count != sa.func.coalesce(owned.c["count"], 0),
         logs.c.last_sequence < sa.func.coalesce(owned.c["last"], 0),
     )
-    wrong = _count(it, logs.outerjoin(owned, is_its), is_wrong)
+    wrong = _count(repo, logs.outerjoin(owned, is_its), is_wrong)
     return f"{wrong} message logs do not count their messages: restore {logs.name}" if wrong else ""
 
 
-def _misled(it: Repository) -> str:
+def _find_misled(repo: Repository) -> str:
     """Return a message on lines whose current chain would misread the next save, if any."""
-    lines, here = it.tables.lines, it.tables.checkpoints
+    lines, here = repo.tables.lines, repo.tables.checkpoints
     newer = here.alias("newer")
     is_heads = sa.exists().where(
         here.c.line == lines.c.line,
@@ -453,7 +455,7 @@ def _misled(it: Repository) -> str:
         newer.c.sequence > lines.c.head,
     )
     is_misled = sa.and_(lines.c.open_chain.is_not(None), sa.or_(~is_heads, goes_on))
-    count = _count(it, lines, is_misled)
+    count = _count(repo, lines, is_misled)
     column = f"{lines.name}.open_chain"
     return (
         f"{count} lines go on with a chain that is not their head's: set {column} to NULL"

@@ -31,7 +31,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.stepping import run_in_thread
-from locus_store.sql.columns.types import encode_key, now
+from locus_store.sql.columns.types import encode_key, make_clock
 from locus_store.sql.schema.tables import check_prefix, make_tables
 from locus_store.sql.threads.statements import Scope, compile_statements
 from locus_store.types import Removed, Written
@@ -484,7 +484,7 @@ def put_seal(
     seal = Seal(
         tenant=repository.scope.tenant,
         number=number + 1,
-        sealed_at=repository.connection.execute(sa.select(now())).scalar_one(),
+        sealed_at=repository.connection.execute(sa.select(make_clock())).scalar_one(),
         highest=highest,
         oldest=oldest,
         newest=repository.read_own_transaction(),

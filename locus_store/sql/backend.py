@@ -140,7 +140,7 @@ class SqlBackend(
     ) -> Stored | None:
         ask = self._query if self.loads_at_once and not with_writes else self._read
         return await ask(
-            lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
+            lambda it: it.fetch(thread_id, namespace, known_mark=known, with_writes=with_writes)
         )
 
     async def version(
@@ -150,12 +150,7 @@ class SqlBackend(
         return await self._query(lambda it: it.read_version(thread_id, namespace, checkpoint_id))
 
     async def history(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        limit: int = 10,
-        before: str | None = None,
+        self, thread_id: str, *, namespace: str = "", limit: int = 10, before: str | None = None
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
@@ -226,29 +221,29 @@ class SqlBackend(
         )
         found: list[searching.Ranked] = []
         for batch in searching.group_batches(candidates):
-            found += await self._ranked(batch, wanted)
+            found += await self._rank(batch, wanted)
         best = sorted(found, key=lambda it: (it.score, it.created_at), reverse=True)
         hits: list[Hit] = []
         while best and len(hits) < limit:  # a version may have been removed meanwhile
             missing = limit - len(hits)
             some, best = best[:missing], best[missing:]
-            hits += await self._hits(some)
+            hits += await self._make_hits(some)
         return hits
 
-    async def _ranked(
-        self, batch: list[searching.Candidate], wanted: list[str]
+    async def _rank(
+        self, batch: list[searching.Candidate], words: list[str]
     ) -> list[searching.Ranked]:
         """Return the lines of a batch that match; text is compared outside any transaction."""
         parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
             parts = await self._query(lambda it: searching.split_parts(it, batch), self._lists)
-        matching = searching.Matching(wanted, self.max_state_bytes)
+        matching = searching.Matching(words, self.max_state_bytes)
         for part in parts:
             records = await self._query(partial(searching.read_records, part=part), self._lists)
             await run_in_thread(partial(matching.add, records))
         return matching.ranked
 
-    async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
+    async def _make_hits(self, best: list[searching.Ranked]) -> list[Hit]:
         return await self._query(lambda it: searching.make_hits(it, best), self._lists)
 
     @limit_calls(measure_copy)
@@ -299,11 +294,11 @@ class SqlBackend(
         turn: int | None = None,
     ) -> bool:
         return await self._write(
-            lambda it: archives.store_writes(
-                *(it, thread_id, namespace, checkpoint_id),
+            lambda repo: archives.store_writes(
+                *(repo, thread_id, namespace, checkpoint_id),
                 writes=writes,
-                known=known,
-                seen=seen,
+                mark=known,
+                places=seen,
                 must_exist=must_exist,
                 ttl_seconds=ttl_seconds,
                 turn=turn,
@@ -335,7 +330,7 @@ class SqlBackend(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
         check_names(thread_id, namespace)
-        return await self._read(lambda it: it.records(thread_id, namespace, first, last))
+        return await self._read(lambda it: it.read_records(thread_id, namespace, first, last))
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         check_key(key)

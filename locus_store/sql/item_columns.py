@@ -47,7 +47,7 @@ _Columns: TypeAlias = "dict[str, Sequence[Any]]"
 
 def make_new_columns(puts: Sequence[Put], times: Sequence[datetime], tenant: str) -> _Columns:
     """Return the columns of ``Statements.new_item``."""
-    return _written(puts, times) | {
+    return _make_put_columns(puts, times) | {
         "version": [1] * len(puts),
         "tenant": [tenant] * len(puts),
         "namespace": [encode_namespace(it.namespace) for it in puts],
@@ -60,23 +60,23 @@ def make_changed_columns(
 ) -> _Columns:
     """Return the columns of ``Statements.changed_item``; an expired item starts at version 1."""
     each = zip(times, rows, strict=True)
-    return _written(puts, times) | {
+    return _make_put_columns(puts, times) | {
         "version": [it.version + 1 if it.is_live else 1 for it in rows],
         "created_at": [it.created_at if it.is_live else moment for moment, it in each],
         "of_item": [it.item for it in rows],
     }
 
 
-def _written(puts: Sequence[Put], times: Sequence[datetime]) -> _Columns:
+def _make_put_columns(puts: Sequence[Put], times: Sequence[datetime]) -> _Columns:
     each = zip(puts, times, strict=True)
     return {
         "value": [it.json for it in puts],
         "metadata": [it.metadata for it in puts],
         "ttl_seconds": [it.ttl_seconds for it in puts],
-        "expires_at": [_expiry(it, moment) for it, moment in each],
+        "expires_at": [_compute_expiry(it, moment) for it, moment in each],
         "updated_at": times,
     }
 
 
-def _expiry(put: Put, moment: datetime) -> datetime | None:
+def _compute_expiry(put: Put, moment: datetime) -> datetime | None:
     return None if put.ttl_seconds is None else moment + timedelta(seconds=put.ttl_seconds)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from locus_store.errors import ConflictError
-from locus_store.sql.columns.types import after, now
+from locus_store.sql.columns.types import make_clock, make_expiry
 from locus_store.sql.item_columns import StoreContext, make_changed_columns, make_new_columns
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import BATCH, split_batches
@@ -118,10 +118,10 @@ class Items:
         pairs = [(encode_namespace(namespace), key) for namespace, key in names]
         return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(pairs))
 
-    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Yield live items below the prefix that meet the conditions, with scores, best first."""
         best: dict[int, tuple[float, Namespace, str]] = {}
-        for rows in self._candidates(wanted):
+        for rows in self._read_candidates(search):
             scores = vectors.compute_scores(
                 vector, [it.embedding for it in rows], self.context.metric
             )
@@ -130,13 +130,13 @@ class Items:
                     best[row.item] = (score, decode_namespace(row.namespace), row.key)
         order = sorted(best, key=lambda it: (-best[it][0], *best[it][1:]))
         for some in split_batches(order):
-            items = self.connection.execute(self._items().where(self.store.c.item.in_(some)))
+            items = self.connection.execute(self._select_items().where(self.store.c.item.in_(some)))
             found = {row.item: make_item(row) for row in items}
             yield from ((found[it], best[it][0]) for it in some if it in found)
 
     @staticmethod
     def rank_widening(
-        wanted: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
+        search: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
     ) -> Iterator[Scored]:
         """Rank by exact scores what a database ranked by rounded distances.
 
@@ -144,10 +144,10 @@ class Items:
         that takes, and all that tie with the last one.
 
         Args:
-            wanted: How many are likely to be asked for.
+            search: How many are likely to be asked for.
             fetch: Returns this many nearest items, and whether there are no others.
         """
-        size, given = wanted.offset + wanted.limit + MARGIN, set[Any]()
+        size, given = search.offset + search.limit + MARGIN, set[Any]()
         while True:
             found, is_all = fetch(size)
             floor = -inf
@@ -164,36 +164,36 @@ class Items:
                 return
             size *= 4
 
-    def read_vectors(self, found: sa.Select[Any]) -> list[bytes]:
+    def read_vectors(self, rows: sa.Select[Any]) -> list[bytes]:
         """Return the embeddings in the only column of a query."""
-        return list(self.connection.execute(found).scalars())
+        return list(self.connection.execute(rows).scalars())
 
-    def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+    def apply(self, calls: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """Write each batch of changes as a whole or not at all; no item is in two batches.
 
         Args:
-            wanted: Each is decided by itself.
+            calls: Each is decided by itself.
             waits: For items that others have locked. Else a batch with such an item may be left
                 undone, as ``BUSY``.
         """
         del waits  # portable statements cannot do without
-        found = self._found([it.name for batch in wanted for it in batch])
-        versions = {name: self._version(row) for name, row in found.items()}
-        outcomes = [make_outcome(it, versions) for it in wanted]
+        found = self._find_rows([it.name for batch in calls for it in batch])
+        versions = {name: self._get_version(row) for name, row in found.items()}
+        outcomes = [make_outcome(it, versions) for it in calls]
         changes = [
-            it
-            for batch, outcome in zip(wanted, outcomes, strict=True)
-            for it in batch
+            change
+            for batch, outcome in zip(calls, outcomes, strict=True)
+            for change in batch
             if isinstance(outcome, list)
         ]
         rows = [found.get(it.name) for it in changes]
-        self._unembed([row.item for row in rows if row is not None])
+        self._delete_embeddings([row.item for row in rows if row is not None])
         gone = [row for it, row in zip(changes, rows, strict=True) if not isinstance(it, Put)]
         self._delete([row.item for row in gone if row is not None])
         self._put([it for it in changes if isinstance(it, Put)], found)
         return outcomes
 
-    def _found(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
+    def _find_rows(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
         """Return the rows of these names, locked; expired ones too."""
         c = self.store.c
         is_live = self._live_column
@@ -205,28 +205,28 @@ class Items:
         return {(decode_namespace(row.namespace), row.key): row for row in rows}
 
     @staticmethod
-    def _version(row: AnyRow) -> int:
+    def _get_version(row: AnyRow) -> int:
         return int(row.version) if row.is_live else 0
 
-    def _put(self, puts: Sequence[Put], found: dict[Name, AnyRow]) -> None:
+    def _put(self, puts: Sequence[Put], old_rows: dict[Name, AnyRow]) -> None:
         if not puts:
             return
-        at = self.connection.execute(sa.select(now())).scalar_one()
+        at = self.connection.execute(sa.select(make_clock())).scalar_one()
         times = self.context.generate_times(at, len(puts))
-        is_old = [it.name in found for it in puts]
+        is_old = [it.name in old_rows for it in puts]
         is_new = [not it for it in is_old]
         compiled = compile_statements(self.tables, self.connection.dialect)
         if new := [*compress(puts, is_new)]:
             columns = make_new_columns(new, [*compress(times, is_new)], self.context.scope.tenant)
             compiled.new_item.run_all(self.connection, columns)
         if old := [*compress(puts, is_old)]:
-            rows = [found[it.name] for it in old]
+            rows = [old_rows[it.name] for it in old]
             columns = make_changed_columns(old, [*compress(times, is_old)], rows)
             compiled.changed_item.run_all(self.connection, columns)
         self._embed([it for it in puts if it.vectors])
 
     def _embed(self, puts: Sequence[Put]) -> None:
-        found = self._found([it.name for it in puts]) if puts else {}
+        found = self._find_rows([it.name for it in puts]) if puts else {}
         rows = [
             {"item": found[put.name].item, "part": part, "embedding": embedding}
             for put in puts
@@ -245,11 +245,11 @@ class Items:
         return self._dimension_said
 
     def _delete(self, items: Sequence[int]) -> None:
-        self._unembed(items)
+        self._delete_embeddings(items)
         for some in split_batches(items):
             self.connection.execute(self.store.delete().where(self.store.c.item.in_(some)))
 
-    def _unembed(self, items: Sequence[int]) -> None:
+    def _delete_embeddings(self, items: Sequence[int]) -> None:
         for some in split_batches(items) if self._has_embeddings else ():
             gone = sa.delete(self.embeddings).where(self.embeddings.c.item.in_(some))
             self.connection.execute(gone)
@@ -266,14 +266,14 @@ class Items:
         over = list(self.connection.execute(self.select_expired(limit)).scalars())
         gone: list[int] = []
         for some in split_batches(over):  # a limit and a lock do not go together everywhere
-            still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= now())
+            still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= make_clock())
             gone += self.connection.execute(still.with_for_update()).scalars()
         self._delete(gone)
         return len(gone)
 
     def select_expired(self, limit: int) -> sa.Select[Any]:
         """Return a query for some of the tenant's expired items."""
-        is_over = self.store.c.expires_at <= now()
+        is_over = self.store.c.expires_at <= make_clock()
         return sa.select(self.store.c.item).where(self._is_ours, is_over).limit(limit)
 
     def renew(self, names: Sequence[Name]) -> None:
@@ -281,7 +281,7 @@ class Items:
         for some in split_batches(sorted(names)):
             items = list(self.connection.execute(self.select_renewable(some)).scalars())
             renewed = self.store.update().where(c.item.in_(items))
-            self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
+            self.connection.execute(renewed.values(expires_at=make_expiry(c.ttl_seconds)))
 
     def select_renewable(self, names: Sequence[Name]) -> sa.Select[Any]:
         """Return a query that locks the live items of these names that have a time to live."""
@@ -300,7 +300,7 @@ class Items:
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found: dict[Name, StoreItem] = {}
         for some in split_batches(names, self.most_names):
-            query = self._items().where(self.have_names(some), self._is_live)
+            query = self._select_items().where(self.have_names(some), self._is_live)
             for row in self.connection.execute(query):
                 item = make_item(row)
                 found[item.namespace, item.key] = item
@@ -308,60 +308,63 @@ class Items:
 
     def read_page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         key = self.store.c.key
-        query = self._items().where(self._is_ours, self._is_in(namespace), self._is_live)
+        query = self._select_items().where(self._is_ours, self._is_in(namespace), self._is_live)
         if after is not None:
             query = query.where(key > after)
         return [make_item(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
 
-    def find_recent(self, wanted: Wanted) -> list[StoreItem]:
-        if not needs_look(wanted):
-            query = self._recent(wanted).limit(wanted.limit).offset(wanted.offset)
+    def find_recent(self, search: Wanted) -> list[StoreItem]:
+        if not needs_look(search):
+            query = self._select_recent(search).limit(search.limit).offset(search.offset)
             return [make_item(row) for row in self.connection.execute(query)]
-        count, taken = wanted.offset + wanted.limit, list[StoreItem]()
+        count, taken = search.offset + search.limit, list[StoreItem]()
         options = {"yield_per": SCANNED}
-        with self.connection.execute(self._recent(wanted), execution_options=options) as rows:
+        with self.connection.execute(
+            self._select_recent(search), execution_options=options
+        ) as rows:
             for row in rows:
                 item = make_item(row)
-                if wanted.takes(item.value, item.metadata):
+                if search.takes(item.value, item.metadata):
                     taken.append(item)
                 if len(taken) == count:
                     break
-        return taken[wanted.offset :]
+        return taken[search.offset :]
 
-    def find_recent_at_once(self, wanted: Wanted) -> list[StoreItem] | None:
+    def find_recent_at_once(self, search: Wanted) -> list[StoreItem] | None:
         """Return the result of ``find_recent`` by one query; ``None`` if it found too few."""
-        if not needs_look(wanted):
-            return self.find_recent(wanted)
-        count = wanted.offset + wanted.limit
+        if not needs_look(search):
+            return self.find_recent(search)
+        count = search.offset + search.limit
         size = max(FIRST, count)
-        items = [make_item(it) for it in self.connection.execute(self._recent(wanted).limit(size))]
-        taken = [it for it in items if wanted.takes(it.value, it.metadata)]
+        rows = self.connection.execute(self._select_recent(search).limit(size))
+        items = [make_item(row) for row in rows]
+        taken = [it for it in items if search.takes(it.value, it.metadata)]
         is_enough = len(taken) >= count or len(items) < size
-        return taken[wanted.offset : count] if is_enough else None
+        return taken[search.offset : count] if is_enough else None
 
-    def _recent(self, wanted: Wanted) -> sa.Select[Any]:
+    def _select_recent(self, search: Wanted) -> sa.Select[Any]:
         c = self.store.c
-        query = self._items().where(*self.are_wanted(wanted))
+        query = self._select_items().where(*self.are_wanted(search))
         return query.order_by(c.updated_at.desc(), c.item.desc())
 
     def find_nearest(
-        self, wanted: Wanted, vector: bytes, threshold: float | None
+        self, search: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
         taken: list[StoreItem] = []
-        for item, score in self.rank(wanted, vector):
+        for item, score in self.rank(search, vector):
             if threshold is not None and score < threshold:
                 break
-            if wanted.takes(item.value, item.metadata):
+            if search.takes(item.value, item.metadata):
                 taken.append(replace(item, score=score))
-            if len(taken) == wanted.offset + wanted.limit:
+            if len(taken) == search.offset + search.limit:
                 break
-        return taken[wanted.offset :]
+        return taken[search.offset :]
 
-    def _candidates(self, wanted: Wanted) -> Iterator[Sequence[AnyRow]]:
+    def _read_candidates(self, search: Wanted) -> Iterator[Sequence[AnyRow]]:
         c, e = self.store.c, self.embeddings.c
         query: sa.Select[Any] = sa.select(e.item, c.namespace, c.key, e.embedding)
         query = query.join_from(self.store, self.embeddings, e.item == c.item)
-        result = self.connection.execute(query.where(*self.are_wanted(wanted)))
+        result = self.connection.execute(query.where(*self.are_wanted(search)))
         return result.partitions(CHUNK)
 
     def get_vectors(self, namespace: Namespace, key: str) -> list[bytes]:
@@ -377,18 +380,18 @@ class Items:
         found = {cut for (it,) in rows if (cut := match.cut(decode_namespace(it))) is not None}
         return sorted(found)[offset : offset + limit]
 
-    def _items(self) -> sa.Select[Any]:
+    def _select_items(self) -> sa.Select[Any]:
         return sa.select(*(it for it in self.store.c if it.name != "tenant"))
 
-    def are_wanted(self, wanted: Wanted) -> Iterable[sa.ColumnElement[bool]]:
+    def are_wanted(self, search: Wanted) -> Iterable[sa.ColumnElement[bool]]:
         """Yield the conditions of a search: live, below the prefix, and what SQL can check."""
-        yield self.are_in(wanted.prefix, recursive=wanted.recursive)
+        yield self.are_in(search.prefix, recursive=search.recursive)
         yield self._is_live
         value, metadata = self.store.c.value, self.store.c.metadata
         conditions = chain(
-            (self.make_condition(value, it) for it in wanted.filter.clauses),
-            (self.make_condition(metadata, it) for it in wanted.metadata_filter.clauses),
-            (self.may_have_word(value, it) for it in wanted.words),
+            (self.make_condition(value, it) for it in search.filter.clauses),
+            (self.make_condition(metadata, it) for it in search.metadata_filter.clauses),
+            (self.may_have_word(value, it) for it in search.words),
         )
         yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
 
@@ -413,7 +416,7 @@ class Items:
     @property
     def _is_live(self) -> sa.ColumnElement[bool]:
         expires_at = self.store.c.expires_at
-        return sa.or_(expires_at.is_(None), expires_at > now())
+        return sa.or_(expires_at.is_(None), expires_at > make_clock())
 
     @property
     def _live_column(self) -> sa.ColumnElement[int]:
@@ -449,9 +452,9 @@ def make_outcome(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outco
     return results
 
 
-def needs_look(wanted: Wanted) -> bool:
+def needs_look(search: Wanted) -> bool:
     """Return whether each item has to be inspected in Python."""
-    return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)
+    return bool(search.filter.clauses or search.metadata_filter.clauses or search.words)
 
 
 def make_item(row: AnyRow) -> StoreItem:

@@ -52,30 +52,31 @@ class PageShape(NamedTuple):
     """The conditions that are not ``None``."""
 
     @classmethod
-    def make(cls, wanted: LogWanted) -> PageShape:
+    def make(cls, request: LogWanted) -> PageShape:
         """Return the form of a read."""
-        is_limited = wanted.limit is not None or wanted.offset > 0
-        given = (name for name in _CONDITIONS if getattr(wanted, name) is not None)
-        return cls(wanted.newest, is_limited, frozenset(given))
+        is_limited = request.limit is not None or request.offset > 0
+        given = (name for name in _CONDITIONS if getattr(request, name) is not None)
+        return cls(request.newest, is_limited, frozenset(given))
 
 
-def look(it: Reads, wanted: LogWanted) -> LogRead | None:
+def look(reads: Reads, request: LogWanted) -> LogRead | None:
     """See ``BaseMessageLog.look``; one statement, whose plan reads no other messages."""
-    rows = _compiled(it.sql, PageShape.make(wanted)).fetch_rows(it.connection, _values(it, wanted))
-    if wanted.after is not None and (not rows or rows[0][-1] is None):
-        raise make_unknown_message_error(wanted)
+    page = _compile_page(reads.sql, PageShape.make(request))
+    rows = page.fetch_rows(reads.connection, _bind(reads, request))
+    if request.after is not None and (not rows or rows[0][-1] is None):
+        raise make_unknown_message_error(request)
     if not rows:
         return None
     first, end = len(LOG), len(LOG) + len(MESSAGE) - 1
-    found = ((wanted.namespace, *row[first:end]) for row in rows if row[first] is not None)
-    read = [make_message(row, wanted.thread_id) for row in found]
-    return LogRead(_info(wanted.thread_id, wanted.namespace, *rows[0][:first]), read)
+    found = ((request.namespace, *row[first:end]) for row in rows if row[first] is not None)
+    read = [make_message(row, request.thread_id) for row in found]
+    return LogRead(_make_info(request.thread_id, request.namespace, *rows[0][:first]), read)
 
 
 @lru_cache(maxsize=256)
-def _compiled(sql: Statements, shape: PageShape) -> Compiled:
+def _compile_page(sql: Statements, shape: PageShape) -> Compiled:
     """Return the statement of a page: ``LOG``, ``MESSAGE[1:]``, and the cursor's sequence."""
-    t, page = sql.tables, _page(sql.tables, shape).subquery("page")
+    t, page = sql.tables, _select_page(sql.tables, shape).subquery("page")
     query = _log(t).add_columns(*(page.c[name] for name in MESSAGE[1:]))
     joined = query.outerjoin(page, page.c.thread == t.logs.c.thread)
     if "after" in shape.given:
@@ -83,10 +84,10 @@ def _compiled(sql: Statements, shape: PageShape) -> Compiled:
     return Compiled(joined.order_by(page.c.sequence), sql.dialect)
 
 
-def look_at_contents(it: Reads, wanted: LogWanted) -> PackedContents:
+def look_at_contents(reads: Reads, request: LogWanted) -> PackedContents:
     """Return what the contents of a page are read from; see ``BaseMessageLog.contents``."""
-    columns = _compiled_contents(it.sql, PageShape.make(wanted))
-    found = PackedContents(*columns.fetch_columns(it.connection, _values(it, wanted)))
+    columns = _compile_contents(reads.sql, PageShape.make(request))
+    found = PackedContents(*columns.fetch_columns(reads.connection, _bind(reads, request)))
     if any(found.texts):
         texts = [None if text is None else unescape_text(text) for text in found.texts]
         return found._replace(texts=texts)
@@ -94,54 +95,55 @@ def look_at_contents(it: Reads, wanted: LogWanted) -> PackedContents:
 
 
 @lru_cache(maxsize=64)
-def _compiled_contents(sql: Statements, shape: PageShape) -> Compiled:
+def _compile_contents(sql: Statements, shape: PageShape) -> Compiled:
     """Return the statement of a page: ``CONTENT``."""
-    t, page = sql.tables, _page(sql.tables, shape).subquery("page")
+    t, page = sql.tables, _select_page(sql.tables, shape).subquery("page")
     columns = {name: page.c[name] for name in CONTENT}
     columns["metadata"] = sa.type_coerce(page.c.metadata, SharedJson()).label("metadata")
     query = sa.select(*columns.values()).order_by(page.c.sequence)
-    return Compiled(query.where(page.c.thread == _live_thread(t)), sql.dialect)
+    return Compiled(query.where(page.c.thread == _select_live_thread(t)), sql.dialect)
 
 
-def search(it: Reads, wanted: LogWanted) -> LogRead | None:
+def search(reads: Reads, request: LogWanted) -> LogRead | None:
     """Return the messages that match a search, which is compared in Python; on one snapshot."""
-    t, values = it.tables, _values(it, wanted)
-    rows = it.connection.execute(_log(t), values).all()
-    is_known = wanted.after is None or (
-        it.connection.execute(sa.select(_select_place(t)), values).scalar() is not None
+    t, values = reads.tables, _bind(reads, request)
+    rows = reads.connection.execute(_log(t), values).all()
+    is_known = request.after is None or (
+        reads.connection.execute(sa.select(_select_place(t)), values).scalar() is not None
     )
     if not is_known:
-        raise make_unknown_message_error(wanted)
+        raise make_unknown_message_error(request)
     if not rows:
         return None
-    scanned = _scanned(it, wanted)
-    found = (message for message in scanned if wanted.takes(message, it.max_state_bytes))
-    info = _info(wanted.thread_id, wanted.namespace, *rows[0])
-    return LogRead(info, wanted.cut_page(found))
+    scanned = _scan(reads, request)
+    found = (message for message in scanned if request.takes(message, reads.max_state_bytes))
+    info = _make_info(request.thread_id, request.namespace, *rows[0])
+    return LogRead(info, request.cut_page(found))
 
 
-def _scanned(it: Reads, wanted: LogWanted) -> Iterator[ArchivedMessage]:
-    query = _messages(it.tables, PageShape.make(wanted)).order_by(it.tables.messages.c.sequence)
+def _scan(reads: Reads, request: LogWanted) -> Iterator[ArchivedMessage]:
+    sequence, shape = reads.tables.messages.c.sequence, PageShape.make(request)
+    query = _select_messages(reads.tables, shape).order_by(sequence)
     options = {"yield_per": SCANNED}
-    with it.connection.execute(query, _values(it, wanted), execution_options=options) as rows:
+    with reads.connection.execute(query, _bind(reads, request), execution_options=options) as rows:
         for row in rows:
-            yield make_message((wanted.namespace, *row[1:]), wanted.thread_id)
+            yield make_message((request.namespace, *row[1:]), request.thread_id)
 
 
-def _values(it: Reads, wanted: LogWanted) -> dict[str, Any]:
+def _bind(reads: Reads, request: LogWanted) -> dict[str, Any]:
     """Return the parameters of the statements below."""
     return {
-        "tenant": it.scope.tenant,
-        "thread_id": wanted.thread_id,
-        "namespace": wanted.namespace,
-        **{name: getattr(wanted, name) for name in _CONDITIONS},
-        "limit": MAX_COUNT if wanted.limit is None else wanted.limit,
-        "offset": wanted.offset,
+        "tenant": reads.scope.tenant,
+        "thread_id": request.thread_id,
+        "namespace": request.namespace,
+        **{name: getattr(request, name) for name in _CONDITIONS},
+        "limit": MAX_COUNT if request.limit is None else request.limit,
+        "offset": request.offset,
     }
 
 
-def _page(t: Tables, shape: PageShape) -> sa.Select[Any]:
-    sequence, page = t.messages.c.sequence, _messages(t, shape)
+def _select_page(t: Tables, shape: PageShape) -> sa.Select[Any]:
+    sequence, page = t.messages.c.sequence, _select_messages(t, shape)
     if not shape.is_limited:
         return page
     ordered = page.order_by(sequence.desc() if shape.is_newest else sequence)
@@ -149,7 +151,7 @@ def _page(t: Tables, shape: PageShape) -> sa.Select[Any]:
     return ordered.limit(limit).offset(offset)
 
 
-def _messages(t: Tables, shape: PageShape) -> sa.Select[Any]:
+def _select_messages(t: Tables, shape: PageShape) -> sa.Select[Any]:
     """Return a query for the messages of a log: the thread's number, then ``MESSAGE[1:]``."""
     c = t.messages.c
     thread = sa.select(t.threads.c.thread).where(*_is_thread(t)).scalar_subquery()
@@ -178,42 +180,43 @@ def _select_place(t: Tables) -> sa.ScalarSelect[int]:
     )
 
 
-def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
+def find_logs(reads: Reads, request: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
-    if not _is_possible(it, wanted):
+    if not _is_possible(reads, request):
         return []
-    found = _compiled_list(it.sql, ListShape.make(wanted), with_messages=False)
-    return [_info(*row) for row in found.fetch_rows(it.connection, _list_values(it, wanted))]
+    found = _compile_list(reads.sql, ListShape.make(request), with_messages=False)
+    rows = found.fetch_rows(reads.connection, _list_values(reads, request))
+    return [_make_info(*row) for row in rows]
 
 
-def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
+def find_heads(reads: Reads, request: LogsWanted) -> list[LogRead]:
     """See ``BaseMessageLog.find_heads``; one statement."""
-    if not _is_possible(it, wanted):
+    if not _is_possible(reads, request):
         return []
-    found = _compiled_list(it.sql, ListShape.make(wanted), with_messages=True)
-    rows = found.fetch_rows(it.connection, _list_values(it, wanted))
-    return [_head([*its_rows]) for _, its_rows in groupby(rows, itemgetter(0, 1))]
+    found = _compile_list(reads.sql, ListShape.make(request), with_messages=True)
+    rows = found.fetch_rows(reads.connection, _list_values(reads, request))
+    return [_make_log_read([*its_rows]) for _, its_rows in groupby(rows, itemgetter(0, 1))]
 
 
-def _is_possible(it: Reads, wanted: LogsWanted) -> bool:
+def _is_possible(reads: Reads, request: LogsWanted) -> bool:
     """Return whether the column for users' ids can hold the wanted one."""
-    return wanted.user_id is None or is_user_id(wanted.user_id, it.tables.user_id_type)
+    return request.user_id is None or is_user_id(request.user_id, reads.tables.user_id_type)
 
 
-def _head(rows: Sequence[Sequence[Any]]) -> LogRead:
-    info = _info(*rows[0][:_OF_LOG])
+def _make_log_read(rows: Sequence[Sequence[Any]]) -> LogRead:
+    info = _make_info(*rows[0][:_OF_LOG])
     messages = (row[_OF_LOG:] for row in rows)
     return LogRead(info, [make_message(it, info.thread_id) for it in messages if it[0] is not None])
 
 
 @lru_cache(maxsize=256)
-def _compiled_list(sql: Statements, shape: ListShape, *, with_messages: bool) -> Compiled:
+def _compile_list(sql: Statements, shape: ListShape, *, with_messages: bool) -> Compiled:
     """Return the statement of a list: a log with its name, and its messages if wanted."""
     t = sql.tables
     if not with_messages:
-        return Compiled(_matching(t, shape), sql.dialect)
+        return Compiled(_select_matching(t, shape), sql.dialect)
     others = t.messages.alias("others")
-    page = _matching(t, shape).add_columns(t.logs.c.thread).subquery("page")
+    page = _select_matching(t, shape).add_columns(t.logs.c.thread).subquery("page")
     of_log = (page.c[name] for name in ("thread_id", "log_namespace", *LOG))
     is_its = others.c.thread == page.c.thread, others.c.namespace == page.c.log_namespace
     newest = sa.select(sa.func.max(others.c.sequence)).where(*is_its).scalar_subquery()
@@ -244,45 +247,45 @@ class ListShape(NamedTuple):
     is_whole: bool
 
     @classmethod
-    def make(cls, wanted: LogsWanted) -> ListShape:
+    def make(cls, request: LogsWanted) -> ListShape:
         """Return the form of a list."""
         return cls(
-            wanted.thread_id is not None,
-            bool(wanted.prefix),
-            bool(wanted.prefix) and find_prefix_end(wanted.prefix) is not None,
-            wanted.namespace is not None,
-            wanted.user_id is not None,
-            wanted.after is not None,
-            wanted.after is not None and not wanted.after[1],
-            wanted.whole,
+            request.thread_id is not None,
+            bool(request.prefix),
+            bool(request.prefix) and find_prefix_end(request.prefix) is not None,
+            request.namespace is not None,
+            request.user_id is not None,
+            request.after is not None,
+            request.after is not None and not request.after[1],
+            request.whole,
         )
 
 
-def _list_values(it: Reads, wanted: LogsWanted) -> dict[str, Any]:
-    """Return the parameters of ``_matching``."""
-    after_thread, after_namespace = wanted.after or (None, None)
+def _list_values(reads: Reads, request: LogsWanted) -> dict[str, Any]:
+    """Return the parameters of ``_select_matching``."""
+    after_thread, after_namespace = request.after or (None, None)
     return {
-        "tenant": it.scope.tenant,
-        "thread_id": wanted.thread_id,
-        "prefix": wanted.prefix,
-        "beyond": find_prefix_end(wanted.prefix),
-        "namespace": wanted.namespace,
-        "user_id": wanted.user_id,
+        "tenant": reads.scope.tenant,
+        "thread_id": request.thread_id,
+        "prefix": request.prefix,
+        "beyond": find_prefix_end(request.prefix),
+        "namespace": request.namespace,
+        "user_id": request.user_id,
         "after_thread": after_thread,
         "after_namespace": after_namespace,
-        "limit": wanted.limit,
+        "limit": request.limit,
     }
 
 
-def _matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
+def _select_matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
     """Return a query for the logs that match."""
     thread_id, namespace = t.threads.c.thread_id, t.logs.c.namespace
     columns = (thread_id, namespace.label("log_namespace"), *(t.logs.c[name] for name in LOG))
     # Not by the bytes alone: those of the root sort behind those of names that begin with " ".
     is_named = sa.case((namespace == "", 0), else_=1)
-    query = _logs(t, *columns).order_by(thread_id, is_named, namespace)
+    query = _select_logs(t, *columns).order_by(thread_id, is_named, namespace)
     if shape.has_thread:
-        query = query.where(t.logs.c.thread == _live_thread(t))
+        query = query.where(t.logs.c.thread == _select_live_thread(t))
     if shape.has_prefix:
         query = query.where(thread_id >= bind("prefix"))
     if shape.has_end:
@@ -299,7 +302,7 @@ def _matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
     return query.limit(bind("limit", type_=sa.Integer()))
 
 
-def _info(
+def _make_info(
     thread_id: str, namespace: str, revision: int, count: int, changed_at: datetime
 ) -> LogInfo:
     return LogInfo(
@@ -320,7 +323,7 @@ def find_prefix_end(prefix: str) -> str | None:
     return kept[:-1] + chr(_SURROGATES.stop if following in _SURROGATES else following)
 
 
-def _logs(t: Tables, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _select_logs(t: Tables, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return a query for columns of the logs of a tenant's live threads."""
     return (
         sa.select(*columns)
@@ -335,10 +338,12 @@ def _log(t: Tables) -> sa.Select[Any]:
     Without a join: a plan that PostgreSQL made when the tables were small would read all logs.
     """
     query = sa.select(*(t.logs.c[name] for name in LOG))
-    return query.where(t.logs.c.thread == _live_thread(t), t.logs.c.namespace == bind("namespace"))
+    return query.where(
+        t.logs.c.thread == _select_live_thread(t), t.logs.c.namespace == bind("namespace")
+    )
 
 
-def _live_thread(t: Tables) -> sa.ScalarSelect[int]:
+def _select_live_thread(t: Tables) -> sa.ScalarSelect[int]:
     return sa.select(t.threads.c.thread).where(*_is_thread(t), is_live(t)).scalar_subquery()
 
 

@@ -42,72 +42,72 @@ CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 """The columns of a message that is put in place of another one."""
 
 
-def _change(it: Repository, wanted: LogChange) -> LogChanged:
+def _change(repo: Repository, change: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; in a transaction that holds the locks of the threads."""
-    edits = wanted.split()
+    edits = change.split()
     puts_into = {edit.thread_id for edit in edits if edit.puts}
     numbers = {edit.thread_id: edit.turn for edit in edits}
     threads = {}
     for name, number in numbers.items():
-        it.guard(name, number)
-        threads[name] = _lock_row(it, name, creates=name in puts_into)
-    thread = threads[wanted.thread_id]
-    log = None if thread is None else _Log(it, thread[0], wanted)
+        repo.guard(name, number)
+        threads[name] = _lock_row(repo, name, creates=name in puts_into)
+    thread = threads[change.thread_id]
+    log = None if thread is None else _Log(repo, thread[0], change)
     revision = log.revision if log else 0
-    require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
+    require_revision((change.thread_id, change.namespace), change.expected_revision, revision)
     for edit in edits:
         if (found := threads[edit.thread_id]) is not None:
-            _own(it, found, edit)
-    for other in wanted.also:
+            _claim_thread(repo, found, edit)
+    for other in change.also:
         its_thread = threads[other.thread_id]
         if its_thread is not None:
-            _Log(it, its_thread[0], other).apply()
-    return log.apply() if log and (wanted.puts or revision) else LogChanged(0)
+            _Log(repo, its_thread[0], other).apply()
+    return log.apply() if log and (change.puts or revision) else LogChanged(0)
 
 
-def _lock_row(it: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
+def _lock_row(repo: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
     """Lock a thread; return its row, or ``None`` if there is none and it is not created."""
     if creates:
-        it.open_thread(thread_id)
+        repo.open_thread(thread_id)
     else:
-        it.lock_thread(thread_id)
-    key = {"tenant": it.scope.tenant, "thread_id": thread_id}
-    *row, turn = it.sql.thread.fetch_rows(it.connection, key)[0]
-    if it.is_outside_turns:
-        turns.require_none(it, thread_id, turn)
+        repo.lock_thread(thread_id)
+    key = {"tenant": repo.scope.tenant, "thread_id": thread_id}
+    *row, turn = repo.sql.thread.fetch_rows(repo.connection, key)[0]
+    if repo.is_outside_turns:
+        turns.require_none(repo, thread_id, turn)
     return row if row[0] is not None and row[1] else None
 
 
-def _own(it: Repository, thread: Sequence[Any], edit: LogEdit) -> None:
+def _claim_thread(repo: Repository, thread: Sequence[Any], edit: LogEdit) -> None:
     """Make a thread the user's, and keep it, as an edit says.
 
     Raises:
         NotOwnerError: It is another user's.
     """
     key, _, owner, expires_at = thread
-    require_user_id(edit.user_id, it.tables.user_id_type)
+    require_user_id(edit.user_id, repo.tables.user_id_type)
     require_owner(edit.thread_id, owner, edit.user_id)
     if not edit.puts:
         return
-    threads, values = it.tables.threads, dict[str, Any]()
+    threads, values = repo.tables.threads, dict[str, Any]()
     if owner is None and edit.user_id is not None:
         values["user_id"] = edit.user_id
     if edit.is_kept and expires_at != FOREVER:
         values["expires_at"] = FOREVER
     if values:
-        it.connection.execute(threads.update().where(threads.c.thread == key).values(values))
+        repo.connection.execute(threads.update().where(threads.c.thread == key).values(values))
 
 
 class _Log:
     """A log whose thread is locked."""
 
-    def __init__(self, it: Repository, thread: int, wanted: LogEdit) -> None:
-        self._it = it
-        self._wanted = wanted
-        self._messages = it.tables.messages
+    def __init__(self, repo: Repository, thread: int, edit: LogEdit) -> None:
+        self._it = repo
+        self._wanted = edit
+        self._messages = repo.tables.messages
         self._thread = thread
-        name = {"thread": thread, "namespace": wanted.namespace}
-        row = it.sql.log.fetch_first(it.connection, name)
+        name = {"thread": thread, "namespace": edit.namespace}
+        row = repo.sql.log.fetch_first(repo.connection, name)
         self.revision, self._count, self._last = row or (0, 0, 0)
 
     def apply(self) -> LogChanged:
@@ -210,40 +210,40 @@ class _Log:
 
 
 def _drop(
-    it: Repository, thread_id: str, namespace: str | None, expected_revision: int | None
+    repo: Repository, thread_id: str, namespace: str | None, expected_revision: int | None
 ) -> bool:
     """See ``BaseMessageLog.drop``."""
-    it.lock(thread_id)
-    threads, logs = it.tables.threads, it.tables.logs
+    repo.lock(thread_id)
+    threads, logs = repo.tables.threads, repo.tables.logs
     query = (
         sa.select(logs)
         .join(threads, threads.c.thread == logs.c.thread)
-        .where(*it.is_thread(thread_id), is_live(it.tables))
+        .where(*repo.is_thread(thread_id), is_live(repo.tables))
     )
-    rows = {row.namespace: row for row in it.connection.execute(query)}
+    rows = {row.namespace: row for row in repo.connection.execute(query)}
     name = namespace or ""
     revision = rows[name].revision if name in rows else 0
     require_revision((thread_id, name), expected_revision, revision)
     gone = [row for row in rows.values() if namespace in {None, row.namespace}]
     for row in gone:
-        for table in (it.tables.messages, logs):
+        for table in (repo.tables.messages, logs):
             is_its = table.c.thread == row.thread, table.c.namespace == row.namespace
-            it.connection.execute(table.delete().where(*is_its))
-    if len(gone) == len(rows) and _has_nothing(it, thread_id):
-        it.drop_threads([thread_id])
+            repo.connection.execute(table.delete().where(*is_its))
+    if len(gone) == len(rows) and _has_nothing(repo, thread_id):
+        repo.drop_threads([thread_id])
     elif gone:
-        settle(it, thread_id, max(row.changed_at for row in gone))
+        settle(repo, thread_id, max(row.changed_at for row in gone))
     return bool(gone)
 
 
-def _has_nothing(it: Repository, thread_id: str) -> bool:
+def _has_nothing(repo: Repository, thread_id: str) -> bool:
     """Return whether a thread without logs has no states, name and metadata; it may have a user."""
-    c = it.tables.threads.c
-    row = it.connection.execute(
-        sa.select(c.name, c.metadata).where(*it.is_thread(thread_id))
+    c = repo.tables.threads.c
+    row = repo.connection.execute(
+        sa.select(c.name, c.metadata).where(*repo.is_thread(thread_id))
     ).first()
     is_bare = row is not None and row.name is None and not row.metadata
-    return is_bare and not it.find_lines_of([thread_id])
+    return is_bare and not repo.find_lines_of([thread_id])
 
 
 def make_columns(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
@@ -258,16 +258,16 @@ def make_columns(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
     }
 
 
-def read_thread(it: Reads, thread: int, thread_id: str) -> list[ArchivedMessage]:
+def read_thread(reads: Reads, thread: int, thread_id: str) -> list[ArchivedMessage]:
     """Return all messages of a thread, by namespace and sequence."""
-    c = it.tables.messages.c
+    c = reads.tables.messages.c
     query = sa.select(*(c[name] for name in MESSAGE)).where(c.thread == thread)
-    rows = it.connection.execute(query.order_by(c.namespace, c.sequence))
+    rows = reads.connection.execute(query.order_by(c.namespace, c.sequence))
     return [make_message(row, thread_id) for row in rows]
 
 
 def restore(
-    it: Repository, thread: int, logs: Iterable[ArchivedLog], messages: Sequence[ArchivedMessage]
+    repo: Repository, thread: int, logs: Iterable[ArchivedLog], messages: Sequence[ArchivedMessage]
 ) -> None:
     """Store the logs and messages of an archived thread."""
     counts: dict[str, int] = {}
@@ -284,19 +284,19 @@ def restore(
         }
         for log in logs
     ]
-    pending.insert(it, it.tables.logs, its_logs)
-    pending.insert(it, it.tables.messages, [_archived_row(thread, entry) for entry in messages])
+    pending.insert(repo, repo.tables.logs, its_logs)
+    pending.insert(repo, repo.tables.messages, [_make_row(thread, entry) for entry in messages])
 
 
-def rewrite(it: Repository, thread: int, messages: Sequence[ArchivedMessage]) -> None:
+def rewrite(repo: Repository, thread: int, messages: Sequence[ArchivedMessage]) -> None:
     """Replace the contents of a thread's messages, which keep their numbers."""
     keys = ("thread", "namespace", "sequence")
-    rows = [_archived_row(thread, entry) for entry in messages]
+    rows = [_make_row(thread, entry) for entry in messages]
     changed = [{name: row[name] for name in (*keys, *CHANGED)} for row in rows]
-    pending.update_each(it, it.tables.messages, keys, changed)
+    pending.update_each(repo, repo.tables.messages, keys, changed)
 
 
-def _archived_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
+def _make_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
     row = {name: getattr(entry, name) for name in MESSAGE[:-1]}
     text = None if entry.text is None else escape_text(entry.text)
     return {"thread": thread, **row, "text": text, "digest": compute_message_checksum(entry)}
@@ -342,14 +342,14 @@ class SqlMessageLog(BackendMessageLog):
                 lambda it: log_reads.search(database.make_repository(it), wanted)
             )
 
-    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
-        log = wanted.thread_id, wanted.namespace
+    async def look_at_contents(self, request: LogWanted) -> list[Any]:
+        log = request.thread_id, request.namespace
 
-        def read(it: Reads) -> PackedContents:
-            return log_reads.look_at_contents(it, wanted)
+        def read(reads: Reads) -> PackedContents:
+            return log_reads.look_at_contents(reads, request)
 
-        def decode(packed: PackedContents) -> list[Any]:
-            return decode_contents(log, packed, self.max_state_bytes)
+        def decode(contents: PackedContents) -> list[Any]:
+            return decode_contents(log, contents, self.max_state_bytes)
 
         if self._shared.runner.runs_in_threads:
             return await self._query(lambda it: decode(read(it)))

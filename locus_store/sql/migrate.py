@@ -97,7 +97,7 @@ def ensure(
             " engine: await connection.run_sync(migrate.ensure)"
         )
     ours = make_tables(prefix, schema)
-    with _ended(connection):
+    with _end_transaction(connection):
         settings = read_settings(connection, ours)
     if settings is not None and is_usable(settings):
         return settings
@@ -109,40 +109,40 @@ def ensure(
         status = _check(connection, ours)
     elif not status.usable and auto_migrate and _may_be_under_way(connection, ours):
         with suppress(SchemaError):  # without the right to lock, the state read above is reported
-            status = _settled(connection, ours)
+            status = _settle(connection, ours)
     if status.settings is None or not status.usable:
         raise SchemaError(status.message)
     return status.settings
 
 
 def _may_be_under_way(connection: Connection, ours: Tables) -> bool:
-    with _ended(connection):
+    with _end_transaction(connection):
         return load_definition_of(connection).may_be_under_way(connection, ours)
 
 
 def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Status:
     """Return the status of the tables with our names; change nothing."""
-    absent = _absent(target, prefix, schema)
+    absent = _describe_absent(target, prefix, schema)
     return absent or run_on(target, _check, prefix=prefix, schema=schema)
 
 
-def _absent(target: Target, prefix: str, schema: str | None) -> Status | None:
+def _describe_absent(target: Target, prefix: str, schema: str | None) -> Status | None:
     """Return the status of a file that does not exist and must not be created."""
     place = find_absent_place(target, schema)
     return None if place is None else make_missing_status(place, make_tables(prefix, schema))
 
 
 def _check(connection: Connection, ours: Tables) -> Status:
-    with _refusals(connection), _ended(connection):
+    with _translate_refusals(connection), _end_transaction(connection):
         return read_status(connection, ours)
 
 
-def _settled(connection: Connection, ours: Tables) -> Status:
+def _settle(connection: Connection, ours: Tables) -> Status:
     """Return the status without migrating; finish a first upgrade that was interrupted."""
-    with _refusals(connection), lock(connection, ours):
+    with _translate_refusals(connection), lock(connection, ours):
         status = read_status(connection, ours)
         if status.state == "behind" and not _is_used(connection, ours):
-            _run(connection, ours, lambda config: _command().upgrade(config, "head"))
+            _run(connection, ours, lambda config: _import_command().upgrade(config, "head"))
             status = read_status(connection, ours)
         return status
 
@@ -158,12 +158,12 @@ def _is_used(connection: Connection, ours: Tables) -> bool:
 
 
 def _create(connection: Connection, ours: Tables) -> Status:
-    with _refusals(connection), lock(connection, ours):
+    with _translate_refusals(connection), lock(connection, ours):
         # Another process may have created it while this one waited for the lock.
         status = read_status(connection, ours)
         if status.state == "missing":
             _clear(connection, ours, status)
-            _run(connection, ours, lambda config: _command().upgrade(config, "head"))
+            _run(connection, ours, lambda config: _import_command().upgrade(config, "head"))
             status = read_status(connection, ours)
     return status
 
@@ -180,10 +180,10 @@ def prepare(connection: Connection, ours: Tables) -> None:
     _clear(connection, ours, status)
 
 
-def _clear(connection: Connection, ours: Tables, found: Status) -> None:
+def _clear(connection: Connection, ours: Tables, status: Status) -> None:
     """Drop the tables of an interrupted first upgrade, so that the next one can start."""
     quote = connection.dialect.identifier_preparer.format_table
-    for name in found.leftovers:
+    for name in status.leftovers:
         kind = "VIEW" if name == ours.heads else "TABLE"
         what = quote(sa.table(name, schema=ours.schema))
         connection.exec_driver_sql(f"DROP {kind} IF EXISTS {what}")
@@ -209,13 +209,13 @@ def upgrade(
 
 def _upgrade(connection: Connection, ours: Tables, revision: str = "head") -> str | None:
     _refuse_foreign(connection, ours)
-    with _refusals(connection), lock(connection, ours):
+    with _translate_refusals(connection), lock(connection, ours):
         status = read_status(connection, ours)
         if status.state in {"foreign", "damaged", "too new"}:
             raise SchemaError(status.message)
         if status.state in {"missing", "behind"}:
             _clear(connection, ours, status)
-            _run(connection, ours, lambda config: _command().upgrade(config, revision))
+            _run(connection, ours, lambda config: _import_command().upgrade(config, revision))
         return read_status(connection, ours).revision
 
 
@@ -240,19 +240,19 @@ def downgrade(
         SchemaError: there is nothing of ours, or the database is newer than this library.
     """
     _require_known(revision)
-    if absent := _absent(target, prefix, schema):
+    if absent := _describe_absent(target, prefix, schema):
         raise SchemaError(absent.message)
     return run_on(target, partial(_downgrade, revision=revision), prefix=prefix, schema=schema)
 
 
 def _downgrade(connection: Connection, ours: Tables, revision: str) -> str | None:
     _refuse_foreign(connection, ours)
-    with _refusals(connection), lock(connection, ours):
+    with _translate_refusals(connection), lock(connection, ours):
         status = read_status(connection, ours)
         goes_on = status.state == "damaged" and load_definition_of(connection).commits_each
         if status.state not in {"ok", "behind"} and not goes_on:
             raise SchemaError(status.message)
-        _run(connection, ours, lambda config: _command().downgrade(config, revision))
+        _run(connection, ours, lambda config: _import_command().downgrade(config, revision))
         return read_status(connection, ours).revision
 
 
@@ -267,7 +267,7 @@ def drop(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = N
 
 
 def _drop_revisions(connection: Connection, ours: Tables) -> None:
-    with _refusals(connection), _ended(connection):
+    with _translate_refusals(connection), _end_transaction(connection):
         sa.Table(ours.version, sa.MetaData(), schema=ours.schema).drop(connection)
         connection.commit()
 
@@ -287,7 +287,7 @@ def history() -> list[tuple[str, str]]:
     return [(script.revision, script.doc) for script in scripts.walk_revisions()][::-1]
 
 
-def lost_below(current: str, revision: str) -> dict[str, str]:
+def list_losses(current: str, revision: str) -> dict[str, str]:
     """Return what a downgrade to a later revision than ``base`` deletes, by table."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
 
@@ -298,11 +298,7 @@ def lost_below(current: str, revision: str) -> dict[str, str]:
 
 
 def offline_sql(
-    dialect: str,
-    revision: str = "head",
-    *,
-    prefix: str = DEFAULT_PREFIX,
-    schema: str | None = None,
+    dialect: str, revision: str = "head", *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str:
     """Return the statements that an upgrade would run, as text; needs no driver and no database.
 
@@ -312,15 +308,15 @@ def offline_sql(
         prefix: Of every table.
         schema: Database schema; ``None`` is the connection's default.
     """
-    for it in revision.split(":"):
-        _require_known(it)
+    for part in revision.split(":"):
+        _require_known(part)
     output, dialect = io.StringIO(), get_dialect_name(dialect)
     load_definition(dialect).refuse_schema(schema)
-    config = _config(make_tables(check_prefix(prefix, dialect), schema), output)
+    config = _make_config(make_tables(check_prefix(prefix, dialect), schema), output)
     config.attributes["dialect"] = dialect
     process.refuse_beneath_another()
-    with process.lock(), _translated():
-        _command().upgrade(config, revision, sql=True)
+    with process.lock(), _translate_errors():
+        _import_command().upgrade(config, revision, sql=True)
     return output.getvalue()
 
 
@@ -331,17 +327,17 @@ def _require_known(revision: str) -> None:
     if not all(revision.split("@")):
         raise SchemaError("name a revision of 'locus-store db history'")
     if revision[0] not in "+-":
-        with _translated():
+        with _translate_errors():
             ScriptDirectory(str(SCRIPTS)).get_revisions(revision)
 
 
-def _command() -> Any:
+def _import_command() -> Any:
     from alembic import command  # noqa: PLC0415 - as above
 
     return command
 
 
-def _config(ours: Tables, output: io.StringIO | None = None) -> Config:
+def _make_config(ours: Tables, output: io.StringIO | None = None) -> Config:
     from alembic.config import Config  # noqa: PLC0415 - as above
 
     config = Config(output_buffer=output)
@@ -351,15 +347,15 @@ def _config(ours: Tables, output: io.StringIO | None = None) -> Config:
 
 
 def _run(connection: Connection, ours: Tables, action: Callable[[Config], object]) -> None:
-    config = _config(ours)
+    config = _make_config(ours)
     config.attributes["connection"] = connection
-    with _translated():
+    with _translate_errors():
         action(config)
     observe.report_migrated(make_place(connection).shown)
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     from alembic.util import CommandError  # noqa: PLC0415 - as above
 
     try:
@@ -369,7 +365,7 @@ def _translated() -> Iterator[None]:
 
 
 @contextmanager
-def _ended(connection: Connection) -> Iterator[None]:
+def _end_transaction(connection: Connection) -> Iterator[None]:
     """End the transaction after the block, and refuse a connection that is in one."""
     refuse_transaction(connection)
     try:
@@ -379,7 +375,7 @@ def _ended(connection: Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _refusals(connection: Connection) -> Iterator[None]:
+def _translate_refusals(connection: Connection) -> Iterator[None]:
     """Translate the server's refusals of this role or session into errors that name the remedy."""
     place = make_place(connection)
     try:
@@ -457,7 +453,7 @@ include_name: Final = excluding_names()
 """``context.configure(..., include_name=include_name)``: for the default prefix."""
 
 
-def only_ours(ours: Tables, dialect: str) -> IncludeObject:
+def include_ours(ours: Tables, dialect: str) -> IncludeObject:
     """Return the ``include_object`` of our ``env.py``: our tables, and the dialect's indexes."""
 
     def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:

@@ -23,7 +23,7 @@ from locus_store.backend import LimitsTenants
 from locus_store.errors import LocusStoreError, QuotaError
 from locus_store.runtime.recent import Recent
 from locus_store.sql.audit import UNANSWERED
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import make_clock
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import ArchivedThread, PendingWrite, Save
 from locus_store.types.items import Change, Put
@@ -487,7 +487,7 @@ def _make_error(tenant: str, answer: LeaseAnswer, need: Amounts) -> QuotaError:
 def _read(reads: Reads) -> sa.Row[Any] | None:
     """Return the row of the tenant, with the server's time in seconds since 1970."""
     c = reads.tables.quotas.c
-    query = sa.select(c.limits, c.usage, c.revision, now().label("at"))
+    query = sa.select(c.limits, c.usage, c.revision, make_clock().label("at"))
     return reads.connection.execute(query.where(c.tenant == reads.scope.tenant)).first()
 
 
@@ -525,7 +525,7 @@ def _put_limits(repository: Repository, limits: Amounts, count: Count) -> None:
         usage.due_at = row.at.timestamp() + UNNOTICED_SECONDS
         if _put(repository, row, limits=limits, usage=asdict(usage)):
             return
-    at = repository.connection.execute(sa.select(now())).scalar_one().timestamp()
+    at = repository.connection.execute(sa.select(make_clock())).scalar_one().timestamp()
     usage = Usage(due_at=at + UNNOTICED_SECONDS, counted=count.stored, counted_at=at)
     usage.count_seconds = count.seconds
     if repository.sql.setting.fetch_first(repository.connection, {"name": QUOTAS_SETTING}) is None:

@@ -53,9 +53,9 @@ class _Calls(NamedTuple):
         size = sum([it.size for it in changes])
         return self.changes.submit(changes, count=len(changes), size=size)
 
-    async def submit_after(self, opened: Awaitable[None], changes: Sequence[Change]) -> list[int]:
+    async def submit_after(self, opening: Awaitable[None], changes: Sequence[Change]) -> list[int]:
         """Submit changes when the database is opened for them."""
-        await opened
+        await opening
         return await self.submit(changes)
 
     async def drain(self) -> None:
@@ -86,7 +86,7 @@ class SqlStore(BaseStore):
 
         self._shared = backend.shared
         self._context: StoreContext | None = None
-        self._calls = PerLoop(self._made_calls)
+        self._calls = PerLoop(self._make_calls)
         self._no_vectors: UnsupportedError | None = None
         """Why there are no embeddings, although there is a dimension."""
 
@@ -104,7 +104,7 @@ class SqlStore(BaseStore):
             tenants=True,
         )
 
-    async def _embedding(self) -> None:
+    async def _open_embeddings(self) -> None:
         """Open the store for embeddings; check again if there was no support before.
 
         Raises:
@@ -120,7 +120,7 @@ class SqlStore(BaseStore):
 
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)
-        self._calls = PerLoop(self._made_calls)
+        self._calls = PerLoop(self._make_calls)
         self._shared = self.backend.shared
         self.owns = False
         self._context = None
@@ -152,12 +152,12 @@ class SqlStore(BaseStore):
                         lambda it: vectors.make_missing_table_error(it, tables, dimension)
                     )
                 try:
-                    found = await self._define(self._made_table)
+                    found = await self._define(self._make_table)
                 except UnsupportedError as exc:  # all else works
                     self._no_vectors = exc
         return StoreContext(database.scope, found, self.metric)
 
-    def _made_table(self, connection: Connection) -> vectors.FoundVectors:
+    def _make_table(self, connection: Connection) -> vectors.FoundVectors:
         """Create the table of embeddings."""
         tables, dimension = self._shared.database.tables, self.dimension
         assert dimension is not None  # noqa: S101  (asked before)
@@ -170,7 +170,7 @@ class SqlStore(BaseStore):
             await (self.shards or self.backend).close()
         self._context = None
 
-    def _items(self, connection: Connection, context: StoreContext) -> Items:
+    def _make_items(self, connection: Connection, context: StoreContext) -> Items:
         self._shared.database.enter_tenant(connection)
         return self.items(connection, context)
 
@@ -183,10 +183,10 @@ class SqlStore(BaseStore):
         """Run a body that changes the schema."""
         return await self._change(body)
 
-    async def _written(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
+    async def _write_items(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
         """Run a body that writes, without translating the driver's errors."""
         context = await self._open_context()
-        return await self._change(lambda it: body(self._items(it, context)), has_record)
+        return await self._change(lambda it: body(self._make_items(it, context)), has_record)
 
     async def _write(self, body: Callable[[Items], T]) -> T:
         call = get_call(self._shared.database.audit)
@@ -198,7 +198,7 @@ class SqlStore(BaseStore):
             return result
 
         with self._shared.translating():
-            return await self._written(write, has_record=call is not None)
+            return await self._write_items(write, has_record=call is not None)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         """Run a body that writes, inside a caller's transaction."""
@@ -208,23 +208,24 @@ class SqlStore(BaseStore):
         context = await self._open_context()
         with self._shared.translating():
             database = self._shared.database
-            return await run_joined(database, connection, lambda it: body(self._items(it, context)))
+            return await run_joined(
+                database, connection, lambda it: body(self._make_items(it, context))
+            )
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that needs no snapshot shared by several statements."""
         context = await self._open_context()
         with self._shared.translating():
-            return await self._shared.reader.query(lambda it: body(self._items(it, context)))
+            return await self._shared.reader.query(lambda it: body(self._make_items(it, context)))
 
     async def _read(self, body: Callable[[Items], T]) -> T:
         context = await self._open_context()
         with self._shared.translating():
-            return await self._shared.reader.read(lambda it: body(self._items(it, context)))
+            return await self._shared.reader.read(lambda it: body(self._make_items(it, context)))
 
-    def _made_calls(self) -> _Calls:
+    def _make_calls(self) -> _Calls:
         return _Calls(
-            Gathering(self._run_changes, CHANGES, get_names),
-            Gathering(self._run_reads, READS),
+            Gathering(self._run_changes, CHANGES, get_names), Gathering(self._run_reads, READS)
         )
 
     async def _run_changes(
@@ -232,7 +233,7 @@ class SqlStore(BaseStore):
     ) -> Sequence[list[int] | Failed | Undecided]:
         with self._shared.translating():
             try:
-                outcomes = await self._written(lambda it: _apply(it, batches, waits=is_alone))
+                outcomes = await self._write_items(lambda it: _apply(it, batches, waits=is_alone))
             except self._shared.database.driver_errors as exc:
                 if len(batches) == 1 or not self._shared.database.is_refused_value(exc):
                     raise
@@ -247,11 +248,11 @@ class SqlStore(BaseStore):
         found, given = dict(zip(names, rows, strict=True)), set()
 
         def item(name: Name) -> StoreItem | None:
-            it = found[name]
-            if it is None or name not in given:
+            stored = found[name]
+            if stored is None or name not in given:
                 given.add(name)
-                return it
-            return replace(it, value=deepcopy(it.value), metadata=deepcopy(it.metadata))
+                return stored
+            return replace(stored, value=deepcopy(stored.value), metadata=deepcopy(stored.metadata))
 
         return [[item(it) for it in request] for request in requests]
 
@@ -260,13 +261,13 @@ class SqlStore(BaseStore):
         calls, changes = self._calls.get(), self._note_call(changes)
         for change in changes:
             if change.vectors:
-                return calls.submit_after(self._embedding(), changes)
+                return calls.submit_after(self._open_embeddings(), changes)
         return calls.submit(changes)
 
     @limit_calls(measure_items)
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
         if any(it.vectors for it in changes):
-            await self._embedding()
+            await self._open_embeddings()
         noted = self._note_call(changes)
         done = await self._write_on(connection, lambda it: _apply(it, [noted], waits=True))
         outcome = done[0]
@@ -294,11 +295,11 @@ class SqlStore(BaseStore):
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
-        await self._embedding()
+        await self._open_embeddings()
         return await self._query(lambda it: it.find_nearest(wanted, vector, threshold))
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        await self._embedding()
+        await self._open_embeddings()
         return await self._query(lambda it: it.get_vectors(namespace, key))
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
@@ -317,9 +318,9 @@ class SqlStore(BaseStore):
 class ServerStore(SqlStore):
     """A store in a server, where a table is created by itself, under the migration lock."""
 
-    def _made_table(self, connection: Connection) -> vectors.FoundVectors:
+    def _make_table(self, connection: Connection) -> vectors.FoundVectors:
         with lock(connection, self._shared.database.tables):
-            return super()._made_table(connection)
+            return super()._make_table(connection)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's

@@ -116,7 +116,7 @@ def test_doctor_warns_of_a_journal_that_blocks_readers(
     from locus_store.backends.sqlite.backend import SQLiteExamination
 
     monkeypatch.setattr(
-        SQLiteExamination, "_pragma", lambda _, name: {"journal_mode": "delete"}.get(name, 1)
+        SQLiteExamination, "_read_pragma", lambda _, name: {"journal_mode": "delete"}.get(name, 1)
     )
     run("db", "upgrade")
     assert facts(run)["journal mode"]["verdict"] == "warn"

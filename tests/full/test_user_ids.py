@@ -25,7 +25,7 @@ from locus_store.session import AgentState, Message, SessionCheckpointer
 from locus_store.sql import migrate
 from locus_store.sql.schema.tables import make_tables
 from locus_store.sql.schema.user_ids import make_statements, render_sql, set_user_id_type
-from locus_store.sql.threads.listing import _page
+from locus_store.sql.threads.listing import _select_facts
 from locus_store.transfer.archive import export_threads
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import verify
@@ -171,7 +171,7 @@ async def test_a_database_with_numbers_is_up_to_date(place: Place) -> None:
 
     def differences(it: Any) -> list[Any]:
         ours = make_tables(users="bigint")
-        options = {"include_object": migrate.only_ours(ours, place.kind), "compare_type": True}
+        options = {"include_object": migrate.include_ours(ours, place.kind), "compare_type": True}
         context = MigrationContext.configure(
             it.connection, opts={**options, "version_table": ours.version}
         )
@@ -194,7 +194,7 @@ async def test_a_users_list_reads_the_index(place: Place) -> None:
     backend = place.open()
 
     def planned(it: Any) -> str:
-        query = _page(it, "7", 10, None)
+        query = _select_facts(it, "7", 10, None)
         shown = query.compile(dialect=it.connection.dialect, compile_kwargs={"literal_binds": True})
         explain = "EXPLAIN QUERY PLAN" if place.kind == "sqlite" else "EXPLAIN"
         return str(it.connection.exec_driver_sql(f"{explain} {shown}").all())

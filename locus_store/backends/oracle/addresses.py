@@ -111,20 +111,17 @@ class OracleAddress:
         made.call_timeout = round((self.call_timeout_seconds or 0) * 1000)
         return made
 
-    async def _begin_session(self, made: Any) -> None:
+    async def _begin_session(self, connection: Any) -> None:
         try:
-            with made.cursor() as cursor:
+            with connection.cursor() as cursor:
                 await cursor.execute(_SESSION)
         except BaseException:
-            made.terminate()
+            connection.terminate()
             raise
 
 
 def make_address(
-    dsn: str | None,
-    user: str | None,
-    password: str | None,
-    **options: Unpack[OracleConnections],
+    dsn: str | None, user: str | None, password: str | None, **options: Unpack[OracleConnections]
 ) -> OracleAddress:
     """Return the database that these options name.
 
@@ -153,12 +150,12 @@ def make_address(
     if location == _SYSTEM:
         arguments["wallet_location"] = _SYSTEM
     elif location is not None:
-        wallet = _wallet(location, wallet_password or None)
+        wallet = _read_wallet(location, wallet_password or None)
         arguments |= {"wallet_location": wallet, "config_dir": wallet}
         if wallet_password:
             arguments["wallet_password"] = wallet_password
     if given["config_dir"] is not None:
-        arguments["config_dir"] = _directory("config_dir", given["config_dir"])
+        arguments["config_dir"] = _check_directory("config_dir", given["config_dir"])
     shown = f"{user}@{where if not _DESCRIPTOR.match(where) else '(a descriptor)'}"
     return OracleAddress(
         shown=shown,
@@ -189,29 +186,29 @@ def _connect_string(
     return dsn
 
 
-def _directory(name: str, given: str) -> str:
-    path = Path(given).expanduser()
+def _check_directory(name: str, text: str) -> str:
+    path = Path(text).expanduser()
     if not path.is_dir():
-        raise InvalidArgumentError(f"{name}={given!r} is not a directory")
+        raise InvalidArgumentError(f"{name}={text!r} is not a directory")
     return str(path)
 
 
-def _wallet(given: str, password: str | None) -> str:
+def _read_wallet(place: str, password: str | None) -> str:
     """Return a wallet's text for the driver's thin mode, which ignores a missing wallet."""
-    found = _directory("wallet_location", given)
+    found = _check_directory("wallet_location", place)
     pem = Path(found) / _PEM
     if not pem.is_file():
         raise InvalidArgumentError(
-            f"wallet_location={given!r} has no {_PEM}; unzip the whole wallet there (the driver's "
+            f"wallet_location={place!r} has no {_PEM}; unzip the whole wallet there (the driver's "
             "thin mode reads no cwallet.sso and no ewallet.p12)"
         )
     text = pem.read_text(errors="replace")
     if password is None and "ENCRYPTED" in text:
         raise InvalidArgumentError(
-            f"the wallet in wallet_location={given!r} is encrypted: give wallet_password="
+            f"the wallet in wallet_location={place!r} is encrypted: give wallet_password="
         )
     if "-----BEGIN" not in text:
-        raise InvalidArgumentError(f"{_PEM} of wallet_location={given!r} has no certificate")
+        raise InvalidArgumentError(f"{_PEM} of wallet_location={place!r} has no certificate")
     if "PRIVATE KEY" in text:
         # The driver ignores a key that it cannot read, and then the server closes the connection.
         try:
@@ -220,7 +217,7 @@ def _wallet(given: str, password: str | None) -> str:
             if getattr(exc, "reason", None) == "KEY_VALUES_MISMATCH":
                 return found  # the client's certificate is not the first
             raise InvalidArgumentError(
-                f"the key in {_PEM} of wallet_location={given!r} cannot be read: another "
+                f"the key in {_PEM} of wallet_location={place!r} cannot be read: another "
                 "wallet_password made it, or the file is damaged"
             ) from exc
     return found
@@ -231,15 +228,15 @@ def make_connection_error(exc: BaseException, shown: str) -> ConnectionFailedErr
     kinds = list(iterate_causes(exc))
     for code in list_codes(exc):
         if code in _REMEDIES:
-            return _failed(shown, code, _REMEDIES[code])
+            return _make_error(shown, code, _REMEDIES[code])
     for kind, advice in _BY_KIND:
         if any(isinstance(it, kind) for it in kinds):
-            return _failed(shown, kind.__name__, advice)
+            return _make_error(shown, kind.__name__, advice)
     code = next(iter(reversed(list_codes(exc))), type(exc).__name__)
-    return _failed(shown, code, "see the driver's message in __cause__")
+    return _make_error(shown, code, "see the driver's message in __cause__")
 
 
-def _failed(shown: str, code: str, advice: str) -> ConnectionFailedError:
+def _make_error(shown: str, code: str, advice: str) -> ConnectionFailedError:
     return ConnectionFailedError(f"cannot connect to Oracle {shown} ({code}): {advice}")
 
 

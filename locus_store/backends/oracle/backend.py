@@ -99,7 +99,7 @@ class OracleBackend(ServerBackend):
         if engine is not None or pool is not None:
             refuse_connections(UserOptions, {"user": user, "password": password})
             refuse_connections(OracleConnections, given)
-            where, runner = _handed_in(engine, pool)
+            where, runner = _adopt_connections(engine, pool)
         else:
             of_connections, _ = split_options(OracleConnections, given)
             place = addresses.make_address(dsn, user, password, **of_connections)
@@ -108,7 +108,7 @@ class OracleBackend(ServerBackend):
             if most < least:
                 raise InvalidArgumentError(f"max_pool_size={most} must be at least {least}")
             runner = partial(
-                _own_runner,
+                _make_own_runner,
                 place=place,
                 pool_size=least,
                 max_overflow=most - least,
@@ -153,7 +153,7 @@ class OracleBackend(ServerBackend):
             return await self._runner.define(database.create_index)
 
 
-def _own_runner(
+def _make_own_runner(
     database: dialect.OracleDatabase, *, place: addresses.OracleAddress, **pool: Any
 ) -> PooledRunner:
     opening = place.without_call_timeout()
@@ -164,13 +164,13 @@ def _own_runner(
     )
 
 
-def _handed_in(
+def _adopt_connections(
     engine: AsyncEngine | None, pool: Any
 ) -> tuple[str, Callable[[dialect.OracleDatabase], PooledRunner]]:
     if pool is not None:
-        made, where = dialect.make_engine_of_pool(_checked_pool(pool)), "of the pool"
+        made, where = dialect.make_engine_of_pool(_check_pool(pool)), "of the pool"
     else:
-        made = _checked_engine(engine)
+        made = _check_engine(engine)
         dialect.tell_types(made.sync_engine)
         where = made.url.render_as_string(hide_password=True)
     is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
@@ -179,7 +179,7 @@ def _handed_in(
     )
 
 
-def _checked_engine(engine: object) -> AsyncEngine:
+def _check_engine(engine: object) -> AsyncEngine:
     if not isinstance(engine, AsyncEngine) or engine.dialect.name != "oracle":
         raise InvalidArgumentError(
             "engine must be an async SQLAlchemy engine for Oracle "
@@ -188,7 +188,7 @@ def _checked_engine(engine: object) -> AsyncEngine:
     return engine
 
 
-def _checked_pool(pool: Any) -> Any:
+def _check_pool(pool: Any) -> Any:
     has_both = all(callable(getattr(pool, it, None)) for it in ("acquire", "release"))
     if not has_both or addresses.is_blocking(pool):
         raise InvalidArgumentError(

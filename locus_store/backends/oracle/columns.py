@@ -57,10 +57,10 @@ class OracleColumns(DialectColumns):
         return value.astimezone(UTC).replace(tzinfo=None)
 
     def bind_embedding(self, value: bytes) -> array[float]:
-        return _swapped(array("f", value))
+        return _swap(array("f", value))
 
     def read_embedding(self, value: Any) -> bytes:
-        return _swapped(array("f", value)).tobytes()
+        return _swap(array("f", value)).tobytes()
 
     def bind_json(self, value: Any) -> Any:
         return bind_value(orjson.loads(value) if isinstance(value, bytes) else value)
@@ -115,7 +115,7 @@ def bind_value(value: Any) -> Any:
     return value
 
 
-def _swapped(numbers: array[float]) -> array[float]:
+def _swap(numbers: array[float]) -> array[float]:
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
@@ -134,22 +134,24 @@ def may_have_value(
 
     A value that Oracle could confuse with another one is only required to exist at the path.
     """
-    steps = "".join(f".{_quoted_step(it)}" for it in path)
+    steps = "".join(f".{_quote_step(it)}" for it in path)
     if len(steps.encode()) > _MOST_BYTES:
         return column.is_not(None)
     if isinstance(value, bool):
-        return _json_exists(column, f"${steps}[*]?(@ == {str(value).lower()})")
+        return _make_json_exists(column, f"${steps}[*]?(@ == {str(value).lower()})")
     if isinstance(value, str) and value:
         text = escape_text(value)
         if len(text.encode()) <= _MOST_BYTES:
-            return _json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", text)
+            return _make_json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", text)
     if isinstance(value, int | float) and abs(value) <= _MOST_NUMBER:
         floats = (float(value), -0.0) if value == 0 else (float(value),)
         texts = [it for it in map(bind_value, floats) if isinstance(it, str)]
-        found = [_json_exists(column, f"${steps}[*]?(@.numberOnly() == $v)", value)]
-        found += (_json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", it) for it in texts)
+        found = [_make_json_exists(column, f"${steps}[*]?(@.numberOnly() == $v)", value)]
+        found += (
+            _make_json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", text) for text in texts
+        )
         return sa.or_(*found)
-    return _json_exists(column, f"${steps}")
+    return _make_json_exists(column, f"${steps}")
 
 
 _MOST_BYTES: Final = 3_000
@@ -167,13 +169,13 @@ class _Number(sa.types.UserDefinedType[Any]):
         return lambda value: Decimal(repr(value))
 
 
-def on_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
+def filter_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     """Of a JSON column: equality, and whether something is there; the rest is left to Python."""
     if not clause.path:
         return None
     if clause.operator == "$exists" and clause.operand:
-        path = "$" + "".join(f".{_quoted_step(it)}" for it in clause.path)
-        return _json_exists(column, path) if len(path.encode()) <= _MOST_BYTES else None
+        path = "$" + "".join(f".{_quote_step(it)}" for it in clause.path)
+        return _make_json_exists(column, path) if len(path.encode()) <= _MOST_BYTES else None
     if clause.operator in {"$eq", "$in"}:
         wanted = clause.operand if clause.operator == "$in" else [clause.operand]
         if 0 < len(wanted) <= MOST_FORMS and None not in wanted:
@@ -181,7 +183,7 @@ def on_json(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     return None
 
 
-def _quoted_step(name: str) -> str:
+def _quote_step(name: str) -> str:
     """Return a key quoted for a path, which is a literal of the statement."""
     escaped = orjson.dumps(escape_text(name)).decode()
     return escaped.replace("'", "\\u0027").replace(":", "\\u003a").replace("\x7f", "\\u007f")
@@ -200,13 +202,13 @@ class JsonExists(sa.sql.functions.FunctionElement[bool]):
 
 
 @compiles(JsonExists, "oracle")
-def _json_exists_oracle(element: JsonExists, compiler: Any, **kw: Any) -> str:
+def _compile_json_exists(element: JsonExists, compiler: Any, **kw: Any) -> str:
     column, *passed = (compiler.process(it, **kw) for it in element.clauses)
     passing = f' PASSING {passed[0]} AS "v"' if passed else ""
     return f"JSON_EXISTS({column}, '{element.path}'{passing})"
 
 
-def _json_exists(
+def _make_json_exists(
     column: sa.ColumnElement[Any], path: str, value: Any = None
 ) -> sa.ColumnElement[bool]:
     kind: Any = sa.String() if isinstance(value, str) else _Number()

@@ -61,8 +61,8 @@ class OracleDefinition(SchemaDefinition):
         given = read_query((URL_OPTIONS, CheckpointOptions), query)
         where: dict[str, Any] = {"dsn": None, "user": None, "password": None} | named
         where |= {
-            name: it
-            for name, it in given.items()
+            name: value
+            for name, value in given.items()
             if name in {*where, *options_of(OracleConnections)}
         }
         target = addresses.make_address(**where | {"statement_timeout_seconds": None})
@@ -98,17 +98,17 @@ class OracleDefinition(SchemaDefinition):
     def find_taken(
         self, connection: Connection, schema: str | None, table_names: frozenset[str]
     ) -> set[str]:
-        return set(_in_dictionary(connection, schema, table_names))
+        return set(_read_dictionary(connection, schema, table_names))
 
     def list_columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
-        return _in_dictionary(connection, schema, frozenset({table})).get(table, set())
+        return _read_dictionary(connection, schema, frozenset({table})).get(table, set())
 
     def may_be_under_way(self, connection: Connection, ours: Tables) -> bool:
         """Return whether the lock's table was made."""
         return bool(self.list_columns(connection, ours.schema, f"{ours.prefix}lock"))
 
     def change_user_column(
-        self, dialect: Dialect, ours: Tables, found: Collection[str]
+        self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """A type is changed in an empty column only: the ids are copied into a new one.
 
@@ -119,11 +119,11 @@ class OracleDefinition(SchemaDefinition):
         shown = quote.format_table(sa.table(str(index.name), schema=ours.schema))
         rename = f"ALTER TABLE {table} RENAME COLUMN user_id TO {OLD_USERS}"
         add = f"ALTER TABLE {table} ADD (user_id {make_column_type(dialect, ours)})"
-        update = f"UPDATE {table} SET user_id = {_converted(ours)}"  # noqa: S608  (our names)
+        update = f"UPDATE {table} SET user_id = {_render_converted(ours)}"  # noqa: S608  (our names)
         return [
             f"DROP INDEX IF EXISTS {shown}",
-            *([] if OLD_USERS in found else [rename]),
-            *([] if {OLD_USERS, "user_id"} <= {*found} else [add]),
+            *([] if OLD_USERS in columns else [rename]),
+            *([] if {OLD_USERS, "user_id"} <= {*columns} else [add]),
             f"{update} WHERE {OLD_USERS} IS NOT NULL",
             f"ALTER TABLE {table} DROP COLUMN {OLD_USERS}",
             str(sa.schema.CreateIndex(index).compile(dialect=dialect)),
@@ -139,7 +139,7 @@ class OracleDefinition(SchemaDefinition):
     def drop_unfinished(self, connection: Connection, ours: Tables) -> None:
         table = ours.embeddings
         is_ours = self.list_columns(connection, ours.schema, table.name) == {
-            it.name for it in table.columns
+            column.name for column in table.columns
         }
         if is_ours and not connection.execute(sa.select(table.c.item).limit(1)).first():
             shown = connection.dialect.identifier_preparer.format_table(table)
@@ -162,7 +162,7 @@ class OracleDefinition(SchemaDefinition):
         return True
 
 
-def _converted(ours: Tables) -> str:
+def _render_converted(ours: Tables) -> str:
     text = f"TO_CHAR({OLD_USERS})"
     if ours.user_id_type == "string":
         return text
@@ -192,8 +192,8 @@ def _make_lock(lock_connection: Connection, name: str) -> None:
             raise
 
 
-def _in_dictionary(
-    connection: Connection, schema: str | None, wanted: frozenset[str]
+def _read_dictionary(
+    connection: Connection, schema: str | None, tables: frozenset[str]
 ) -> dict[str, set[str]]:
     """Return the columns of tables and views; the inspector asks much more, which takes long."""
     prepare: Any = connection.dialect
@@ -202,7 +202,7 @@ def _in_dictionary(
         WHERE c.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
         AND c.table_name IN :names
     """).bindparams(sa.bindparam("names", expanding=True))
-    names = {prepare.denormalize_name(it): it for it in sorted(wanted)}
+    names = {prepare.denormalize_name(it): it for it in sorted(tables)}
     owner = prepare.denormalize_name(schema)
     found: dict[str, set[str]] = {}
     for table, column in connection.execute(query, {"owner": owner, "names": list(names)}):

@@ -61,7 +61,7 @@ class OracleRepository(IndexedRepository):
         self.connection.exec_driver_sql(f"LOCK TABLE {table} IN SHARE MODE")
         return 0
 
-    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+    def match_pattern(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         return column.like(sa.literal(pattern, sa.String()), escape="\\")
 
     def may_have(
@@ -187,21 +187,21 @@ class OracleDatabase(ServerDatabase):
 
     def begin_statement(self, connection: Connection) -> None:
         """Turn on autocommit: the driver commits in the same round trip."""
-        _autocommit(connection, is_on=True)
+        _set_autocommit(connection, is_on=True)
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""
-        _autocommit(connection, is_on=False)
+        _set_autocommit(connection, is_on=False)
         connection.begin()
         self.keep_index(connection)
 
     def begin_read(self, connection: Connection) -> None:
-        _autocommit(connection, is_on=False)
+        _set_autocommit(connection, is_on=False)
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")
 
     def begin_copy(self, connection: Connection) -> None:
-        _autocommit(connection, is_on=False)
+        _set_autocommit(connection, is_on=False)
         connection.begin()
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         self.keep_index(connection)
@@ -278,7 +278,7 @@ _BEFORE: Final = "locus_store_autocommit"
 """Key in ``Connection.info`` of the setting before it was changed."""
 
 
-def _autocommit(connection: Connection, *, is_on: bool) -> None:
+def _set_autocommit(connection: Connection, *, is_on: bool) -> None:
     """Set the driver's own autocommit switch: SQLAlchemy's needs two round trips."""
     driver: Any = connection.connection.dbapi_connection
     connection.info.setdefault(_BEFORE, driver.autocommit)
@@ -288,9 +288,9 @@ def _autocommit(connection: Connection, *, is_on: bool) -> None:
 def is_lost(exc: BaseException) -> bool:
     """Return whether the driver reports that a connection was lost."""
     return any(
-        isinstance(it, (LostConnectionError, ConnectionError))
-        or any(getattr(arg, "is_session_dead", False) for arg in it.args[:1])
-        for it in iterate_causes(exc)
+        isinstance(cause, (LostConnectionError, ConnectionError))
+        or any(getattr(arg, "is_session_dead", False) for arg in cause.args[:1])
+        for cause in iterate_causes(exc)
     ) or any(it in _LOST for it in list_codes(exc))
 
 
@@ -348,7 +348,7 @@ _REMEDIES: Final = {
 def make_engine(place: OracleAddress, **pool: Any) -> AsyncEngine:
     """Return an engine in autocommit on connections to ``place``."""
     shown = {PLACE: DatabasePlace(place.shown, is_whole=False)}
-    return _engine(place.connect, execution_options=shown, **pool)
+    return _make_engine(place.connect, execution_options=shown, **pool)
 
 
 def make_engine_of_pool(pool: Any) -> AsyncEngine:
@@ -358,7 +358,7 @@ def make_engine_of_pool(pool: Any) -> AsyncEngine:
         return BorrowedOracleConnection(await pool.acquire())
 
     shown = {PLACE: DatabasePlace("the pool's database", is_whole=False)}
-    return _engine(borrowing, execution_options=shown, poolclass=sa.NullPool)
+    return _make_engine(borrowing, execution_options=shown, poolclass=sa.NullPool)
 
 
 class BorrowedOracleConnection:
@@ -382,7 +382,7 @@ class BorrowedOracleConnection:
         await self._connection.close()
 
 
-def _engine(creator: Any, **options: Any) -> AsyncEngine:
+def _make_engine(creator: Any, **options: Any) -> AsyncEngine:
     made = create_async_engine(
         "oracle+oracledb_async://",
         connect_args={"async_creator_fn": creator},
@@ -392,13 +392,13 @@ def _engine(creator: Any, **options: Any) -> AsyncEngine:
         arraysize=ROWS,
         **options,
     )
-    event.listen(made.sync_engine, "before_cursor_execute", _prefetching)
+    event.listen(made.sync_engine, "before_cursor_execute", _set_prefetch_rows)
     made.dialect.do_commit = _commit  # type: ignore[assignment]  # else it is a round trip
     tell_types(made.sync_engine)
     return made
 
 
-def _prefetching(_: object, cursor: Any, *__: object) -> None:
+def _set_prefetch_rows(_: object, cursor: Any, *__: object) -> None:
     """Fetch as many rows as possible with the statement's round trip, except rows with a LOB."""
     cursor._cursor.prefetchrows = ROWS  # noqa: SLF001  (SQLAlchemy's cursor hands this on to nobody)
 
@@ -408,10 +408,10 @@ def _commit(connection: Any) -> None:
         connection.commit()
 
 
-def tell_types(made: Engine) -> None:
+def tell_types(engine: Engine) -> None:
     """Declare the types of parameters that the driver would guess wrongly."""
-    if not event.contains(made, "do_setinputsizes", set_input_sizes):
-        event.listen(made, "do_setinputsizes", set_input_sizes)
+    if not event.contains(engine, "do_setinputsizes", set_input_sizes):
+        event.listen(engine, "do_setinputsizes", set_input_sizes)
 
 
 def set_input_sizes(

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from locus_store.backends.oracle.backend import OracleBackend
-from locus_store.backends.oracle.columns import METRICS, on_json
+from locus_store.backends.oracle.columns import METRICS, filter_json
 from locus_store.backends.oracle.options import OracleOptions
 from locus_store.sql.items import Items, Scored, take_best
 from locus_store.sql.message_log import SqlMessageLog
@@ -28,34 +28,34 @@ class OracleItems(Items):
     def make_condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
-        return on_json(column, clause)
+        return filter_json(column, clause)
 
-    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
-            rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
+            rows = self.connection.execute(self._select_nearest(search, vector, size)).all()
             if len(rows) < size:  # an index may give up, or miss some
                 rows = self.connection.execute(
-                    self._nearest(wanted, vector, size, is_exact=True)
+                    self._select_nearest(search, vector, size, is_exact=True)
                 ).all()
             scores = vectors.compute_scores(
                 vector, [it.embedding for it in rows], self.context.metric
             )
             return take_best(rows, scores), len(rows) < size
 
-        return self.rank_widening(wanted, fetch)
+        return self.rank_widening(search, fetch)
 
-    def _nearest(
-        self, wanted: Wanted, vector: bytes, size: int, *, is_exact: bool = False
+    def _select_nearest(
+        self, search: Wanted, vector: bytes, size: int, *, is_exact: bool = False
     ) -> sa.Select[Any]:
         c, e = self.store.c, self.embeddings.c
         metric: Any = sa.literal_column(METRICS[self.context.metric])
         target = sa.literal(vector, e.embedding.type)
         distance = sa.func.vector_distance(e.embedding, target, metric, type_=sa.Float())
-        query = self._items().add_columns(e.embedding)
+        query = self._select_items().add_columns(e.embedding)
         query = query.join_from(self.store, self.embeddings, e.item == c.item)
-        query = query.where(*self.are_wanted(wanted)).order_by(distance)
+        query = query.where(*self.are_wanted(search)).order_by(distance)
         return query.fetch(size, oracle_fetch_approximate=not is_exact)
 
 

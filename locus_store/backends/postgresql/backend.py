@@ -106,7 +106,7 @@ class PostgreSQLBackend(ServerBackend):
             )
             where = target.shown
             runner: Callable[[dialect.PostgreSQLDatabase], PooledRunner] = partial(
-                _own_runner,
+                _make_own_runner,
                 target,
                 given,
                 pool_size=kept,
@@ -116,7 +116,7 @@ class PostgreSQLBackend(ServerBackend):
             )
         else:
             refuse_connections(PostgreSQLConnections, given)
-            where, runner = _handed_in(engine, pool)
+            where, runner = _adopt_connections(engine, pool)
         self._where = where
         self._save_timeout_seconds = given["statement_timeout_seconds"] if is_ours else None
         schema = given["schema"] if given["schema_name"] is None else given["schema_name"]
@@ -127,10 +127,7 @@ class PostgreSQLBackend(ServerBackend):
             auto_migrate=given["auto_migrate"],
         )
         super().__init__(
-            made,
-            runner(made),
-            max_state_bytes=given["max_state_bytes"],
-            audit=make_audit(given),
+            made, runner(made), max_state_bytes=given["max_state_bytes"], audit=make_audit(given)
         )
         self._replicas: ReplicaReader | None = None
         if isinstance(self._runner, PrimaryRunner):
@@ -228,12 +225,7 @@ class PostgreSQLBackend(ServerBackend):
         return next(iter(fast.make_versions(rows, store, thread_id, namespace)), None)
 
     async def history(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        limit: int = 10,
-        before: str | None = None,
+        self, thread_id: str, *, namespace: str = "", limit: int = 10, before: str | None = None
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
@@ -400,7 +392,7 @@ def _is_recent(row: Mapping[str, Any], last_head: Mark | None) -> bool:
     return last_head is None or row["line"] != last_head.line or row["head"] >= last_head.sequence
 
 
-def _own_runner(
+def _make_own_runner(
     target: dsns.Target,
     options: PostgreSQLOptions,
     database: dialect.PostgreSQLDatabase,
@@ -445,13 +437,13 @@ def _own_runner(
     )
 
 
-def _handed_in(
+def _adopt_connections(
     engine: AsyncEngine | None, pool: Any
 ) -> tuple[str, Callable[[dialect.PostgreSQLDatabase], PooledRunner]]:
     if pool is not None:
         made, where = dialect.make_engine_of_pool(check_pool(pool)), "of the asyncpg pool"
     else:
-        made = _checked_engine(engine)
+        made = _check_engine(engine)
         where = made.url.render_as_string(hide_password=True)
     is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
     return where, partial(
@@ -491,7 +483,7 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
         super().__init__(PostgreSQLBackend(dsn, table_name, **rest), **own)
 
 
-def _checked_engine(engine: object) -> AsyncEngine:
+def _check_engine(engine: object) -> AsyncEngine:
     if not isinstance(engine, AsyncEngine) or engine.dialect.driver != "asyncpg":
         raise InvalidArgumentError(
             "engine must be an async SQLAlchemy engine for PostgreSQL on asyncpg "

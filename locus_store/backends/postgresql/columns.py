@@ -92,17 +92,17 @@ def dump_valueb(value: Any) -> str:
     text = dump_value(value)
     if not _INEXACT.search(text):
         return text
-    return orjson.dumps(_exact(orjson.loads(text)), option=orjson.OPT_SORT_KEYS).decode()
+    return orjson.dumps(_make_exact(orjson.loads(text)), option=orjson.OPT_SORT_KEYS).decode()
 
 
 _INEXACT: Final = re.compile(r"\de\+?\d|-0\.0")
 
 
-def _exact(value: Any) -> Any:
+def _make_exact(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _exact(item) for key, item in value.items()}
+        return {key: _make_exact(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_exact(item) for item in value]
+        return [_make_exact(item) for item in value]
     if not isinstance(value, float):
         return value
     if value == 0.0 and math.copysign(1.0, value) < 0:
@@ -124,11 +124,11 @@ def make_jsonb_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condi
     if clause.path:
         # strict: a list is not looked into; an error is NULL.
         path = "strict $" + "".join(
-            f".{orjson.dumps(escape_text(it)).decode()}" for it in clause.path
+            f".{orjson.dumps(escape_text(name)).decode()}" for name in clause.path
         )
         found = sa.func.jsonb_path_query_first(
             document,
-            _once(sa.cast(bind_text(path), JSONPATH())),
+            _compute_once(sa.cast(bind_text(path), JSONPATH())),
             empty,
             sa.true(),
             type_=JSONB(),
@@ -138,33 +138,33 @@ def make_jsonb_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condi
     if clause.operator == "$exists":
         return is_there(found, clause)
     if clause.operator in ORDERS:
-        return _ordered_jsonb(found, clause)
+        return _compare_jsonb(found, clause)
     wanted = clause.operand if clause.operator == "$in" else [clause.operand]
-    inner = (it for value in wanted if isinstance(value, dict | list) for it in _numbers(value))
+    inner = (it for value in wanted if isinstance(value, dict | list) for it in _iterate(value))
     if len(wanted) > MOST_FORMS or any(map(_is_zero, inner)):
         return None if clause.operator == "$ne" else sa.and_(found.is_not(None))
-    forms = [_jsonb(it) for value in wanted for it in (_ZEROS if _is_zero(value) else (value,))]
+    forms = [_bind(it) for value in wanted for it in (_ZEROS if _is_zero(value) else (value,))]
     if not forms:
         return sa.false()
     is_one = sa.or_(*(found == it for it in forms))
     return sa.func.coalesce(~is_one, sa.true()) if clause.operator == "$ne" else is_one
 
 
-def _ordered_jsonb(found: Any, clause: Clause) -> Condition:
-    kind = sa.func.jsonb_typeof(found, type_=sa.Text())
+def _compare_jsonb(value: Any, clause: Clause) -> Condition:
+    kind = sa.func.jsonb_typeof(value, type_=sa.Text())
     compare = ORDERS[clause.operator]
     if isinstance(clause.operand, str):
-        text = found.op("#>>", return_type=sa.Text())(
+        text = value.op("#>>", return_type=sa.Text())(
             sa.cast(sa.literal([], sa.ARRAY(sa.Text())), sa.ARRAY(sa.Text()))
         )
         is_less = compare(sa.collate(text, "C"), bind_text(escape_text(clause.operand)))
         return sa.and_(kind == bind_text("string"), is_less)
-    is_less = sa.and_(kind == bind_text("number"), compare(found, _jsonb(clause.operand)))
-    return sa.or_(is_less, found == _jsonb(-0.0)) if compare(0, clause.operand) else is_less
+    is_less = sa.and_(kind == bind_text("number"), compare(value, _bind(clause.operand)))
+    return sa.or_(is_less, value == _bind(-0.0)) if compare(0, clause.operand) else is_less
 
 
-def _jsonb(value: Any) -> sa.ColumnElement[Any]:
-    return _once(sa.cast(bind_text(dump_valueb(value)), JSONB()))
+def _bind(value: Any) -> sa.ColumnElement[Any]:
+    return _compute_once(sa.cast(bind_text(dump_valueb(value)), JSONB()))
 
 
 def set_config(name: str, value: str) -> sa.ColumnElement[str]:
@@ -173,7 +173,7 @@ def set_config(name: str, value: str) -> sa.ColumnElement[str]:
     return sa.func.set_config(*both, sa.true(), type_=sa.Text())
 
 
-def _once(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def _compute_once(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Compute a value once per statement; a cached plan would read a bound value for every row."""
     return sa.select(value).scalar_subquery()
 
@@ -186,13 +186,12 @@ def _is_zero(value: Any) -> bool:
     return _is_number(value) and value == 0
 
 
-def _numbers(value: Any) -> Iterator[Any]:
-    inner = value.values() if isinstance(value, dict) else value
-    for it in inner:
-        if isinstance(it, dict | list):
-            yield from _numbers(it)
+def _iterate(value: Any) -> Iterator[Any]:
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            yield from _iterate(item)
         else:
-            yield it
+            yield item
 
 
 _EXACT: Final = 2**53
@@ -205,7 +204,7 @@ def may_have_value(column: sa.ColumnElement[Any], key: str, value: Any) -> sa.Co
         return column.is_not(None)
     wanted = [it for form in (_ZEROS if is_zero else (value,)) for it in (form, [form])]
     paths = [[key], key.split(".")] if "." in key else [[key]]
-    texts = {text for it in wanted for path in paths if (text := _at(path, it))}
+    texts = {text for it in wanted for path in paths if (text := _dump_at_path(path, it))}
     if not texts:  # no JSON: nothing stored is equal to it
         return sa.false()
     documents = (sa.cast(bind_text(it), JSONB) for it in sorted(texts))
@@ -221,7 +220,7 @@ def _has_many_forms(value: Any) -> bool:
     return _is_number(value) and (value == 0 or abs(value) >= _EXACT)
 
 
-def _at(path: list[str], value: Any) -> str | None:
+def _dump_at_path(path: list[str], value: Any) -> str | None:
     """Return the JSON of an object with the value at the path; ``None`` if there is none."""
     try:
         for name in reversed(path):

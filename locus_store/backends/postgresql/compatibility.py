@@ -133,7 +133,7 @@ async def try_service(url: str, report: Callable[[], object] = bool) -> list[Tri
         for feature in read_features():
             needs_table = "{place}items" in "".join(it.text for it in feature.steps)
             if needs_table and _is_missing(found, _TABLES):
-                found.append(_not_tried(feature))
+                found.append(_skip(feature))
             else:
                 found.append(await _try(feature, partial(service.run, feature.steps)))
             report()
@@ -148,7 +148,7 @@ def _is_missing(trials: list[Trial], name: str) -> bool:
     return any(it.name == name and it.verdict != "ok" for it in trials)
 
 
-def _not_tried(feature: Feature) -> Trial:
+def _skip(feature: Feature) -> Trial:
     return Trial(*feature[:3], "info", "not tried, because it needs what is missing")
 
 
@@ -268,7 +268,7 @@ class _Service:
             for feature, work in _WORKS.items():
                 is_missing = bool(found) and found[0].verdict != "ok"
                 if is_missing or (work is _embed and not has_vectors):
-                    found.append(_not_tried(feature))
+                    found.append(_skip(feature))
                 else:
                     found.append(await _try(feature, partial(work, backend)))
         return found

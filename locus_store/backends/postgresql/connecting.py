@@ -69,18 +69,18 @@ async def connect(
     }
     stated = {name: value for name, value in stated.items() if value is not None}
     try:
-        connection = await _first(require_asyncpg(), target, {**target.arguments, **stated})
+        connection = await _try_hosts(require_asyncpg(), target, {**target.arguments, **stated})
     except MissingExtraError:
         raise
     except Exception as exc:
-        raise _refusal(exc, target.shown) from exc
+        raise _make_refusal(exc, target.shown) from exc
     _set(connection, target.socket_options)
-    _know_arrays(connection)
+    _register_arrays(connection)
     connection.add_log_listener(_note_warning)
     return connection
 
 
-async def _first(driver: Any, target: Target, arguments: dict[str, Any]) -> Any:
+async def _try_hosts(driver: Any, target: Target, arguments: dict[str, Any]) -> Any:
     """Try the hosts as libpq does: asyncpg's own search has one timeout for all hosts."""
     if not target.hosts:
         return await driver.connect(**arguments, target_session_attrs=target.wanted)
@@ -94,7 +94,7 @@ async def _first(driver: Any, target: Target, arguments: dict[str, Any]) -> Any:
     is_other = False
     hosts = random.sample(target.hosts, len(target.hosts)) if target.is_shuffled else target.hosts
     failure: Exception | None = None
-    for wanted in _passes(target.wanted):
+    for wanted in _list_passes(target.wanted):
         for host, port in hosts:
             place = {"host": [host], "port": [port], "target_session_attrs": wanted}
             if host.startswith("/"):
@@ -109,11 +109,11 @@ async def _first(driver: Any, target: Target, arguments: dict[str, Any]) -> Any:
     raise failure
 
 
-def _passes(wanted: str | None) -> tuple[str, ...]:
+def _list_passes(attributes: str | None) -> tuple[str, ...]:
     """Return what is asked of a host, in turn; by default a server that writes is preferred."""
-    if wanted is None:
+    if attributes is None:
         return "read-write", "any"
-    return ("standby", "any") if wanted == "prefer-standby" else (wanted,)
+    return ("standby", "any") if attributes == "prefer-standby" else (attributes,)
 
 
 def _set(connection: Any, options: Mapping[str, int]) -> None:
@@ -147,7 +147,7 @@ _ARRAYS: Final = {
 """PostgreSQL's types of arrays that statements of ours have: the type of the elements, its name."""
 
 
-def _know_arrays(connection: Any) -> None:
+def _register_arrays(connection: Any) -> None:
     """Tell asyncpg of arrays, which it would ask the server about once for each connection.
 
     Its question takes three round trips, and would run a function ``array_agg(oid)`` that another
@@ -248,7 +248,7 @@ ConnectingError = ConnectionFailedError
 """The errors that ``connect`` raises."""
 
 
-def _refusal(exc: Exception, where: str) -> LocusStoreError:
+def _make_refusal(exc: Exception, where: str) -> LocusStoreError:
     """Return the error for a failed ``connect``."""
     if isinstance(exc, ValueError) and not isinstance(exc, OSError):
         has_reason = isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError)
@@ -257,7 +257,7 @@ def _refusal(exc: Exception, where: str) -> LocusStoreError:
             f"PostgreSQL {where}: asyncpg cannot use this DSN; correct it (sslrootcert=system: the"
             f" certificate authorities of this machine): {reason}"
         )
-    return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
+    return ConnectionFailedError(f"PostgreSQL {where}: {_find_reason(exc)}")
 
 
 def make_connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
@@ -269,11 +269,11 @@ def make_connection_error(exc: BaseException, where: str) -> ConnectionFailedErr
         exc: The driver's, as it is or wrapped. A time limit may be a statement's: it is none.
         where: The database, for a person.
     """
-    reason = _reason_in_use(exc)
+    reason = _find_reason_in_use(exc)
     return ConnectionFailedError(f"PostgreSQL {where}: {reason}") if reason else None
 
 
-def _reason_in_use(exc: BaseException) -> str | None:
+def _find_reason_in_use(exc: BaseException) -> str | None:
     state = get_sqlstate(exc)
     if state in _STATES.keys() - _OF_STATEMENTS:
         return _STATES[state]
@@ -281,10 +281,10 @@ def _reason_in_use(exc: BaseException) -> str | None:
         return _STATES["08003"]
     system = (it for it in iterate_causes(exc) if isinstance(it, OSError))
     failed = next(system, None)
-    return None if failed is None or isinstance(failed, TimeoutError) else _reason(failed)
+    return None if failed is None or isinstance(failed, TimeoutError) else _find_reason(failed)
 
 
-def _reason(exc: BaseException) -> str:
+def _find_reason(exc: BaseException) -> str:
     driver = require_asyncpg().exceptions
     if isinstance(exc, PasswordError):
         return str(exc)

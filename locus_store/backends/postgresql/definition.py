@@ -75,7 +75,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         target = dsn.parse(named["dsn"], ours=dsn.OURS)
         ours = make_named_tables(given, prefix, schema, "postgresql")
         return run_on_engine(
-            lambda: _engine(target),
+            lambda: _make_engine(target),
             lambda connection: body(connection, ours),
             DatabasePlace(target.shown, is_whole=str(url) == target.shown),
             errors=lambda: (connecting.ConnectingError, *get_driver_errors()),
@@ -140,7 +140,7 @@ class PostgreSQLDefinition(SchemaDefinition):
                 AND c.relpersistence <> 't'
             ), current_schema())
         """)
-        found = connection.scalar(_typed(query, version=ours.version))
+        found = connection.scalar(_bind_texts(query, version=ours.version))
         if found is None:
             raise SchemaError(
                 f"{make_place(connection).shown}: the role's search_path names no schema that "
@@ -156,7 +156,7 @@ class PostgreSQLDefinition(SchemaDefinition):
             SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = :schema AND c.relname IN :names
         """).bindparams(sa.bindparam("names", sorted(table_names), PlainText(), expanding=True))
-        return set(connection.execute(_typed(query, schema=schema)).scalars())
+        return set(connection.execute(_bind_texts(query, schema=schema)).scalars())
 
     def list_columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
         query = sa.text("""
@@ -165,7 +165,7 @@ class PostgreSQLDefinition(SchemaDefinition):
             WHERE n.nspname = :schema AND c.relname = :table
               AND a.attnum > 0 AND NOT a.attisdropped
         """)
-        return set(connection.execute(_typed(query, schema=schema, table=table)).scalars())
+        return set(connection.execute(_bind_texts(query, schema=schema, table=table)).scalars())
 
     def make_hidden_queries(self, ours: Tables) -> list[Any]:
         """Return a name of ours found elsewhere on the search path than the version table."""
@@ -197,10 +197,10 @@ class PostgreSQLDefinition(SchemaDefinition):
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
 
     def change_user_column(
-        self, dialect: Dialect, ours: Tables, found: Collection[str]
+        self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """The server rewrites the table and its indexes."""
-        del found
+        del columns
         kind, text = make_column_type(dialect, ours), "user_id::text"
         if ours.user_id_type != "string":
             text = (
@@ -221,13 +221,13 @@ class PostgreSQLDefinition(SchemaDefinition):
         return str(found) if found else ""
 
     def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
-        name = connection.dialect.identifier_preparer.quote(self._made_extension(connection, ours))
+        name = connection.dialect.identifier_preparer.quote(self._ensure_vector(connection, ours))
         return (
             "item bigint NOT NULL, part smallint NOT NULL, "
             f"embedding {name}.vector({dimension}) NOT NULL"
         )
 
-    def _made_extension(self, connection: Connection, ours: Tables) -> str:
+    def _ensure_vector(self, connection: Connection, ours: Tables) -> str:
         """Return the schema that pgvector is in; it is created where that is possible."""
         if schema := self.find_vector_schema(connection):
             return schema
@@ -293,7 +293,7 @@ def create_partitions(
         )
 
 
-def _engine(target: dsn.Target) -> AsyncEngine:
+def _make_engine(target: dsn.Target) -> AsyncEngine:
     async def connect(*_: Any, **__: Any) -> Any:
         limit = target.arguments.get("timeout", CONNECT_SECONDS)
         return await connecting.connect(target, timeout=limit, statement_cache_size=0)
@@ -343,7 +343,7 @@ def _search_in(connection: Connection, schema: str) -> None:
     _set_local(connection, "search_path", quoted)
 
 
-def _typed(query: sa.TextClause, **values: str | None) -> sa.TextClause:
+def _bind_texts(query: sa.TextClause, **values: str | None) -> sa.TextClause:
     """Return a query with values of the type TEXT; see ``columns.BoundText``."""
     return query.bindparams(
         *(sa.bindparam(name, value, PlainText()) for name, value in values.items())
@@ -364,7 +364,7 @@ def compute_advisory_key(what: str) -> int:
 def _make_schema(connection: Connection, schema: str) -> None:
     """Create the schema if it is missing; creating one that exists needs a right few roles have."""
     query = sa.text("SELECT count(*) FROM pg_namespace WHERE nspname = :schema")
-    if connection.scalar(_typed(query, schema=schema)):
+    if connection.scalar(_bind_texts(query, schema=schema)):
         return
     # IF NOT EXISTS does not wait for who is making it, for another prefix.
     _lock(connection, schema)

@@ -28,42 +28,42 @@ _STORE: Final = sa.bindparam("store", type_=BoundText())
 _SETTING_ROWS: Final = sa.bindparam("setting_rows", type_=sa.BigInteger())
 
 
-def delete_thread(it: IndexedRepository, thread_id: str, *, has_index: bool) -> Removed | None:
+def delete_thread(repo: IndexedRepository, thread_id: str, *, has_index: bool) -> Removed | None:
     """Remove a live thread in two statements; ``None``: the full rules decide, nothing was removed.
 
     They decide if lines were created while the thread's lock was waited for, and in a database
     that was replaced or got a text index.
 
     Args:
-        it: The repository.
+        repo: The repository.
         thread_id: The thread.
         has_index: As far as is known, there is a full-text index.
     """
-    key: dict[str, Any] = {"tenant": it.scope.tenant, "thread_ids": [encode_key(thread_id)]}
-    locked = compile_other(it.sql, _lock, lambda: _lock(it)).fetch_first(it.connection, key)
+    key: dict[str, Any] = {"tenant": repo.scope.tenant, "thread_ids": [encode_key(thread_id)]}
+    locked = compile_other(repo.sql, _lock, lambda: _lock(repo)).fetch_first(repo.connection, key)
     if locked is None:
         return Removed(existed=False, versions=0)
     lines = locked[1]
-    key |= {"lines": len(lines), "store": it.scope.store, "setting_rows": 1 + has_index}
-    [(versions, _, existed, is_decided)] = _run(it, key, lines, has_index=has_index, is_sole=True)
+    key |= {"lines": len(lines), "store": repo.scope.store, "setting_rows": 1 + has_index}
+    [(versions, _, existed, is_decided)] = _run(repo, key, lines, has_index=has_index, is_sole=True)
     return Removed(existed is not None, versions) if is_decided else None
 
 
-def drop_threads(it: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
+def drop_threads(repo: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
     """Remove locked threads with all they own, a batch in a statement; return how much that was."""
     versions = messages = 0
     for some in split_batches(thread_ids):
-        key = {"tenant": it.scope.tenant, "thread_ids": [encode_key(one) for one in some]}
-        lines = it.find_lines_of(some)
-        [gone] = _run(it, key, lines, has_index=it.has_index, is_sole=False)
+        key = {"tenant": repo.scope.tenant, "thread_ids": [encode_key(one) for one in some]}
+        lines = repo.find_lines_of(some)
+        [gone] = _run(repo, key, lines, has_index=repo.has_index, is_sole=False)
         versions, messages = versions + gone[0], messages + gone[1]
-    it.seen_records.clear()
-    it.active_thread = None
+    repo.seen_records.clear()
+    repo.active_thread = None
     return Swept(versions, messages, is_whole=True)
 
 
 def _run(
-    it: IndexedRepository, key: dict[str, Any], lines: Sequence[int], **how: bool
+    repo: IndexedRepository, key: dict[str, Any], lines: Sequence[int], **how: bool
 ) -> list[tuple[Any, ...]]:
     """Run the statement of ``_drop``, which takes longer to compile than to run."""
     few = 0
@@ -72,14 +72,14 @@ def _run(
         named = [*lines, *[max(lines, default=0)] * few]
         key = key | {bound.key: line for bound, line in zip(_FEW[:few], named, strict=False)}
     statement = compile_other(
-        it.sql, (_drop, few, *how.values()), lambda: _drop(it, few=few, **how)
+        repo.sql, (_drop, few, *how.values()), lambda: _drop(repo, few=few, **how)
     )
-    return statement.fetch_rows(it.connection, key)
+    return statement.fetch_rows(repo.connection, key)
 
 
-def _lock(it: IndexedRepository) -> sa.Select[Any]:
+def _lock(repo: IndexedRepository) -> sa.Select[Any]:
     """Return the statement that locks a thread behind its lines, and names them."""
-    lines, threads = it.tables.lines.c, it.tables.threads.c
+    lines, threads = repo.tables.lines.c, repo.tables.threads.c
     locked = (
         sa.select(lines.line)
         .where(lines.tenant == _TENANT, lines.thread_id == _THREADS)
@@ -91,22 +91,22 @@ def _lock(it: IndexedRepository) -> sa.Select[Any]:
     found = sa.select(threads.thread, its.label("lines"))
     is_it = threads.tenant == _TENANT, threads.thread_id == _THREADS
     is_first = sa.func.pg_catalog.cardinality(its) >= 0
-    return found.where(*is_it, is_first).with_for_update(of=it.tables.threads)
+    return found.where(*is_it, is_first).with_for_update(of=repo.tables.threads)
 
 
-def _drop(it: IndexedRepository, *, few: int, has_index: bool, is_sole: bool) -> sa.Select[Any]:
+def _drop(repo: IndexedRepository, *, few: int, has_index: bool, is_sole: bool) -> sa.Select[Any]:
     """Return the statement that removes threads, and counts their versions and messages.
 
     Rows are found by arrays of keys: with a long list of them or a join, PostgreSQL reads whole
     tables without statistics. It leaves out partitions only by a list of parameters.
 
     Args:
-        it: The repository.
+        repo: The repository.
         few: The number of parameters that name all lines, or 0.
         has_index: There is a full-text index.
         is_sole: One thread, if it is live, and only if the statement before locked all its lines.
     """
-    t = it.tables
+    t = repo.tables
     lines, threads = t.lines.c, t.threads.c
     is_thread = threads.tenant == _TENANT, threads.thread_id == _THREADS
     of_threads = sa.select(threads.thread).where(*is_thread)
@@ -134,11 +134,11 @@ def _drop(it: IndexedRepository, *, few: int, has_index: bool, is_sole: bool) ->
         is_one = line.in_(_FEW[:few])
         return sa.and_(is_one, sa.exists().select_from(thread_keys)) if is_sole else is_one
 
-    by_line: list[Any] = [t.lines, t.writes, t.segments, *([it.index] if has_index else [])]
+    by_line: list[Any] = [t.lines, t.writes, t.segments, *([repo.index] if has_index else [])]
     gone = [it.delete().where(is_of_line(it.c.line)).cte(f"gone_{it.name}") for it in by_line]
     gone += [
-        it.delete().where(it.c.thread == is_its).cte(f"gone_{it.name}")
-        for it in (t.threads, t.logs)
+        table.delete().where(table.c.thread == is_its).cte(f"gone_{table.name}")
+        for table in (t.threads, t.logs)
     ]
     counted = (
         (t.checkpoints, is_of_line(t.checkpoints.c.line), "gone_versions"),

@@ -19,20 +19,20 @@ class PostgreSQLExamination(Examination):
     def iterate_software(self) -> Iterator[Fact]:
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("asyncpg", get_package_version("asyncpg"))
-        number = int(self._setting("server_version_num")) // 10_000
+        number = int(self._read_setting("server_version_num")) // 10_000
         is_fine = number >= OLDEST_POSTGRESQL
         yield Fact(
             "server",
-            f"PostgreSQL {self._setting('server_version')}",
+            f"PostgreSQL {self._read_setting('server_version')}",
             "ok" if is_fine else "fail",
             "" if is_fine else f"upgrade the server to {OLDEST_POSTGRESQL} or later",
         )
-        yield self._pooler()
+        yield self._find_pooler()
 
-    def _pooler(self) -> Fact:
+    def _find_pooler(self) -> Fact:
         """Detect a pooler by the backend process id, which a pooler invents for its clients."""
         driver: Any = self.connection.connection.driver_connection
-        if driver.get_server_pid() == self._scalar("SELECT pg_backend_pid()"):
+        if driver.get_server_pid() == self._ask("SELECT pg_backend_pid()"):
             return Fact("pooler", "none in between")
         return Fact(
             "pooler",
@@ -41,14 +41,14 @@ class PostgreSQLExamination(Examination):
         )
 
     def iterate_settings(self) -> Iterator[Fact]:
-        extension = self._scalar("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
-        offered = self._scalar("SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'")
+        extension = self._ask("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+        offered = self._ask("SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'")
         absent = "available, not made" if offered else "not installed on the server"
         yield Fact("pgvector", str(extension or absent))
         unsafe = [
             f"{name}=off"
             for name in ("fsync", "full_page_writes", "synchronous_commit")
-            if self._setting(name) == "off"
+            if self._read_setting(name) == "off"
         ]
         yield Fact(
             "commits",
@@ -64,7 +64,7 @@ class PostgreSQLExamination(Examination):
                 remedy="with a standby, name every host, and add target_session_attrs=read-write to"
                 " the URL: a connection is then never made to a primary that was demoted",
             )
-        if self._scalar("SELECT pg_is_in_recovery()"):
+        if self._ask("SELECT pg_is_in_recovery()"):
             yield Fact(
                 "role of the server",
                 "standby, read-only",
@@ -74,7 +74,7 @@ class PostgreSQLExamination(Examination):
 
     def measure_table(self, table: sa.Table) -> int | None:
         # An argument has the function's type: another role's function could take an oid.
-        size = self._of_table(
+        size = self._query_table(
             "coalesce((SELECT sum(pg_total_relation_size(relid))"
             " FROM pg_partition_tree(c.oid::regclass)), pg_total_relation_size(c.oid::regclass))",
             table,
@@ -83,18 +83,18 @@ class PostgreSQLExamination(Examination):
 
     def estimate_rows(self, table: sa.Table) -> int | None:
         """See ``Examination``; -1 in the catalog is a table that was never analyzed."""
-        found = self._of_table("c.reltuples", table)
+        found = self._query_table("c.reltuples", table)
         return None if found is None or found < 0 else int(found)
 
-    def _of_table(self, what: str, table: sa.Table) -> Any:
+    def _query_table(self, what: str, table: sa.Table) -> Any:
         name = self.connection.dialect.identifier_preparer.format_table(table)
         found = sa.text(
             f"SELECT {what} FROM pg_class c WHERE c.oid = to_regclass(CAST(:name AS text))::oid"  # noqa: S608  (ours)
         )
         return self.connection.execute(found, {"name": name}).scalar()
 
-    def _setting(self, name: str) -> str:
-        return str(self._scalar(f"SHOW {name}"))
+    def _read_setting(self, name: str) -> str:
+        return str(self._ask(f"SHOW {name}"))
 
-    def _scalar(self, statement: str) -> Any:
+    def _ask(self, statement: str) -> Any:
         return self.connection.exec_driver_sql(statement).scalar()

@@ -106,7 +106,7 @@ class PostgreSQLRepository(IndexedRepository):
             return ()
         return (set_config("idle_in_transaction_session_timeout", LONGEST_PAUSE),)
 
-    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+    def match_pattern(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         return column.op("LIKE", is_comparison=True)(bind_text(pattern))
 
     def may_have(
@@ -355,16 +355,16 @@ class PostgreSQLDatabase(ServerDatabase):
             state = CANCELLED
         if state in DAMAGED:
             return IntegrityError(
-                f"{where}: {state}: stored data is damaged ({_reason(exc)}); restore a backup"
+                f"{where}: {state}: stored data is damaged ({_get_reason(exc)}); restore a backup"
             )
         remedy = STATEMENT_REMEDIES.get(state) or STATEMENT_REMEDIES.get(state[:2])
         if remedy is None and (error := make_connection_error(exc, self._where)):
             return error
-        remedy = remedy or _reason(exc)
+        remedy = remedy or _get_reason(exc)
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
 
 
-def _reason(exc: BaseException) -> str:
+def _get_reason(exc: BaseException) -> str:
     """Return the server's message. It contains no secret; states are bound, so not part of it."""
     return str(getattr(exc, "orig", exc) or type(exc).__name__)
 
@@ -408,17 +408,17 @@ def make_engine(
         try:
             return await await_to_end(made)  # asyncpg does not like to be cancelled here
         except asyncio.CancelledError:
-            made.add_done_callback(_unwanted)
+            made.add_done_callback(_close_unwanted)
             raise
 
     place = {
         PLACE: DatabasePlace(target.shown, is_whole=False),
         WANTED_SERVER: target.wanted or "any",
     }
-    return _engine(connecting, statement_cache_size, execution_options=place, **pool)
+    return _make_engine(connecting, statement_cache_size, execution_options=place, **pool)
 
 
-def _unwanted(task: asyncio.Future[Any]) -> None:
+def _close_unwanted(task: asyncio.Future[Any]) -> None:
     """Close a connection whose caller was cancelled."""
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()
@@ -431,10 +431,10 @@ def make_engine_of_pool(pool: Any) -> AsyncEngine:
         return BorrowedConnection(pool, await pool.acquire())
 
     place = {PLACE: DatabasePlace("the asyncpg pool's database", is_whole=False)}
-    return _engine(borrowing, 0, execution_options=place, poolclass=NullPool)
+    return _make_engine(borrowing, 0, execution_options=place, poolclass=NullPool)
 
 
-def _engine(creator: Any, cache_size: int, **options: Any) -> AsyncEngine:
+def _make_engine(creator: Any, cache_size: int, **options: Any) -> AsyncEngine:
     made = create_async_engine(
         "postgresql+asyncpg://",
         isolation_level="AUTOCOMMIT",

@@ -132,28 +132,28 @@ def parse(
             never repeats a value that may be a secret.
     """
     found, pairs = _from_text(dsn) if isinstance(dsn, str) else _from_url(dsn)
-    stated, options = _sorted(pairs, ours)
-    settings = _completed(_nonempty({**found, **_nonempty(stated)}))
+    stated, options = _split_parameters(pairs, ours)
+    settings = _add_defaults(_drop_empty({**found, **_drop_empty(stated)}))
     _check(settings)
-    hosts = _hosts(settings)
+    hosts = _parse_hosts(settings)
     if "fallback_application_name" in settings:
         settings.setdefault("application_name", settings["fallback_application_name"])
-    arguments: dict[str, Any] = _tls(settings, [host for host, _ in hosts])
+    arguments: dict[str, Any] = _make_tls_arguments(settings, [host for host, _ in hosts])
     passed = {name: settings[name] for name in _ASYNCPGS if name in settings}
     if not hosts and "port" in settings:
-        passed["port"] = str(_port(settings["port"]))
+        passed["port"] = str(_parse_port(settings["port"]))
     arguments["dsn"] = f"postgresql://?{urlencode(passed)}"
     if "connect_timeout" in settings:
         arguments["timeout"] = int(settings["connect_timeout"]) or None
     if password is not None:
-        arguments["password"] = _asked(password) if callable(password) else _text(password)
+        arguments["password"] = _wrap(password) if callable(password) else _check_text(password)
     return Target(
-        shown=_shown(settings, hosts),
+        shown=_render_address(settings, hosts),
         hosts=hosts,
         arguments=arguments,
         options=options,
         wanted=settings.get("target_session_attrs"),
-        socket_options=_socket_options(settings),
+        socket_options=_make_socket_options(settings),
         is_shuffled=settings.get("load_balance_hosts") == "random",
     )
 
@@ -166,11 +166,11 @@ def parse_replicas(text: str, primary: Target) -> list[Target]:
     """
     default_port = str(primary.hosts[0][1]) if primary.hosts else ""
     try:
-        hosts = _hosts({"host": text, "port": default_port})
+        hosts = _parse_hosts({"host": text, "port": default_port})
     except InvalidArgumentError as exc:
         raise InvalidArgumentError(f"replicas= is read as hosts of a DSN: {exc}") from None
     return [
-        replace(primary, shown=f"{_written(host)}:{port}", hosts=((host, port),), wanted="any")
+        replace(primary, shown=f"{_quote_host(host)}:{port}", hosts=((host, port),), wanted="any")
         for host, port in hosts
     ]
 
@@ -195,7 +195,7 @@ def _from_text(dsn: str) -> _Read:
     dsn = dsn.strip()
     scheme = _SCHEME.match(dsn)
     if scheme is None:
-        return {}, list(_keywords(dsn))
+        return {}, list(_parse_keywords(dsn))
     if scheme[1].lower() not in {"postgresql", "postgres"}:
         raise InvalidArgumentError(
             f"{scheme[1]}:// is not PostgreSQL; write postgresql://user@host/database"
@@ -230,7 +230,7 @@ def _from_url(url: URL) -> _Read:
     return {**found, "dbname": url.database or ""}, pairs
 
 
-def _keywords(text: str) -> Iterator[tuple[str, str]]:
+def _parse_keywords(text: str) -> Iterator[tuple[str, str]]:
     r"""Yield the pairs of ``name=value name='value'``; ``\\`` escapes a quote or a ``\\``."""
     at = 0
     while at < len(text):
@@ -244,7 +244,7 @@ def _keywords(text: str) -> Iterator[tuple[str, str]]:
         at = pair.end()
 
 
-def _sorted(
+def _split_parameters(
     pairs: Sequence[tuple[str, str]], ours: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Split parameters into libpq's and this library's."""
@@ -268,13 +268,13 @@ def _sorted(
     return settings, options
 
 
-def _nonempty(found: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in found.items() if value}
+def _drop_empty(settings: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if value}
 
 
-def _completed(settings: dict[str, str]) -> dict[str, str]:
+def _add_defaults(settings: dict[str, str]) -> dict[str, str]:
     """Add the parameters of the service, then of the environment."""
-    environment = _nonempty({name: os.environ.get(it, "") for it, name in _VARIABLES.items()})
+    environment = _drop_empty({name: os.environ.get(it, "") for it, name in _VARIABLES.items()})
     known = {**environment, **settings}
     if "service" not in known:
         return known
@@ -288,13 +288,13 @@ def _completed(settings: dict[str, str]) -> dict[str, str]:
     except (configparser.Error, OSError, ValueError):
         # The error is hidden: it repeats lines of the file.
         raise InvalidArgumentError(f"{file} cannot be read as a service file") from None
-    return {**environment, **_nonempty(_sorted(found, ())[0]), **settings}
+    return {**environment, **_drop_empty(_split_parameters(found, ())[0]), **settings}
 
 
 def _check(settings: Mapping[str, str]) -> None:
     """Refuse unsupported parameters; values are not repeated, as one may be a password."""
     for name, value in settings.items():
-        _text(value, f"{name} in the DSN")
+        _check_text(value, f"{name} in the DSN")
         accepted = _CHOICES.get(name)
         if accepted == ():
             raise InvalidArgumentError(
@@ -309,13 +309,13 @@ def _check(settings: Mapping[str, str]) -> None:
             raise InvalidArgumentError(f"{name} in the DSN: there is no file {value!r}")
 
 
-def _text(value: str, what: str = "password=") -> str:
+def _check_text(value: str, what: str = "password=") -> str:
     if "\0" in value or value != value.encode(errors="replace").decode():
         raise InvalidArgumentError(f"{what} has a NUL or a lone surrogate")
     return value
 
 
-def _hosts(settings: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+def _parse_hosts(settings: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     if "host" not in settings:
         return ()
     hosts = [_split(it) for it in settings["host"].split(",")]
@@ -329,7 +329,9 @@ def _hosts(settings: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
             f"the DSN has {len(hosts)} hosts but {len(ports)} ports;"
             " give one port, or one for each host"
         )
-    return tuple((host, _port(own or it)) for (host, own), it in zip(hosts, ports, strict=True))
+    return tuple(
+        (host, _parse_port(own or port)) for (host, own), port in zip(hosts, ports, strict=True)
+    )
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -345,7 +347,7 @@ def _split(text: str) -> tuple[str, str]:
     return host, port
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not text:
         return DEFAULT_PORT
     if _NUMBER.fullmatch(text) and 0 < int(text) <= LAST_PORT:
@@ -356,18 +358,18 @@ def _port(text: str) -> int:
     )
 
 
-def _shown(settings: Mapping[str, str], hosts: Sequence[tuple[str, int]]) -> str:
+def _render_address(settings: Mapping[str, str], hosts: Sequence[tuple[str, int]]) -> str:
     user, database = (quote(settings.get(it, ""), safe="") for it in ("user", "dbname"))
-    places = ",".join(f"{_written(host)}:{port}" for host, port in hosts)
+    places = ",".join(f"{_quote_host(host)}:{port}" for host, port in hosts)
     return f"postgresql://{user}{'@' if user else ''}{places}/{database}"
 
 
-def _written(host: str) -> str:
+def _quote_host(host: str) -> str:
     is_ipv6 = ":" in host and not host.startswith("/")
     return f"[{quote(host, safe=':')}]" if is_ipv6 else quote(host, safe="")
 
 
-def _tls(settings: dict[str, str], hosts: Sequence[str]) -> dict[str, Any]:
+def _make_tls_arguments(settings: dict[str, str], hosts: Sequence[str]) -> dict[str, Any]:
     """Return asyncpg's argument for the system's authorities; adjust for ``channel_binding``."""
     if settings.get("channel_binding") == "require":
         is_tcp = hosts and not any(it.startswith("/") for it in hosts)
@@ -403,7 +405,7 @@ def _tls(settings: dict[str, str], hosts: Sequence[str]) -> dict[str, Any]:
     return {"ssl": context}
 
 
-def _socket_options(settings: Mapping[str, str]) -> dict[str, int]:
+def _make_socket_options(settings: Mapping[str, str]) -> dict[str, int]:
     is_kept_alive = settings.get("keepalives") != "0"
     numbers = {
         option: int(settings.get(name, default if is_kept_alive else 0))
@@ -416,7 +418,7 @@ class PasswordError(Exception):
     """Raised if the callable gave no password; the other hosts are not tried."""
 
 
-def _asked(password: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitable[str]]:
+def _wrap(password: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitable[str]]:
     async def ask() -> str:
         try:
             answer = password()
@@ -431,13 +433,13 @@ def _asked(password: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitab
     return ask
 
 
-def compute_cache_size(said: Mapping[str, str], *, pgbouncer: bool) -> int:
+def compute_cache_size(options: Mapping[str, str], *, pgbouncer: bool) -> int:
     """Return how many prepared statements a connection may keep; 0 behind PgBouncer."""
     if not isinstance(pgbouncer, bool):
         raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")
-    if pgbouncer or said.get("pgbouncer", "false").lower() in {"true", "1"}:
+    if pgbouncer or options.get("pgbouncer", "false").lower() in {"true", "1"}:
         return 0
-    sizes = [said[name] for name in OURS[1:] if name in said]
+    sizes = [options[name] for name in OURS[1:] if name in options]
     if not all(it.isdigit() for it in sizes):
         raise InvalidArgumentError("statement_cache_size in the DSN must be a number from 0")
     return min((int(it) for it in sizes), default=STATEMENT_CACHE_SIZE)

@@ -25,7 +25,7 @@ from locus_store.backends.postgresql.statements import render_audited
 from locus_store.backends.postgresql.tenants import MARK
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.types import after, bind_text, encode_key, encode_path
+from locus_store.sql.columns.types import bind_text, encode_key, encode_path, make_expiry
 from locus_store.sql.items import (
     BUSY,
     Items,
@@ -76,25 +76,26 @@ class PostgreSQLItems(Items):
     ) -> sa.ColumnElement[bool] | None:
         return make_word_condition(column, word)
 
-    def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+    def apply(self, calls: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """See ``Items.apply``; one statement, built by ``_apply``."""
         quote = self.connection.dialect.identifier_preparer
-        recorded = _list_recorded(wanted)
+        recorded = _list_recorded(calls)
         audit = quote.format_table(self.tables.audit) if recorded else ""
         statement = _apply(*self._words, audit, waits=waits)
         try:
-            rows = self.connection.execute(statement, self._bound(wanted) | recorded).all()
+            rows = self.connection.execute(statement, self._bind(calls) | recorded).all()
         except DBAPIError as exc:
             if waits or get_sqlstate(exc) != _LOCK_NOT_AVAILABLE:
                 raise
-            return [BUSY] * len(wanted)
+            return [BUSY] * len(calls)
         _require_holds(rows[0].holds)
-        self._unembed([row.raced for row in rows if row.raced is not None])
+        self._delete_embeddings([row.raced for row in rows if row.raced is not None])
         rows_left, outcomes = iter(rows), list[Outcome]()
-        for batch in wanted:
+        for batch in calls:
             its_rows = [next(rows_left) for _ in batch]
             versions = {
-                (it.namespace, it.key): row.found for it, row in zip(batch, its_rows, strict=True)
+                (change.namespace, change.key): row.found
+                for change, row in zip(batch, its_rows, strict=True)
             }
             is_busy = any(row.is_busy for row in its_rows)
             outcomes.append(BUSY if is_busy else make_outcome(batch, versions))
@@ -114,10 +115,10 @@ class PostgreSQLItems(Items):
         store, settings, embeddings = map(quote.format_table, names)
         return store, settings, embeddings, home
 
-    def _bound(self, wanted: Sequence[Sequence[Change]]) -> dict[str, Any]:
+    def _bind(self, calls: Sequence[Sequence[Change]]) -> dict[str, Any]:
         """Return the parameters: one list for each field."""
         scope = self.context.scope
-        changes = [it for batch in wanted for it in batch]
+        changes = [it for batch in calls for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
         bound = {
             "tenant": encode_key(scope.tenant),
@@ -130,13 +131,13 @@ class PostgreSQLItems(Items):
             "ttls": [None if it is None else it.ttl_seconds for it in puts],
             "expected": [None if it is None else it.expected_version for it in puts],
             "removes": [it is None for it in puts],
-            "batches": [at for at, batch in enumerate(wanted) for _ in batch],
+            "batches": [at for at, batch in enumerate(calls) for _ in batch],
         }
         if self._has_embeddings:
             parts = [
-                (at, part, render_vector(it))
+                (at, part, render_vector(vector))
                 for at, put in enumerate(puts, 1)
-                for part, it in enumerate(put.vectors if put else ())
+                for part, vector in enumerate(put.vectors if put else ())
             ]
             bound["positions"], bound["parts"], bound["embeddings"] = (
                 map(list, zip(*parts, strict=True)) if parts else ([], [], [])
@@ -146,19 +147,19 @@ class PostgreSQLItems(Items):
     def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         ours = sa.select(self.store.c.item).where(self.are_in(namespace, recursive=recursive))
         is_one = self.store.c.item.in_(self.lock(ours))
-        return sum(is_live for _, is_live in self._deleted(is_one))
+        return sum(is_live for _, is_live in self._delete_where(is_one))
 
     def renew(self, names: Sequence[Name]) -> None:
         c = self.store.c
         for some in split_batches(sorted(names)):
             renewed = self.store.update().where(c.item.in_(self.select_renewable(some)))
-            self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
+            self.connection.execute(renewed.values(expires_at=make_expiry(c.ttl_seconds)))
 
     def sweep(self, limit: int) -> int:
         some = self.select_expired(limit).with_for_update(skip_locked=True)
-        return len(self._deleted(self.store.c.item.in_(some)))
+        return len(self._delete_where(self.store.c.item.in_(some)))
 
-    def _deleted(self, condition: sa.ColumnElement[bool]) -> list[tuple[int, bool]]:
+    def _delete_where(self, condition: sa.ColumnElement[bool]) -> list[tuple[int, bool]]:
         """Delete items with their embeddings; return each row number, and whether it was live."""
         c = self.store.c
         gone = self.store.delete().where(condition, self._holds)
@@ -178,7 +179,7 @@ class PostgreSQLItems(Items):
         rows = self.connection.execute(query).all()
         _require_holds(rows[0].holds)
         rows = [row for row in rows if row.item is not None]
-        self._unembed([row.item for row in rows if row.raced])
+        self._delete_embeddings([row.item for row in rows if row.raced])
         return [(row.item, row.is_live) for row in rows]
 
     @property
@@ -192,18 +193,18 @@ class PostgreSQLItems(Items):
         count = sa.select(sa.func.count()).where(is_setting).scalar_subquery()
         return count == 1 + self._has_embeddings
 
-    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
+    def rank(self, search: Wanted, vector: bytes) -> Iterator[Scored]:
         """See ``Items.rank``; fetches more rows while the conditions refuse some."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
-            rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
+            rows = self.connection.execute(self._select_nearest(search, vector, size)).all()
             embeddings = [pack_float32(it.embedding) for it in rows]
             scores = vectors.compute_scores(vector, embeddings, self.context.metric)
             return take_best(rows, scores), len(rows) < size
 
-        return self.rank_widening(wanted, fetch)
+        return self.rank_widening(search, fetch)
 
-    def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
+    def _select_nearest(self, search: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
         """Return the query, which uses an index if there is one, and else compares exactly.
 
         An index gives up after some ten thousand items that the conditions refuse.
@@ -217,12 +218,12 @@ class PostgreSQLItems(Items):
         below = sa.select(e.item, e.embedding).join_from(
             self.store, self.embeddings, e.item == c.item
         )
-        where, *others = self.are_wanted(wanted)
+        where, *others = self.are_wanted(search)
         # Planned once for all values, the statement has to say how much of an index it takes.
-        where = cloned_traverse(where, {}, {"bindparam": _in_the_text})
+        where = cloned_traverse(where, {}, {"bindparam": _render_literally})
         most = sa.literal(size, sa.Integer(), literal_execute=True)
         below = below.where(where, *others).limit(most)
-        fast = below.where(self._is_indexed, _prepared(size)).order_by(distance).cte("fast")
+        fast = below.where(self._is_indexed, _extend_scans(size)).order_by(distance).cte("fast")
         found = sa.select(sa.func.count()).select_from(fast).scalar_subquery()
         # An index has no order by this sum.
         exact = below.where(found < size).order_by(distance + 0.0, c.namespace, c.key).cte("exact")
@@ -230,7 +231,9 @@ class PostgreSQLItems(Items):
             "found"
         )
         embedding = sa.cast(all_found.c.embedding, _FLOATS).label("embedding")
-        return self._items().add_columns(embedding).join(all_found, all_found.c.item == c.item)
+        return (
+            self._select_items().add_columns(embedding).join(all_found, all_found.c.item == c.item)
+        )
 
     @property
     def _is_indexed(self) -> sa.ColumnElement[bool]:
@@ -239,9 +242,9 @@ class PostgreSQLItems(Items):
         is_index = sa.and_(_INDEXES.c.indrelid == table, ~_INDEXES.c.indisprimary)
         return sa.select(sa.exists().where(is_index)).scalar_subquery()
 
-    def read_vectors(self, found: sa.Select[Any]) -> list[bytes]:
-        [column] = found.selected_columns
-        floats = found.with_only_columns(sa.cast(column, _FLOATS))
+    def read_vectors(self, rows: sa.Select[Any]) -> list[bytes]:
+        [column] = rows.selected_columns
+        floats = rows.with_only_columns(sa.cast(column, _FLOATS))
         return [pack_float32(it) for it in self.connection.execute(floats).scalars()]
 
 
@@ -255,16 +258,13 @@ def _list_recorded(batches: Sequence[Sequence[Change]]) -> dict[str, list[Any]]:
     return dict(zip(_RECORDED, map(list, zip(*calls, strict=True)), strict=False))
 
 
-def _in_the_text(value: sa.BindParameter[Any]) -> None:
+def _render_literally(value: sa.BindParameter[Any]) -> None:
     value.literal_execute = True
 
 
 _FLOATS: Final[postgresql.ARRAY[Any]] = postgresql.ARRAY(sa.REAL())
 _INDEXES: Final = sa.table(
-    "pg_index",
-    sa.column("indrelid"),
-    sa.column("indisprimary", sa.Boolean()),
-    schema="pg_catalog",
+    "pg_index", sa.column("indrelid"), sa.column("indisprimary", sa.Boolean()), schema="pg_catalog"
 )
 
 
@@ -281,7 +281,7 @@ class _Vector(sa.types.UserDefinedType[Any]):
         return f"{self.home}.vector"
 
 
-def _prepared(size: int) -> sa.ColumnElement[bool]:
+def _extend_scans(size: int) -> sa.ColumnElement[bool]:
     """Return a true condition that lets index scans continue until they find enough rows.
 
     Part of the statement: a pooler may give the next one to another connection.

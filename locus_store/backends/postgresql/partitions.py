@@ -218,9 +218,9 @@ class _Move:
             except DBAPIError as error:
                 if get_sqlstate(error) not in _RETRIED:
                     raise
-                self._lose_patience(error)
+                self._pause(error)
 
-    def _lose_patience(self, error: DBAPIError | None = None) -> None:
+    def _pause(self, error: DBAPIError | None = None) -> None:
         """Pause before another attempt.
 
         Raises:
@@ -248,10 +248,10 @@ class _Move:
         """
         if self.is_done():
             return
-        names = {"oid": self._oid(self.old), "log": _literal(f"{self.table.name}{_LOG}")}
-        policies = ", ".join(map(_literal, list_policies(self.ours)))
+        names = {"oid": self._get_oid(self.old), "log": _quote_literal(f"{self.table.name}{_LOG}")}
+        policies = ", ".join(map(_quote_literal, list_policies(self.ours)))
         names |= {"policies": f"ARRAY[{policies}]", "is_secured": str(self.is_secured).lower()}
-        heads = _literal(self._quote(self.ours.heads))
+        heads = _quote_literal(self._quote(self.ours.heads))
         found = self._ask(_SQL["exceptions"].format(**names, heads=heads)).scalars().all()
         if found:
             raise SchemaError(
@@ -261,7 +261,7 @@ class _Move:
 
     def _prepare(self) -> bool:
         """Create the copy and the triggers if they are missing; return whether all is done."""
-        with self._transaction():
+        with self._enter():
             settings = self.ours.settings.c
             recorded = sa.select(settings.value).where(settings.name == UNFINISHED_SETTING)
             wanted = self.connection.scalar(recorded)
@@ -276,13 +276,13 @@ class _Move:
                 return True
             if copied is None:
                 self._create_copy()
-        with self._transaction(), self._blocking():
+        with self._enter(), self._measure():
             if self._count(self.log) is None:
                 self._note_changes()
         return False
 
     def _create_copy(self) -> None:
-        options = self._ask(_SQL["options"].format(old=self._oid(self.old))).scalar()
+        options = self._ask(_SQL["options"].format(old=self._get_oid(self.old))).scalar()
         stored = f" WITH ({options})" if options else ""
         like = f"CREATE TABLE {self.new} (LIKE {self.old} INCLUDING ALL)"
         if self.count == 1:
@@ -298,7 +298,7 @@ class _Move:
 
     def _note_changes(self) -> None:
         """Create the log and its triggers; earlier changes are visible to every later snapshot."""
-        names = self._names()
+        names = self._make_names()
         self._run(_SQL["begin log"].format(**names))
         self._mark("-1")
         self._define(_LOGGING, names)
@@ -344,7 +344,7 @@ class _Move:
             phase = self._read_phase()
             if phase in {None, _JOINED}:
                 return 0
-            position, names = int(phase), self._names()
+            position, names = int(phase), self._make_names()
             changes = self._renew(names, position)
             if position == _END:
                 return changes
@@ -368,14 +368,14 @@ class _Move:
 
     def _read_phase(self) -> Any:
         """Return the last line that was copied, or ``joined``; ``None``: there is no log."""
-        return self._ask(f"SELECT obj_description({self._oid(self.log)}, 'pg_class')").scalar()
+        return self._ask(f"SELECT obj_description({self._get_oid(self.log)}, 'pg_class')").scalar()
 
     def _join(self) -> None:
         """Let writers write to both tables, which are equal from then on."""
-        with self._transaction(statement_timeout=_RENEW_MILLISECONDS), self._blocking():
+        with self._enter(statement_timeout=_RENEW_MILLISECONDS), self._measure():
             self._run(f"LOCK TABLE {self.old} IN SHARE ROW EXCLUSIVE MODE")
             if self._read_phase() == str(_END):
-                names = self._names()
+                names = self._make_names()
                 self._renew(names, _END)
                 self._define(_WRITING, names)
                 self._run(_SQL["mark snapshots"].format(**names))
@@ -389,11 +389,11 @@ class _Move:
                 found = set(self._ask(_SQL["snapshots"]).scalars())
             older = found if older is None else older & found
             if older:
-                self._lose_patience()
+                self._pause()
 
     def _switch(self) -> None:
         """Put the copy in the place of the table, if it is joined."""
-        with self._transaction(), self._blocking():
+        with self._enter(), self._measure():
             self._run(f"LOCK TABLE {self.old} IN ACCESS EXCLUSIVE MODE")
             if self._read_phase() != _JOINED:
                 return
@@ -407,7 +407,7 @@ class _Move:
             secure(self.connection, self.ours, name, "heads")
 
     def _make_switch(self) -> Iterator[str]:
-        oids = {"old": self._oid(self.old), "new": self._oid(self.new)}
+        oids = {"old": self._get_oid(self.old), "new": self._get_oid(self.new)}
         renamed = self._ask(_SQL["renamed"].format(**oids)).all()
         lacking = [name for statement, name in renamed if statement is None]
         if lacking:
@@ -437,7 +437,7 @@ class _Move:
             yield
 
     @contextmanager
-    def _transaction(self, **limits: int) -> Iterator[None]:
+    def _enter(self, **limits: int) -> Iterator[None]:
         """Begin a transaction, alone among the migrations, that waits for no lock for long."""
         with lock(self.connection, self.ours):
             self._run(_OWN_OPERATORS)
@@ -450,13 +450,13 @@ class _Move:
         self._run(UNLIMITED)
         for name, value in (_SETTINGS | limits).items():
             self._run(f"SET LOCAL {name} = {value}")
-        owner = self._ask(_SQL["owner"].format(oid=self._oid(self.old))).scalar()
+        owner = self._ask(_SQL["owner"].format(oid=self._get_oid(self.old))).scalar()
         if owner is not None:
             self._run(f"SET LOCAL ROLE {self._quote(owner, None)}")
         see_all_tenants(self.connection)
 
     @contextmanager
-    def _blocking(self) -> Iterator[None]:
+    def _measure(self) -> Iterator[None]:
         """Measure how long writers may be waiting."""
         started = time.monotonic()
         try:
@@ -472,12 +472,12 @@ class _Move:
 
     def _count(self, name: str) -> int | None:
         """Return the number of partitions, 1 for a plain table; ``None`` if there is no table."""
-        found: int | None = self._ask(_SQL["count"].format(oid=self._oid(name))).scalar()
+        found: int | None = self._ask(_SQL["count"].format(oid=self._get_oid(name))).scalar()
         return found
 
-    def _names(self) -> dict[str, str]:
+    def _make_names(self) -> dict[str, str]:
         """Return the tables and their columns as the statements name them."""
-        oid = self._oid(self.old)
+        oid = self._get_oid(self.old)
         keys = list(self._ask(_SQL["keys"].format(oid=oid)).scalars())
         columns = list(self._ask(_SQL["columns"].format(oid=oid)).scalars())
         return {
@@ -496,9 +496,9 @@ class _Move:
         return self.connection.dialect.identifier_preparer.format_table(table)
 
     @staticmethod
-    def _oid(name: str) -> str:
-        return f"to_regclass({_literal(name)})"
+    def _get_oid(name: str) -> str:
+        return f"to_regclass({_quote_literal(name)})"
 
 
-def _literal(text: str) -> str:
+def _quote_literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"

@@ -65,15 +65,15 @@ class Batch:
         """Return the writes as the statement's rows."""
         return [
             (
-                encode_key(it.task_id),
-                it.idx,
-                encode_key(it.channel),
-                encode_key(it.type),
-                it.task_path,
-                it.basis,
-                add_checksum(self.checkpoint_id, it),
+                encode_key(write.task_id),
+                write.idx,
+                encode_key(write.channel),
+                encode_key(write.type),
+                write.task_path,
+                write.basis,
+                add_checksum(self.checkpoint_id, write),
             )
-            for it in self.writes
+            for write in self.writes
         ]
 
 
@@ -94,7 +94,7 @@ class WriteBatches:
         self._database = database
         limits = GroupLimits(count=size, workers=workers, size=GROUP_BYTES)
         self._calls: Gathering[Batch, bool] = Gathering(
-            self._answers, limits, Batch.list_tasks, send=self._sends, spawn=self._spawn
+            self._answer, limits, Batch.list_tasks, send=self._send, spawn=self._spawn
         )
 
     async def submit(self, batch: Batch) -> bool:
@@ -104,22 +104,22 @@ class WriteBatches:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._pool.spawn(work)  # of a proxy: the method itself would keep the connections
 
-    def _sends(self, batch: Batch, answered: Callable[[bool | Failed | Undecided], None]) -> bool:
+    def _send(self, batch: Batch, answer: Callable[[bool | Failed | Undecided], None]) -> bool:
         def ended(rows: list[Any] | BaseException) -> None:
             self._pool.note_write(batch.thread_id)
             if not isinstance(rows, BaseException):
-                answered(bool(rows))
+                answer(bool(rows))
                 return
             self._pool.note(rows)
             if isinstance(rows, Exception) and self._database.is_lost_connection(rows):
                 observe.report_retry("connection", rows)
-                answered(Undecided.AGAIN)
+                answer(Undecided.AGAIN)
             else:
-                answered(Failed(rows))
+                answer(Failed(rows))
 
-        return self._pool.send(*self._statement([batch]), ended)
+        return self._pool.send(*self._make_statement([batch]), ended)
 
-    async def _answers(
+    async def _answer(
         self, batches: Sequence[Batch], is_alone: bool
     ) -> Sequence[bool | Failed | Undecided]:
         del is_alone
@@ -136,14 +136,14 @@ class WriteBatches:
         """Run the statement; return the positions of the batches that were stored."""
         try:
             async with self._pool.lease_driver() as connection:
-                text, values = self._statement(batches)
+                text, values = self._make_statement(batches)
                 found = await connection.fetch(text, *values)
         finally:
             for thread_id in {it.thread_id for it in batches}:
                 self._pool.note_write(thread_id)
         return {row["number"] for row in found}
 
-    def _statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:
+    def _make_statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that stores batches, and its parameters."""
         database, fast = self._database, self._database.fast
         common = encode_key(database.tenant), database.store

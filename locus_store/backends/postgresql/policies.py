@@ -115,7 +115,7 @@ def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]
         yield words.write_policy(table, "role", _RULE.format(mine), to=group, kind=kind)
     noted = f"format('COMMENT ON POLICY %I ON %s IS %L', p.polname, c.oid::regclass, {DIGEST})"
     policies = ", ".join(write_literal(derive_name(f"{words.ours.prefix}{it}")) for it in POLICIES)
-    yield _block(
+    yield _make_block(
         f"EXECUTE (SELECT string_agg({noted}, '; ') FROM pg_policy p JOIN pg_class c "
         f"ON c.oid = p.polrelid WHERE c.oid = {write_oid(table)} AND p.polname IN ({policies}))"
     )
@@ -151,7 +151,7 @@ def _render_grants(words: Words, name: str) -> Iterator[str]:
 def render_wall(words: Words) -> Iterator[str]:
     """Yield the statements that prepare for roles of one tenant; a second run changes nothing."""
     group, roles, owner = words.quote("tenants"), words.write_table("roles"), words.owner
-    yield _block(f"CREATE ROLE {group} NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL")
+    yield _make_block(f"CREATE ROLE {group} NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL")
     yield (
         f"CREATE TABLE IF NOT EXISTS {roles} "
         '(role varchar(63) COLLATE "C" PRIMARY KEY, tenant varchar(64) COLLATE "C" NOT NULL)'
@@ -160,7 +160,7 @@ def render_wall(words: Words) -> Iterator[str]:
     yield f"ALTER TABLE {roles} ENABLE ROW LEVEL SECURITY"
     yield f"DROP POLICY IF EXISTS {words.quote('role')} ON {roles}"
     yield words.write_policy(roles, "role", f"role = {_ME}", to=group, kind=" FOR SELECT")
-    yield _block(
+    yield _make_block(
         "EXECUTE format('GRANT USAGE ON SCHEMA %s TO %s', (SELECT relnamespace::regnamespace "
         f"FROM pg_class WHERE oid = {write_oid(roles)}), {write_literal(group)})"
     )
@@ -181,7 +181,7 @@ def render_all(words: Words, names: Sequence[str], *, has_wall: bool) -> Iterato
 def render_if_made(words: Words, name: str, statements: Iterable[str]) -> str:
     """Return the statement that executes others if a table exists."""
     exists = f"{write_oid(words.write_table(name))} IS NOT NULL"
-    return _block(f"IF {exists} THEN {'; '.join(statements)}; END IF")
+    return _make_block(f"IF {exists} THEN {'; '.join(statements)}; END IF")
 
 
 def render_enabled(words: Words) -> str:
@@ -239,13 +239,13 @@ def render_removed_role(words: Words, role: str) -> Iterator[str]:
 
 def _render_default(role: str, change: str, value: str = "") -> str:
     """Return the statement that changes the setting with which a role's sessions begin."""
-    return _block(
+    return _make_block(
         f"EXECUTE format('ALTER ROLE %s IN DATABASE %I {change}', {write_literal(role)}, "
         f"current_database(){value}); EXCEPTION WHEN insufficient_privilege THEN NULL"
     )
 
 
-def _block(body: str) -> str:
+def _make_block(body: str) -> str:
     """Return a statement that executes a body, whatever a name in it contains."""
     tag = "do"
     while f"${tag}$" in body:

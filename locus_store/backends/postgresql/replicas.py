@@ -150,7 +150,7 @@ class Positions:
     def note(self, pool: LoopPool, thread_id: str | None) -> None:
         """Note that a write has ended; see ``LoopPool.note_write``."""
         with self._lock:
-            self._number(thread_id)
+            self._note_number(thread_id)
         self._ask_soon(pool)
 
     def note_joined(self, connection: Any, thread_id: str | None) -> None:
@@ -161,7 +161,7 @@ class Positions:
             with self._lock:
                 self._joined.append((transaction, thread_id))
 
-    def _number(self, thread_id: str | None) -> None:
+    def _note_number(self, thread_id: str | None) -> None:
         self._writes += 1
         if thread_id is None:
             self._any = self._writes
@@ -204,7 +204,7 @@ class Positions:
         """Number the writes of the caller's transactions that have ended."""
         for joined in [it for it in self._joined if not it[0].is_active]:
             self._joined.remove(joined)
-            self._number(joined[1])
+            self._note_number(joined[1])
 
     def _ask_soon(self, pool: LoopPool) -> None:
         if pool not in self._asking:

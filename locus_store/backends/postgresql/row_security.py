@@ -125,10 +125,7 @@ def remove_role(
 
 
 def render_sql(
-    action: str,
-    *values: str,
-    prefix: str = DEFAULT_PREFIX,
-    schema: str | None = None,
+    action: str, *values: str, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str:
     """Return the statements of an action as text, to be run by the owner of the tables.
 
@@ -226,10 +223,10 @@ def _run_on(
             f"{name}: row security is a feature of PostgreSQL; SQL for Oracle is in "
             "docs/row-security.md"
         )
-    return run_on(target, partial(_in_transaction, body=body), prefix=prefix, schema=schema)
+    return run_on(target, partial(_run_in_transaction, body=body), prefix=prefix, schema=schema)
 
 
-def _in_transaction(
+def _run_in_transaction(
     connection: Connection, ours: Tables, *, body: Callable[[Connection, Words], T]
 ) -> T:
     until = time.monotonic() + _PATIENCE_SECONDS

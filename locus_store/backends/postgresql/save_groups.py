@@ -67,7 +67,7 @@ class _Deadline:
     """
 
     def __init__(self, seconds: float | None) -> None:
-        self._at = inf if seconds is None else _now() + seconds
+        self._at = inf if seconds is None else _get_time() + seconds
 
     def __lt__(self, other: _Deadline) -> bool:
         return self._at < other._at
@@ -80,7 +80,7 @@ class _Deadline:
         """
         if self._at == inf:
             return None
-        left = self._at - _now()
+        left = self._at - _get_time()
         if left <= 0:
             raise TimeoutError
         return left
@@ -88,10 +88,10 @@ class _Deadline:
     @property
     def has_passed(self) -> bool:
         """True if no time is left."""
-        return self._at <= _now()
+        return self._at <= _get_time()
 
 
-def _now() -> float:
+def _get_time() -> float:
     return asyncio.get_running_loop().time()
 
 
@@ -192,7 +192,7 @@ class Saves:
         """Write a save, which continues if the caller is cancelled."""
         database = self._database
         indexed, users = database.has_index, database.user_id_type
-        row = make_row(save, database.store, indexed=indexed, users=users)
+        row = make_row(save, database.store, has_index=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         limit, call = _Deadline(self._timeout_seconds), get_call(database.audit)
         item = _Item(save, row, done, observe.get_current(), call, get_charge(), limit)
@@ -201,19 +201,19 @@ class Saves:
             queued.append(item)
         else:
             self._queued[item.line] = deque()
-            if not self._sends_now(item):
+            if not self._send_at_once(item):
                 self._ready.append(item)
                 self._wake()
         return await item.done
 
-    def _sends_now(self, item: _Item) -> bool:
+    def _send_at_once(self, item: _Item) -> bool:
         """Send a save in the caller's step, if no other save is there to share a statement."""
         is_lone = self._last_size == 1 and self._idle_workers and not self._ready
         fields = self._make_lone_fields(item) if is_lone else None
         if fields is None:
             return False
-        over = self._be_patient(item)
-        answered = partial(self._answered, item, fields.line, over)
+        over = self._start_timer(item)
+        answered = partial(self._answer, item, fields.line, over)
         appends = self._database.fast.append[item.is_indexed]
         append = appends[False, fields.keep_last is not None]
         limit = self._timeout_seconds
@@ -224,22 +224,22 @@ class Saves:
         if not is_sent:
             over.cancel()
             self._at_work.discard(item)
-            self._free(item)
+            self._release_worker(item)
         return is_sent
 
-    def _answered(
+    def _answer(
         self, item: _Item, line: int, over: asyncio.TimerHandle, rows: list[Any] | BaseException
     ) -> None:
         """Answer a save that was sent in the caller's step."""
         over.cancel()
         self._at_work.discard(item)
-        self._free(item)
+        self._release_worker(item)
         if isinstance(rows, BaseException):
-            self._failed([item], rows)
+            self._report_failure([item], rows)
             self._run_by_rules(item)
         elif rows:
             observe.record_commit(self._database, 1)
-            self._won(item, line, rows[0]["sequence"])
+            self._finish_written(item, line, rows[0]["sequence"])
         else:
             item.is_refused = True
             self._ready.appendleft(item)
@@ -248,17 +248,17 @@ class Saves:
     def _wake(self) -> None:
         if self._ready and self._idle_workers:
             self._idle_workers -= 1
-            self._pool.spawn(self._send_all()).add_done_callback(self._ended)
+            self._pool.spawn(self._send_all()).add_done_callback(self._end_worker)
 
-    def _free(self, worker: object) -> None:
+    def _release_worker(self, worker: object) -> None:
         if worker in self._slow:
             self._slow.remove(worker)
         else:
             self._idle_workers += 1
 
-    def _ended(self, worker: asyncio.Task[None]) -> None:
+    def _end_worker(self, worker: asyncio.Task[None]) -> None:
         # Not in a `finally` of the task: one that is cancelled before its first step has none.
-        self._free(worker)
+        self._release_worker(worker)
         if worker.cancelled():
             self._leave_undone()
         self._wake()
@@ -266,8 +266,8 @@ class Saves:
     def _leave_undone(self) -> None:
         """Drop the saves that no caller awaits, after all tasks of the loop were cancelled."""
         ready = self._ready
-        self._ready = _awaited(ready)
-        self._queued = {line: _awaited(it) for line, it in self._queued.items()}
+        self._ready = _select_awaited(ready)
+        self._queued = {line: _select_awaited(it) for line, it in self._queued.items()}
         for item in ready:
             if item.done.done():
                 self._finish(item, asyncio.CancelledError())
@@ -330,7 +330,7 @@ class Saves:
         try:
             won = await self._run(plain, deadline) if plain else {}
         except Exception as exc:
-            if not self._failed(group, exc):
+            if not self._report_failure(group, exc):
                 raise
             won = {}  # the faulty one is found by running each alone
         else:
@@ -342,7 +342,7 @@ class Saves:
             if mark is None:
                 refused.append(item)
                 continue
-            self._won(item, *mark)
+            self._finish_written(item, *mark)
         for item in refused:
             if item.row and item.row.line is None and not item.was_first:
                 item.was_first = True
@@ -350,7 +350,7 @@ class Saves:
             else:
                 self._run_by_rules(item)
 
-    def _failed(self, group: list[_Item], exc: BaseException) -> bool:
+    def _report_failure(self, group: list[_Item], exc: BaseException) -> bool:
         """Report a statement that failed; return whether the database or the way to it did."""
         if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
             return False
@@ -358,7 +358,7 @@ class Saves:
         observe.report_divided([it.operation for it in group], exc)
         return True
 
-    def _won(self, item: _Item, line: int, sequence: int) -> None:
+    def _finish_written(self, item: _Item, line: int, sequence: int) -> None:
         """Answer a save that the statement wrote."""
         mark = Mark(self._database.store, line, sequence, item.save.change.tree.digest)
         self._finish(item, Written(item.save.checkpoint_id, mark, "head"))
@@ -444,7 +444,7 @@ class Saves:
     @contextmanager
     def _watch_duration(self) -> Iterator[None]:
         worker = asyncio.current_task()
-        over = self._be_patient(worker)
+        over = self._start_timer(worker)
         self._at_work.add(worker)
         try:
             yield
@@ -452,7 +452,7 @@ class Saves:
             over.cancel()
             self._at_work.discard(worker)
 
-    def _be_patient(self, worker: object) -> asyncio.TimerHandle:
+    def _start_timer(self, worker: object) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
         return loop.call_later(PATIENCE_SECONDS, self._give_way, worker)
 
@@ -486,11 +486,11 @@ class Saves:
         self._finish(item, result)
 
 
-def _awaited(items: deque[_Item]) -> deque[_Item]:
+def _select_awaited(items: deque[_Item]) -> deque[_Item]:
     return deque(it for it in items if not it.done.done())
 
 
-def make_row(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveRow | None:
+def make_row(save: Save, store: str, *, has_index: bool, users: UserIdType) -> SaveRow | None:
     """Return a save's fields for the statement; ``None`` if it is not an append at the head."""
     append = versions.make_append(save, store)
     if append is None:
@@ -501,7 +501,7 @@ def make_row(save: Save, store: str, *, indexed: bool, users: UserIdType) -> Sav
         return None
     head, basis, payload = append.head, append.basis, append.payload
     added, words = None, None
-    if indexed:
+    if has_index:
         added = frames.extract_text(payload, UNLIMITED).replace("\0", " ")
         parts = list(split_lexemes(added))
         if len(parts) > 1:

@@ -7,6 +7,7 @@ that are nearly all; what they refuse is decided by those rules, in a transactio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, Final, get_args
 
 import sqlalchemy as sa
@@ -344,31 +345,27 @@ class FastStatements:
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
         self._recorded = RecordedSave._fields if has_audit else ()
-        self.group = {
-            (it, users, are_first): self._saves(indexed=it, users=users, are_first=are_first)
-            for it in (False, True)
-            for users in get_args(UserIdType)
-            for are_first in (False, True)
-        }
-        self.append = {it: self._appends(has_index=it) for it in (False, True)}
+        kinds = product((False, True), get_args(UserIdType), (False, True))
+        self.group = {kind: self._make_saves(*kind) for kind in kinds}
+        self.append = {it: self._make_appends(has_index=it) for it in (False, True)}
         """The statements of a single save: is there an index, does it note the thread's activity,
         is it pruned."""
-        self.find_line = self._filled(_FIND_LINE) if has_partitions else None
+        self.find_line = self._fill(_FIND_LINE) if has_partitions else None
         last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
         of_head, named, listed = last
-        self.head = self._loads(_HEAD + _SEGMENTS, _PAYLOAD, line=of_head, **_COLD)
-        self.head_after = self._loads(
+        self.head = self._make_loads(_HEAD + _SEGMENTS, _PAYLOAD, line=of_head, **_COLD)
+        self.head_after = self._make_loads(
             _HEAD + _KNOWN + _SEGMENTS, _PAYLOAD_AFTER, line="$4::bigint", **_KNOWING
         )
-        self.named = self._loads(_NAMED + _SEGMENTS, _PAYLOAD, line=named, **_COLD)
-        self.head_version = self._one(_HEAD, "", line=of_head)
-        self.named_version = self._one(_NAMED, "", line=named)
-        self.history = self._filled(_LINE + _HISTORY, line=listed)
+        self.named = self._make_loads(_NAMED + _SEGMENTS, _PAYLOAD, line=named, **_COLD)
+        self.head_version = self._make_load(_HEAD, "", line=of_head)
+        self.named_version = self._make_load(_NAMED, "", line=named)
+        self.history = self._fill(_LINE + _HISTORY, line=listed)
         wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
-        self.contents = self._filled(CONTENTS, wanted=wanted)
-        self.put_writes = self._puts(**make_batches())
+        self.contents = self._fill(CONTENTS, wanted=wanted)
+        self.put_writes = self._make_put(**make_batches())
         self.put_lone = {
-            (length, version): self._puts(**make_lone(length, version))
+            (length, version): self._make_put(**make_lone(length, version))
             for length in range(1, LONE_WRITES + 1)
             for version in VERSIONS
         }
@@ -386,7 +383,7 @@ class FastStatements:
     ) -> list[Version]:
         """Return the versions of rows; the row of an empty line gives none."""
         whole = (it for it in rows if it["sequence"] is not None)
-        return Table(_version(it, store, thread_id, namespace) for it in whole)
+        return Table(_make_version(it, store, thread_id, namespace) for it in whole)
 
     @staticmethod
     def make_stored(
@@ -394,13 +391,13 @@ class FastStatements:
         store: str,
         thread_id: str,
         namespace: str,
-        known: Mark | None = None,
+        mark: Mark | None = None,
     ) -> Stored | None:
         """Return the version of a row, with its payload."""
         if row["sequence"] is None:
             return None
-        basis = None if known is None or row["basis"] is None else known
-        version = _version(row, store, thread_id, namespace)
+        basis = None if mark is None or row["basis"] is None else mark
+        version = _make_version(row, store, thread_id, namespace)
         with name_version_in_errors(version):
             payloads = parse_payloads(row, basis.sequence if basis else 0)
         return Stored(
@@ -408,20 +405,20 @@ class FastStatements:
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
             payloads=payloads,
             basis=basis,
-            writes=_writes(row) if "writes" in row else None,
+            writes=_read_writes(row) if "writes" in row else None,
         )
 
-    def _filled(self, text: str, *, line: str = "l.line", **more: str) -> str:
+    def _fill(self, text: str, *, line: str = "l.line", **more: str) -> str:
         known = {
             **self._names,
             "minute": _MINUTE,
             "line": line,
             "is_line": "" if line == "l.line" else f" AND l.line = {line}",
-            "parent_id": self._of("checkpoint_id", line, "c.parent"),
-            "digest_of_head": self._of("digest", line, "l.head"),
+            "parent_id": self._render_lookup("checkpoint_id", line, "c.parent"),
+            "digest_of_head": self._render_lookup("digest", line, "l.head"),
             "turn_of_input": render_turn_condition(self._names["turns"], "i.thread_id", "i.turn"),
-            "digest_of_expected": self._of("digest", "i.line", "i.expected"),
-            "digest_of_basis": self._of("digest", "i.line", "i.basis"),
+            "digest_of_expected": self._render_lookup("digest", "i.line", "i.expected"),
+            "digest_of_basis": self._render_lookup("digest", "i.line", "i.basis"),
             "is_visible": _IS_VISIBLE,
             "most": str(2**63 - 1),
             "overhead": str(RECORD_OVERHEAD),
@@ -438,56 +435,58 @@ class FastStatements:
         table = self._names["checkpoints"]
         return _FROM.format(columns=columns, checkpoints=table, line=line, sequence=sequence)
 
-    def _of(self, column: str, line: str, sequence: str) -> str:
+    def _render_lookup(self, column: str, line: str, sequence: str) -> str:
         """Return a look-up of a column of one version; NULL if there is no such version."""
         return self._from(line, sequence, f"CASE v.sequence WHEN {sequence} THEN v.{column} END")
 
-    def _has_version(self, it: str) -> str:
+    def _has_version(self, source: str) -> str:
         """Return the condition that a row's thread has a version in any namespace."""
-        return _HAS_VERSION.format(lines=self._names["lines"], it=it)
+        return _HAS_VERSION.format(lines=self._names["lines"], it=source)
 
-    def _loads(self, which: str, payload: str, **parts: str) -> tuple[str, str]:
+    def _make_loads(self, which: str, payload: str, **parts: str) -> tuple[str, str]:
         """Return the statement of a load without, and with, pending writes."""
-        return self._one(which, payload, **parts), self._one(which, payload + _WRITES, **parts)
+        return self._make_load(which, payload, **parts), self._make_load(
+            which, payload + _WRITES, **parts
+        )
 
-    def _one(self, which: str, payload: str, *, line: str, **more: str) -> str:
+    def _make_load(self, which: str, payload: str, *, line: str, **more: str) -> str:
         head = f"LATERAL {self._from(line, 'l.head')}"
         known = f"LATERAL {self._from('$4::bigint', '$5::bigint')}"
         parts = {**self._names, **more, "is_visible": _IS_VISIBLE, "head": head}
         parts |= {"known": known, "line": line}
         which, payload = which.format(**parts), payload.format(**parts)
-        return self._filled(_LINE + _ONE, line=line, which=which, payload=payload)
+        return self._fill(_LINE + _ONE, line=line, which=which, payload=payload)
 
-    def _puts(self, **parts: str) -> str:
+    def _make_put(self, **parts: str) -> str:
         turn = render_turn_condition(self._names["turns"], "b.thread_id", "b.turn")
         parts["turn_of_batch"] = turn
         first = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
         found = parts["has_version"].format(may_come_first=first, **self._names)
         parts |= {"may_come_first": first, "has_version": found}
-        return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l.ttl", "l.slack"), **parts)
+        return self._fill(PUT_WRITES, expiry_of_writes=_render_expiry("l.ttl", "l.slack"), **parts)
 
-    def _audited(self, source: str, **parts: str) -> str:
+    def _render_audited(self, source: str, **parts: str) -> str:
         """Return the part of a save's statement that records it; empty if it is not recorded."""
         table = self._names["audit"]
         return render_audited(table, "'commit'", source, **parts) if self._recorded else ""
 
-    def _indexed(self, source: str, words: str) -> str:
+    def _render_indexed(self, source: str, words: str) -> str:
         """Return the part of a save's statement that adds its words to the index."""
         return _INDEXED.format(search=self._names["search"], source=source, words=words)
 
-    def _appends(self, *, has_index: bool) -> dict[tuple[bool, bool], str]:
+    def _make_appends(self, *, has_index: bool) -> dict[tuple[bool, bool], str]:
         names, more = self._names, IndexedSave._fields if has_index else ()
         fields = render_parameters((*Appended._fields, *more, *self._recorded))
-        known = self._of("digest", fields["line"], fields["known"])
+        known = self._render_lookup("digest", fields["line"], fields["known"])
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
-        audited = self._audited("kept", **fields)
+        audited = self._render_audited("kept", **fields)
         parts = {"added": "NULL", "indexed": "", "setting_rows": str(1 + has_index), **fields}
         parts |= {"digest_of_known": known, "is_turn": is_turn, "audited": audited}
         if has_index:
-            parts["indexed"] = self._indexed("kept", fields["words"])
+            parts["indexed"] = self._render_indexed("kept", fields["words"])
         hidden = {**names, **fields, "hidden": str(HIDDEN_BATCH), "minute": _MINUTE}
         ttl = fields["ttl"], fields["slack"]
-        hidden |= {"is_late": _is_late(*ttl), "expiry": _expiry(*ttl)}
+        hidden |= {"is_late": _is_late(*ttl), "expiry": _render_expiry(*ttl)}
         is_active = f"t.active_at = {_MINUTE} AND ({ttl[0]} IS NULL OR NOT {hidden['is_late']})"
         hidden["floor"] = _FLOOR.format(**hidden)
         kept = {
@@ -499,30 +498,30 @@ class FastStatements:
             True: {"is_active": "true", "touched": _TOUCHED.format(**hidden)},
         }
         return {
-            (touches, keeps): self._filled(_APPEND, **parts, **kept[keeps], **activity[touches])
+            (touches, keeps): self._fill(_APPEND, **parts, **kept[keeps], **activity[touches])
             for touches in (False, True)
             for keeps in (False, True)
         }
 
-    def _saves(self, *, indexed: bool, users: UserIdType, are_first: bool) -> str:
+    def _make_saves(self, has_index: bool, users: UserIdType, are_first: bool) -> str:
         names = *SaveRow._fields, *self._recorded
         arrays = render_parameters(names, first=len(SaveGroup._fields) + 1, suffix="[]")
         columns = {it: f"w.{it}" for it in ("thread_id", *self._recorded)}
         shown = ", ".join((_SHOWN, *list(columns.values())[1:]))
         late, late_touched = _is_late("i.ttl", "i.slack"), _is_late("w.ttl", "w.slack")
         parts = {"is_late": late, "shown": shown}
-        return self._filled(
+        return self._fill(
             _GROUP,
             arrays=", ".join(arrays.values()),
             fields=", ".join(arrays),
             has_version=self._has_version("t"),
             is_late_touched=late_touched,
-            expiry=_expiry("i.ttl", "i.slack"),
-            expiry_touched=_expiry("w.ttl", "w.slack"),
-            audited=self._audited("won w", tenant="$1", **columns),
+            expiry=_render_expiry("i.ttl", "i.slack"),
+            expiry_touched=_render_expiry("w.ttl", "w.slack"),
+            audited=self._render_audited("won w", tenant="$1", **columns),
             user_type=_USER_TYPES[users],
-            indexed=self._indexed("won", "w.words") if indexed else "",
-            appends="" if are_first else self._filled(_APPENDS, **parts),
+            indexed=self._render_indexed("won", "w.words") if has_index else "",
+            appends="" if are_first else self._fill(_APPENDS, **parts),
             active_appends="" if are_first else _ACTIVE_APPENDS,
             won_appends="" if are_first else _WON_APPENDS.format(shown=shown),
             **parts,
@@ -551,7 +550,7 @@ def render_turn_condition(turns: str, thread_id: str, turn: str, tenant: str = "
     return _TURN.format(turns=turns, which=which, turn=turn)
 
 
-def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
+def _read_writes(row: Mapping[str, Any]) -> list[PendingWrite]:
     checkpoint_id = decode_key(row["checkpoint_id"])
     found = [write_of(checkpoint_id, it) for it in row["writes"] or ()]
     return sorted(found, key=make_write_sort_key)
@@ -560,14 +559,15 @@ def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
 def _is_late(ttl: str, slack: str) -> str:
     """Return the condition for rewriting the expiry: see ``renewing.compute_ttl_slack``."""
     least = f"statement_timestamp() + make_interval(secs => {ttl})"
-    return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(ttl, slack)})"
+    late = _render_expiry(ttl, slack)
+    return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {late})"
 
 
-def _expiry(ttl: str, slack: str) -> str:
+def _render_expiry(ttl: str, slack: str) -> str:
     return f"(statement_timestamp() + make_interval(secs => {ttl} + {slack}))"
 
 
-def _version(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Version:
+def _make_version(row: Mapping[str, Any], store: str, thread_id: str, namespace: str) -> Version:
     parent_id = row["parent_id"]
     return Version(
         mark=Mark(store, row["line"], row["sequence"], row["digest"]),

@@ -93,12 +93,12 @@ class PostgreSQLStore(ServerStore):
             return await runner.write(body, database.begin_bare, thread_id=OF_STORE)
         return await runner.write_once(body, thread_id=OF_STORE)
 
-    async def _written(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
+    async def _write_items(self, body: Callable[[Items], T], *, has_record: bool = False) -> T:
         try:
-            return await super()._written(body, has_record=has_record)
+            return await super()._write_items(body, has_record=has_record)
         except VectorsChangedError:  # nothing was written
             self._context = None
-        return await super()._written(body, has_record=has_record)
+        return await super()._write_items(body, has_record=has_record)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         try:
@@ -139,10 +139,10 @@ class PostgreSQLMessageLog(SqlMessageLog):
         change.also = [it for it in change.also if it.puts]
         if change.puts and change.cut is None:
             with suppress(_NotPlainError):
-                return LogChanged(await self._appended(change))
+                return LogChanged(await self._append_once(change))
         return await super().change(change)
 
-    async def _appended(self, change: LogChange) -> int:
+    async def _append_once(self, change: LogChange) -> int:
         """Append to each log in one statement.
 
         Raises:
@@ -170,12 +170,12 @@ def _append(
     connection: Connection, scope: Scope, change: LogChange, call: RecordedCall | None
 ) -> int:
     tables, quote = scope.tables, connection.dialect.identifier_preparer
-    statement = _statement(tables, quote, has_audit=call is not None)
+    statement = _make_statement(tables, quote, has_audit=call is not None)
     revision = 0
     for edit in change.split():
         require_user_id(edit.user_id, tables.user_id_type)
         recorded = call.make_values() if call else {}
-        row = connection.execute(statement, {**_bound(scope, edit, change), **recorded}).one()
+        row = connection.execute(statement, {**_bind(scope, edit, change), **recorded}).one()
         if not row.is_plain:
             raise _NotPlainError
         if edit is change:
@@ -185,7 +185,7 @@ def _append(
     return revision
 
 
-def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
+def _bind(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
     """Return the parameters of one log: one list for each column."""
     columns = make_columns(edit.puts)
     ttl = edit.ttl_seconds
@@ -293,7 +293,7 @@ _USERS: Final = {"string": "text", "int": "integer", "bigint": "bigint"}
 
 
 @lru_cache(maxsize=64)
-def _statement(tables: Tables, quote: IdentifierPreparer, *, has_audit: bool) -> sa.TextClause:
+def _make_statement(tables: Tables, quote: IdentifierPreparer, *, has_audit: bool) -> sa.TextClause:
     """Return the statement that appends a batch, and records the call."""
     names = {it: quote.format_table(getattr(tables, it)) for it in _TABLES}
     users = _USERS[tables.user_id_type]

@@ -93,14 +93,14 @@ VERSIONS: Final = {
 """Conditions of a lone batch: its version is known, need not exist, or may have to exist."""
 
 
-def _arrays(types: Sequence[str], first: int) -> str:
+def _render_arrays(types: Sequence[str], first: int) -> str:
     """Return numbered rows of any number, from parameters that are arrays."""
     # A SELECT hides how many there are: with one of each, PostgreSQL planned each statement anew.
     columns = [f"${at}::{it}[]" for at, it in enumerate(types, first + 1)]
     return f"unnest((SELECT ${first}::int[]), {', '.join(columns)})"
 
 
-def _rows(types: Sequence[str], first: int, length: int) -> str:
+def _render_rows(types: Sequence[str], first: int, length: int) -> str:
     """Return rows of the number 0, from a parameter for each value."""
     at = count(first)
     rows = [", ".join(f"${next(at)}::{it}" for it in types) for _ in range(length)]
@@ -112,8 +112,8 @@ def make_batches() -> dict[str, str]:
     first = _FIRST + len(_BATCH) + 1
     is_known = _IS_KNOWN.format(line="b.line")
     return {
-        "batches": _arrays(_BATCH, _FIRST),
-        "rows": _arrays(_WRITE, first),
+        "batches": _render_arrays(_BATCH, _FIRST),
+        "rows": _render_arrays(_WRITE, first),
         "has_version": f"(b.sequence IS NULL OR {is_known}) AND {_IS_STORED}",
     }
 
@@ -128,7 +128,7 @@ def make_lone(length: int, version: str) -> dict[str, str]:
     """
     first = _FIRST + len(_BATCH)
     return {
-        "batches": _rows(_BATCH, _FIRST, 1),
-        "rows": _rows(_WRITE, first, length),
+        "batches": _render_rows(_BATCH, _FIRST, 1),
+        "rows": _render_rows(_WRITE, first, length),
         "has_version": VERSIONS[version],
     }

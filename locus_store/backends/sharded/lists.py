@@ -78,7 +78,7 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
             found = await shard.find_statuses(replace(criteria, place=place))
             return [(number, it) for it in found]
 
-        found = sorted(_join(await self._gather(find)), key=_order_status, reverse=True)
+        found = sorted(_join(await self._gather(find)), key=_make_sort_key, reverse=True)
         statuses = {it.thread_id: replace(it, place=f"{it.place}/{at}") for at, it in found}
         return list(statuses.values())[: criteria.limit]
 
@@ -188,10 +188,10 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         found = await self._gather(lambda it: it.facts())
         layout = self.shard_set.layout
         state = f"{layout.shards}, {layout.state}" if layout else "unknown"
-        return [*await super().facts(), Fact("shards", state), *_number(found)]
+        return [*await super().facts(), Fact("shards", state), *_join_facts(found)]
 
     async def tenant_facts(self) -> list[Fact]:
-        return _number(await self._gather(lambda it: it.tenant_facts()))
+        return _join_facts(await self._gather(lambda it: it.tenant_facts()))
 
     async def require_user_id_type(self, users: UserIdType) -> None:
         await self._gather(lambda it: it.require_user_id_type(users))
@@ -207,7 +207,7 @@ def _merge(lists: Iterable[Sequence[Active]], limit: int) -> list[Active]:
     return list({it.thread_id: it for it in each}.values())[:limit]
 
 
-def _order_status(entry: tuple[int, ThreadStatus]) -> tuple[datetime, int, int]:
+def _make_sort_key(entry: tuple[int, ThreadStatus]) -> tuple[datetime, int, int]:
     """Return the rank of a thread; of one time and key, that of the first shard is first."""
     number, status = entry
     at, key = parse_place(status.place or "")
@@ -230,7 +230,7 @@ def _make_place(place: str, number: int) -> str:
     return f"{at.isoformat()}/{key + (number > last)}"  # those of the same time and key follow
 
 
-def _number(facts: Iterable[Iterable[Fact]]) -> list[Fact]:
+def _join_facts(facts: Iterable[Iterable[Fact]]) -> list[Fact]:
     """Return the facts of shards under their numbers."""
     each = [(at, fact) for at, some in enumerate(facts, 1) for fact in some]
     return [replace(fact, name=f"shard {at}: {fact.name}") for at, fact in each]

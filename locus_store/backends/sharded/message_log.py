@@ -45,7 +45,7 @@ class ShardedMessageLog(BackendMessageLog):
         self.backend, self._owns = self.backend.for_tenant(tenant), False
         self._logs = [it.for_tenant(tenant) for it in self._logs]
 
-    def _of(self, ask: Callable[[BaseMessageLog], Awaitable[T]]) -> Callable[[Shard], Any]:
+    def _wrap(self, ask: Callable[[BaseMessageLog], Awaitable[T]]) -> Callable[[Shard], Any]:
         """Return a question to a shard's log as one to the shard."""
         return lambda it: ask(self._logs[self.backend.shard_set.stores[it.store_id]])
 
@@ -57,17 +57,17 @@ class ShardedMessageLog(BackendMessageLog):
                         f"threads {change.thread_id!r} and {other!r} are in different shards, and"
                         " their logs cannot be changed in one transaction; nothing was written"
                     )
-            changed: LogChanged = await self._of(lambda it: it.change(change))(shard)
+            changed: LogChanged = await self._wrap(lambda it: it.change(change))(shard)
             return changed
 
         return await self.backend.change_at(change.thread_id, apply)
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
-        return await self.backend.read_at(wanted.thread_id, self._of(lambda it: it.look(wanted)))
+        return await self.backend.read_at(wanted.thread_id, self._wrap(lambda it: it.look(wanted)))
 
-    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
-        ask = self._of(lambda it: it.look_at_contents(wanted))
-        return await self.backend.read_at(wanted.thread_id, ask)
+    async def look_at_contents(self, request: LogWanted) -> list[Any]:
+        ask = self._wrap(lambda it: it.look_at_contents(request))
+        return await self.backend.read_at(request.thread_id, ask)
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         found = await self._gather(wanted, lambda it: it.find_logs(wanted))
@@ -80,15 +80,15 @@ class ShardedMessageLog(BackendMessageLog):
     async def drop(
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:
-        ask = self._of(lambda it: it.drop(thread_id, namespace, expected_revision))
+        ask = self._wrap(lambda it: it.drop(thread_id, namespace, expected_revision))
         return await self.backend.change_at(thread_id, ask)
 
     async def _gather(
         self, criteria: LogsWanted, ask: Callable[[BaseMessageLog], Awaitable[list[T]]]
     ) -> list[T]:
         if criteria.thread_id is not None:
-            return await self.backend.read_at(criteria.thread_id, self._of(ask))
-        found = await self.backend.shard_set.gather(self.backend.shards, self._of(ask))
+            return await self.backend.read_at(criteria.thread_id, self._wrap(ask))
+        found = await self.backend.shard_set.gather(self.backend.shards, self._wrap(ask))
         return [it for some in found for it in some]
 
 

@@ -53,14 +53,14 @@ class SQLiteExamination(Examination):
         yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
 
     def iterate_settings(self) -> Iterator[Fact]:
-        mode = str(self._pragma("journal_mode")).upper()
+        mode = str(self._read_pragma("journal_mode")).upper()
         is_fine = mode in {"WAL", "MEMORY"}
         remedy = "readers and writers wait for each other: PRAGMA journal_mode=WAL"
         yield Fact(
             "journal mode", mode, "ok" if is_fine else "warn", "" if is_fine else f"{remedy}, once"
         )
 
-        free = int(self._pragma("freelist_count")) * int(self._pragma("page_size"))
+        free = int(self._read_pragma("freelist_count")) * int(self._read_pragma("page_size"))
         is_much = free > _WORTH_SHRINKING and free > (self.measure_total() or 0) // 4
         remedy = 'later saves use it; to shrink the file: sqlite3 FILE "VACUUM"' if is_much else ""
         yield Fact("free space in the file", f"{free:,} bytes", "info", remedy)
@@ -69,9 +69,9 @@ class SQLiteExamination(Examination):
         """Return ``None``: SQLite reports only the size of the whole file."""
 
     def measure_total(self) -> int | None:
-        return int(self._pragma("page_count")) * int(self._pragma("page_size"))
+        return int(self._read_pragma("page_count")) * int(self._read_pragma("page_size"))
 
-    def _pragma(self, name: str) -> Any:
+    def _read_pragma(self, name: str) -> Any:
         return self.connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
 
 
@@ -105,15 +105,15 @@ class SQLiteBackend(SqlBackend):
         **options: Unpack[SQLiteOptions],
     ) -> None:
         given = fill_defaults(SQLiteOptions, options, "SQLiteBackend")
-        handed_in = _checked_engine(given["engine"])
+        handed_in = _check_engine(given["engine"])
         if handed_in is not None:
             refuse_connections(SQLiteConnections, given)
             if path != DEFAULT_PATH:
                 raise InvalidArgumentError("path: an engine has its own database; leave it out")
-        file = None if handed_in is not None else _checked_path(path)
+        file = None if handed_in is not None else _check_path(path)
         self.path = file
         """Path of the file; ``None`` with ``engine``."""
-        self._where = file or _url_of(handed_in)
+        self._where = file or _render_url(handed_in)
         check_tenant(given["tenant"])
         database = self.database(
             file,
@@ -123,14 +123,11 @@ class SQLiteBackend(SqlBackend):
             auto_migrate=given["auto_migrate"],
         )
         if file is not None:
-            runner = _own_runner(database, file, given["busy_timeout_seconds"])
+            runner = _make_own_runner(database, file, given["busy_timeout_seconds"])
         else:
-            runner = _runner(database, handed_in)
+            runner = _adopt_engine(database, handed_in)
         super().__init__(
-            database,
-            runner,
-            max_state_bytes=given["max_state_bytes"],
-            audit=make_audit(given),
+            database, runner, max_state_bytes=given["max_state_bytes"], audit=make_audit(given)
         )
         self.moves_between_threads = self.needs_no_loop = (
             file is not None
@@ -161,12 +158,12 @@ class SQLiteBackend(SqlBackend):
         return await self._write(_create_index)
 
 
-def _own_runner(database: dialect.SQLiteDatabase, path: str, timeout: float) -> Runner:
-    engines = partial(_engines, database, path, timeout)
+def _make_own_runner(database: dialect.SQLiteDatabase, path: str, timeout: float) -> Runner:
+    engines = partial(_make_engines, database, path, timeout)
     return ThreadRunner(database, engines, keeps_open=path == connecting.MEMORY)
 
 
-def _runner(database: dialect.SQLiteDatabase, engine: Any) -> Runner:
+def _adopt_engine(database: dialect.SQLiteDatabase, engine: Any) -> Runner:
     shares_connection = dialect.has_one_connection(engine)
     if not isinstance(engine, Engine):
         return AsyncEngineRunner(database, engine, shares_connection=shares_connection)
@@ -174,7 +171,7 @@ def _runner(database: dialect.SQLiteDatabase, engine: Any) -> Runner:
     return ThreadRunner(database, lambda: engines, owns_engines=False, keeps_open=shares_connection)
 
 
-def _engines(
+def _make_engines(
     database: dialect.SQLiteDatabase, path: str, timeout: float
 ) -> tuple[Engine, Engine | None]:
     database.require_file()
@@ -221,7 +218,7 @@ def _create_index(repository: Repository) -> bool:
     return repository.create_index()
 
 
-def _checked_path(path: object) -> str:
+def _check_path(path: object) -> str:
     if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
         raise InvalidArgumentError(f"path must name a file or be ':memory:', not {path!r}")
     if str(path) == connecting.MEMORY:
@@ -232,11 +229,11 @@ def _checked_path(path: object) -> str:
         raise InvalidArgumentError(f"path {str(path)!r}: there is no such home directory") from exc
 
 
-def _url_of(engine: Any) -> str:
+def _render_url(engine: Any) -> str:
     return str(engine.url.render_as_string(hide_password=True))
 
 
-def _checked_engine(engine: object) -> AsyncEngine | Engine | None:
+def _check_engine(engine: object) -> AsyncEngine | Engine | None:
     if engine is None:
         return None
     from sqlalchemy.ext.asyncio import AsyncEngine  # noqa: PLC0415  (slow: it imports the ORM)

@@ -94,50 +94,50 @@ def make_text_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condit
         return is_there(kind, clause)
     if clause.operator in {"$eq", "$in"}:
         wanted = clause.operand if clause.operator == "$in" else [clause.operand]
-        return _one_of_texts(kind, found, wanted)
+        return _match_one_of(kind, found, wanted)
     if clause.operator in ORDERS and isinstance(clause.operand, int | float):
-        return _ordered_text(kind, found, clause)
+        return _match_ordered(kind, found, clause)
     return None
 
 
-def _one_of_texts(
-    kind: sa.ColumnElement[str], found: Any, wanted: Sequence[Any]
+def _match_one_of(
+    kind: sa.ColumnElement[str], value: Any, operands: Sequence[Any]
 ) -> sa.ColumnElement[bool]:
-    if len(wanted) > MOST_FORMS:
+    if len(operands) > MOST_FORMS:
         return kind.is_not(None)
-    return sa.or_(sa.false(), *(_equal_text(kind, found, it) for it in wanted))
+    return sa.or_(sa.false(), *(_match_equal(kind, value, it) for it in operands))
 
 
-def _equal_text(kind: sa.ColumnElement[str], found: Any, operand: Any) -> sa.ColumnElement[bool]:
+def _match_equal(kind: sa.ColumnElement[str], value: Any, operand: Any) -> sa.ColumnElement[bool]:
     if operand is None or isinstance(operand, bool):
         return kind == bind_text({None: "null", True: "true", False: "false"}[operand])
     if isinstance(operand, str):
-        return sa.and_(kind == bind_text("text"), found == bind_text(escape_text(operand)))
+        return sa.and_(kind == bind_text("text"), value == bind_text(escape_text(operand)))
     if isinstance(operand, dict | list):
         return kind == bind_text("array" if isinstance(operand, list) else "object")
     is_number = kind.in_(["integer", "real"])
     if abs(operand) >= _EXACT:
         return is_number
-    least, most = operand - _slack(operand), operand + _slack(operand)
-    return sa.and_(is_number, found.between(_number(least), _number(most)))
+    least, most = operand - _compute_slack(operand), operand + _compute_slack(operand)
+    return sa.and_(is_number, value.between(_bind_number(least), _bind_number(most)))
 
 
-def _ordered_text(
-    kind: sa.ColumnElement[str], found: Any, clause: Clause
+def _match_ordered(
+    kind: sa.ColumnElement[str], value: Any, clause: Clause
 ) -> sa.ColumnElement[bool]:
     is_number, number = kind.in_(["integer", "real"]), clause.operand
     if abs(number) >= _EXACT:
         return is_number
     if clause.operator in {"$gt", "$gte"}:
-        return sa.and_(is_number, found >= _number(number - _slack(number)))
-    return sa.and_(is_number, found <= _number(number + _slack(number)))
+        return sa.and_(is_number, value >= _bind_number(number - _compute_slack(number)))
+    return sa.and_(is_number, value <= _bind_number(number + _compute_slack(number)))
 
 
-def _slack(number: float) -> float:
+def _compute_slack(number: float) -> float:
     return _SLACK * max(1.0, abs(number))
 
 
-def _number(value: float) -> sa.ColumnElement[Any]:
+def _bind_number(value: float) -> sa.ColumnElement[Any]:
     return sa.literal(float(value), sa.Double())
 
 

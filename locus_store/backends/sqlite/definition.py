@@ -36,9 +36,7 @@ BUSY_MILLISECONDS: Final = 60_000
 """The time that a migration waits for another process."""
 
 _DRIVER_OPTIONS: Final = frozenset(
-    {
-        *("cached_statements", "check_same_thread", "detect_types", "isolation_level", "timeout"),
-    }
+    {*("cached_statements", "check_same_thread", "detect_types", "isolation_level", "timeout")}
 )
 """Options of ``sqlite3.connect``, as SQLAlchemy takes them in a URL."""
 
@@ -89,7 +87,7 @@ class SQLiteDefinition(SchemaDefinition):
             driver: Any = connection.connection.driver_connection
             if driver.in_transaction:
                 run("COMMIT")
-            with _pragmas(connection, busy_timeout=BUSY_MILLISECONDS, legacy_alter_table=1):
+            with _set_pragmas(connection, busy_timeout=BUSY_MILLISECONDS, legacy_alter_table=1):
                 run("BEGIN IMMEDIATE")
                 try:
                     yield
@@ -107,18 +105,18 @@ class SQLiteDefinition(SchemaDefinition):
         return {lower[it.lower()] for it in names if it.lower() in lower}
 
     def change_user_column(
-        self, dialect: Dialect, ours: Tables, found: Collection[str]
+        self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """A type is never changed: the ids are copied into a new column.
 
         ``OR ROLLBACK`` undoes all where a client continues after an error. No type converts a BLOB,
         so the new column refuses what is not a number.
         """
-        del found
+        del columns
         quote = dialect.identifier_preparer
         table, index = quote.format_table(ours.threads), make_user_index(ours)
         kind = make_column_type(dialect, ours)
-        update = f"UPDATE OR ROLLBACK {table} SET user_id = {_converted(ours)}"  # noqa: S608  (our names)
+        update = f"UPDATE OR ROLLBACK {table} SET user_id = {_render_converted(ours)}"  # noqa: S608  (our names)
         return [
             f"DROP INDEX {quote.format_index(index)}",
             f"ALTER TABLE {table} RENAME COLUMN user_id TO {OLD_USERS}",
@@ -142,7 +140,7 @@ _CHECKS: Final = {
 """Of the column for users' ids: without them, it would keep any text."""
 
 
-def _converted(ours: Tables) -> str:
+def _render_converted(ours: Tables) -> str:
     text = f"CAST({OLD_USERS} AS TEXT)"
     if ours.user_id_type == "string":
         return text
@@ -194,7 +192,7 @@ def _open_connection(url: URL) -> Iterator[Connection]:
 
 
 @contextmanager
-def _pragmas(connection: Connection, **values: int) -> Iterator[None]:
+def _set_pragmas(connection: Connection, **values: int) -> Iterator[None]:
     """Pragmas of the connection while it migrates; legacy_alter_table: views outlive a rename."""
     run = connection.exec_driver_sql
     previous = {name: run(f"PRAGMA {name}").scalar_one() for name in values}

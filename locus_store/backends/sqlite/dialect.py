@@ -82,8 +82,8 @@ class SQLiteRepository(Repository):
         """
         each = sa.func.json_each(column).table_valued("key", "value", "type")
         names = [
-            sa.literal(escape_text(it), sa.Text())
-            for it in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
+            sa.literal(escape_text(name), sa.Text())
+            for name in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
         ]
         found = sa.exists().select_from(each).where(each.c.key.in_(names))
         if not isinstance(value, str):
@@ -151,10 +151,10 @@ class SQLiteRepository(Repository):
         self._index_rows(_INDEX, [(line, sequence, text)])
         return text
 
-    def copy_index(self, copied: Copied) -> None:
+    def copy_index(self, source: Copied) -> None:
         """See ``Repository``; the words come from the text that is stored for deletions."""
         c = self.tables.checkpoints.c
-        texts = copied(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
+        texts = source(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
         for some in self.connection.execute(texts).partitions(BATCH):
             self._index_rows(_INDEX, some)
 
@@ -188,7 +188,7 @@ class SQLiteRepository(Repository):
         ]
         self.connection.exec_driver_sql(statement.format(self._index), values)
 
-    def find_lines(self, wanted: Sequence[str]) -> list[int] | None:
+    def find_lines(self, words: Sequence[str]) -> list[int] | None:
         """Return the lines that have each word in some version."""
         if not self.has_index:
             return None
@@ -196,7 +196,7 @@ class SQLiteRepository(Repository):
             f"SELECT DISTINCT rowid >> {_SEQUENCE_BITS} AS line FROM {self._index} "  # noqa: S608
             "WHERE words MATCH ?"  # our own name; the word is bound
         )
-        some = wanted[:_INDEXED_WORDS]  # the lines are looked at again
+        some = words[:_INDEXED_WORDS]  # the lines are looked at again
         found = self.connection.exec_driver_sql(
             " INTERSECT ".join([one] * len(some)), tuple(f'"{word}"' for word in some)
         )
@@ -212,7 +212,8 @@ class SQLiteRepository(Repository):
     def _find_mistyped(self, table: sa.Table) -> Iterator[str]:
         classes = {it: list_storage_classes(it, self.connection.dialect) for it in table.columns}
         is_other = [
-            sa.func.typeof(it, type_=sa.Text()).not_in(known) for it, known in classes.items()
+            sa.func.typeof(column, type_=sa.Text()).not_in(known)
+            for column, known in classes.items()
         ]
         query = sa.select(*(sa.func.count(sa.case((it, 1))) for it in is_other))
         counts = self.connection.execute(query.select_from(table)).one()
@@ -312,7 +313,7 @@ class SQLiteDatabase(Database):
 
     def is_lost_schema(self, exc: BaseException) -> bool:
         """See ``Database``; SQLite has a single code for all errors in a statement."""
-        return _code(exc) == "SQLITE_ERROR"
+        return _find_code(exc) == "SQLITE_ERROR"
 
     def require_file(self) -> None:
         """Check that the file exists, unless opening may create it.
@@ -327,25 +328,25 @@ class SQLiteDatabase(Database):
     def open(self, connection: Connection) -> None:
         super().open(connection)
         if self._path is not None:
-            self._known = self._file = _file_identity(self._path)
-            self._log = _file_identity(f"{self._path}-wal")
+            self._known = self._file = _read_identity(self._path)
+            self._log = _read_identity(f"{self._path}-wal")
 
     def identify(self) -> object:
         if self._path is None:
             return self._where
-        found = _stat(self._path)
+        found = _read_stat(self._path)
         if found is None and self._known is not None:
             raise ConnectionFailedError(
                 f"SQLite {self._where}: the file does not exist any more; restore it, or close() "
                 "this object to start a new one"
             )
-        if found is not None and found.st_size == 0 and self._known == _identity(found):
+        if found is not None and found.st_size == 0 and self._known == _make_identity(found):
             raise make_emptied_error(self._where)
-        return _identity(found)
+        return _make_identity(found)
 
     def has_log(self) -> bool:
         """Return whether commits go into the log that other connections read."""
-        return self._log is None or _file_identity(f"{self._path}-wal") == self._log
+        return self._log is None or _read_identity(f"{self._path}-wal") == self._log
 
     def fold_log(self, connection: Connection) -> None:
         """Write the commits in a log that was removed into the file, and end the use of the log.
@@ -357,7 +358,7 @@ class SQLiteDatabase(Database):
         try:
             driver.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself
         except sqlite3.OperationalError as exc:
-            if _file_identity(f"{self._path}-wal") is None:  # there is no new one
+            if _read_identity(f"{self._path}-wal") is None:  # there is no new one
                 driver.execute("PRAGMA wal_checkpoint")
             raise BackendError(
                 f"SQLite {self._where}: its log {self._path}-wal was removed or replaced while it "
@@ -369,9 +370,9 @@ class SQLiteDatabase(Database):
     def check_replaced(self) -> None:
         """Refuse a replaced file that has the old one's log: SQLite finds the log by name."""
         self._known = None
-        if self._path is None or self._log is None or _file_identity(self._path) == self._file:
+        if self._path is None or self._log is None or _read_identity(self._path) == self._file:
             return
-        if _file_identity(f"{self._path}-wal") == self._log:
+        if _read_identity(f"{self._path}-wal") == self._log:
             raise BackendError(
                 f"SQLite {self._where}: the file was replaced while other connections had it "
                 f"open, and their log {self._path}-wal is still there; close them, remove the log "
@@ -381,7 +382,7 @@ class SQLiteDatabase(Database):
     def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise, chosen by the driver's code."""
         is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
-        code = "SQLITE_CORRUPT" if is_no_text else _code(exc)
+        code = "SQLITE_CORRUPT" if is_no_text else _find_code(exc)
         kind = _KINDS.get(code, BackendError)
         remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
         return kind(f"SQLite {self._where}: {code or type(exc).__name__}: {remedy}")
@@ -419,7 +420,7 @@ _REMEDIES = {
 }
 
 
-def _code(exc: BaseException) -> str:
+def _find_code(exc: BaseException) -> str:
     """Return the name of the primary error code: ``SQLITE_IOERR`` of ``SQLITE_IOERR_WRITE``."""
     number = next(
         (it.sqlite_errorcode for it in iterate_causes(exc) if hasattr(it, "sqlite_errorcode")), None
@@ -436,20 +437,20 @@ _CODES = {
 }
 
 
-def _stat(path: str) -> os.stat_result | None:
+def _read_stat(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)  # before each call: Path's takes three times as long
     except OSError:
         return None
 
 
-def _file_identity(path: str) -> tuple[int, int] | None:
+def _read_identity(path: str) -> tuple[int, int] | None:
     """Return the file's identity, which changes if it is replaced; ``None`` if it is missing."""
-    return _identity(_stat(path))
+    return _make_identity(_read_stat(path))
 
 
-def _identity(found: os.stat_result | None) -> tuple[int, int] | None:
-    return (found.st_dev, found.st_ino) if found is not None else None
+def _make_identity(status: os.stat_result | None) -> tuple[int, int] | None:
+    return (status.st_dev, status.st_ino) if status is not None else None
 
 
 def has_one_connection(engine: Any) -> bool:

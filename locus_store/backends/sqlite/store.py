@@ -68,28 +68,28 @@ class _SQLiteItems(Items):
             sa.tuple_(c.namespace, c.key).in_(sa.select(*parts)),
         )
 
-    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the extension's distances if it can be loaded; scores are recomputed."""
         if self.context.metric not in _DISTANCES or not can_load_vec(self.connection):
-            yield from super().rank(wanted, vector)
+            yield from super().rank(search, vector)
             return
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
-            order = self._nearest(wanted, vector, size)
-            return list(self._scored(order, vector)), len(order) < size
+            order = self._find_nearest(search, vector, size)
+            return list(self._score(order, vector)), len(order) < size
 
-        yield from self.rank_widening(wanted, fetch)
+        yield from self.rank_widening(search, fetch)
 
-    def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> list[int]:
+    def _find_nearest(self, search: Wanted, vector: bytes, size: int) -> list[int]:
         c, e = self.store.c, self.embeddings.c
         measure = getattr(sa.func, _DISTANCES[self.context.metric])
         distance = sa.func.min(sa.func.coalesce(measure(e.embedding, vector), 1.0))
         query = sa.select(e.item).join_from(self.store, self.embeddings, e.item == c.item)
-        query = query.where(*self.are_wanted(wanted)).group_by(e.item)
+        query = query.where(*self.are_wanted(search)).group_by(e.item)
         query = query.order_by(distance, c.namespace, c.key).limit(size)
         return list(self.connection.execute(query).scalars())
 
-    def _scored(self, items: Sequence[int], vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def _score(self, items: Sequence[int], vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         c, e = self.store.c, self.embeddings.c
         for some in split_batches(items):
             query = sa.select(e.item, e.embedding).where(e.item.in_(some))
@@ -100,7 +100,7 @@ class _SQLiteItems(Items):
             best: dict[int, float] = {}
             for row, score in zip(found, scores, strict=True):
                 best[row.item] = max(score, best.get(row.item, score))
-            for row in self.connection.execute(self._items().where(c.item.in_(some))):
+            for row in self.connection.execute(self._select_items().where(c.item.in_(some))):
                 yield make_item(row), best[row.item]
 
 

@@ -64,7 +64,7 @@ class Compiled:
         self._results = [it.result_processor(dialect, None) for it in kinds]
         # Of the class: a TypeDecorator has the attributes of the type that it wraps.
         self._readers = [
-            it.read_column if hasattr(type(it), "read_column") else None for it in kinds
+            kind.read_column if hasattr(type(kind), "read_column") else None for kind in kinds
         ]
         self._as_stored = [it.as_stored if hasattr(type(it), "as_stored") else () for it in kinds]
         self._steps: dict[tuple[type, ...], list[tuple[int, _Convert]]] = {}
@@ -91,13 +91,13 @@ class Compiled:
         """
         if self._statement is not None:
             return [tuple(row) for row in connection.execute(self._statement, values)]
-        found = self._fetched(connection, values)
+        found = self._fetch(connection, values)
         try:
             if len(found) < _MANY_ROWS:
-                return [self._converted(row) for row in found]
-            return list(zip(*self._columns_of(found), strict=True))
+                return [self._convert_row(row) for row in found]
+            return list(zip(*self._read_columns(found), strict=True))
         except IntegrityError as exc:
-            raise self._placed(exc, found, values) from exc
+            raise self._locate_error(exc, found, values) from exc
 
     def fetch_columns(
         self, connection: Connection, values: Mapping[str, Any]
@@ -105,31 +105,33 @@ class Compiled:
         """Return the columns of ``rows``; none if there is no row."""
         if self._statement is not None:
             return list(zip(*connection.execute(self._statement, values), strict=True))
-        found = self._fetched(connection, values)
+        found = self._fetch(connection, values)
         try:
-            return self._columns_of(found)
+            return self._read_columns(found)
         except IntegrityError as exc:
-            raise self._placed(exc, found, values) from exc
+            raise self._locate_error(exc, found, values) from exc
 
-    def _fetched(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
-        cursor = self._executed(connection, values)
+    def _fetch(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
+        cursor = self._execute(connection, values)
         found = cursor.fetchall()
         cursor.close()
         return found
 
-    def _columns_of(self, found: Sequence[Any]) -> list[Sequence[Any]]:
-        if not found:
+    def _read_columns(self, rows: Sequence[Any]) -> list[Sequence[Any]]:
+        if not rows:
             return []
-        values = zip(*found, strict=True)
+        values = zip(*rows, strict=True)
         columns = zip(self._results, self._as_stored, self._readers, values, strict=True)
         return [_read(*column) for column in columns]
 
-    def _placed(
-        self, exc: IntegrityError, found: Sequence[Any], values: Mapping[str, Any]
+    def _locate_error(
+        self, exc: IntegrityError, rows: Sequence[Any], values: Mapping[str, Any]
     ) -> IntegrityError:
         """Return the error of an unreadable value with its place and columns."""
         where = ", ".join(f"{name} {values[name]!r}" for name in _NAMES if name in values)
-        damaged = ", ".join(dict.fromkeys(str(it) for row in found for it in self._wrong(row)))
+        damaged = ", ".join(
+            dict.fromkeys(str(it) for row in rows for it in self._find_unreadable(row))
+        )
         return IntegrityError(": ".join(filter(None, (where, damaged, str(exc)))))
 
     def fetch_first(
@@ -143,19 +145,19 @@ class Compiled:
         if self._statement is not None:
             row = connection.execute(self._statement, values).first()
             return None if row is None else tuple(row)
-        cursor = self._executed(connection, values)
+        cursor = self._execute(connection, values)
         found: Any = cursor.fetchone()
         cursor.close()
         try:
-            return None if found is None else self._converted(found)
+            return None if found is None else self._convert_row(found)
         except IntegrityError as exc:
-            raise self._placed(exc, [found], values) from exc
+            raise self._locate_error(exc, [found], values) from exc
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute a change; return the number of affected rows."""
         if self._statement is not None:
             return connection.execute(self._statement, values).rowcount
-        cursor = self._executed(connection, values)
+        cursor = self._execute(connection, values)
         count = cursor.rowcount
         cursor.close()
         return count
@@ -165,7 +167,7 @@ class Compiled:
         if self._statement is not None:
             key: Any = connection.execute(self._statement, values).inserted_primary_key
             return int(key[0])
-        cursor: Any = self._executed(connection, values)
+        cursor: Any = self._execute(connection, values)
         given = cursor.fetchone()[0] if self._returns_key else cursor.lastrowid
         cursor.close()
         return int(given)
@@ -181,7 +183,7 @@ class Compiled:
             )
             return
         converters = {name: convert for _, name, convert in self._given}
-        converted = {it: _converted(convert, columns[it]) for it, convert in converters.items()}
+        converted = {it: _convert(convert, columns[it]) for it, convert in converters.items()}
         rows = zip(*(converted[name] for _, name, _ in self._given), strict=True)
         cursor: Any = connection.connection.cursor()  # an iterator is enough for it
         cursor.executemany(self._text, rows)
@@ -195,18 +197,18 @@ class Compiled:
             connection.execute(self._statement, rows)
             return
         cursor: Any = connection.connection.cursor()
-        cursor.executemany(self._text, map(self._bound, rows))
+        cursor.executemany(self._text, map(self._bind, rows))
         cursor.close()
 
-    def _executed(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:
+    def _execute(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:
         cursor: DBAPICursor = connection.connection.cursor()
-        text, bound = self._text, self._bound(values)
+        text, bound = self._text, self._bind(values)
         if guard := connection.get_execution_options().get(GUARD):
             text, bound = guard(text, bound)
         cursor.execute(text, bound)
         return cursor
 
-    def _bound(self, values: Mapping[str, Any]) -> list[Any]:
+    def _bind(self, values: Mapping[str, Any]) -> list[Any]:
         """Return the driver's parameters."""
         bound = self._template.copy()
         for at, name, convert in self._given:
@@ -215,7 +217,7 @@ class Compiled:
             bound[at] = convert(ask()) if convert else ask()
         return bound
 
-    def _wrong(self, row: Sequence[Any]) -> Iterator[sa.ColumnElement[Any]]:
+    def _find_unreadable(self, row: Sequence[Any]) -> Iterator[sa.ColumnElement[Any]]:
         """Yield the columns that have unreadable values."""
         for column, value, convert in zip(self._columns, row, self._results, strict=True):
             try:
@@ -224,7 +226,7 @@ class Compiled:
             except IntegrityError:
                 yield column
 
-    def _converted(self, row: Sequence[Any]) -> tuple[Any, ...]:
+    def _convert_row(self, row: Sequence[Any]) -> tuple[Any, ...]:
         kinds = tuple(map(type, row))
         steps = self._steps.get(kinds)
         if steps is None:
@@ -243,7 +245,7 @@ class Compiled:
 
 def _read(
     convert: _Convert | None,
-    as_stored: Collection[type],
+    raw_kinds: Collection[type],
     reader: _Reader | None,
     values: Sequence[Any],
 ) -> Sequence[Any]:
@@ -251,7 +253,7 @@ def _read(
     if convert is None:
         return values
     kinds = set(map(type, values))
-    if kinds.issubset(as_stored):
+    if kinds.issubset(raw_kinds):
         return values
     read = reader(values, kinds) if reader else None
     if read is not None:
@@ -265,7 +267,7 @@ def _read(
     return list(map(convert, values))
 
 
-def _converted(convert: Callable[[Any], Any] | None, values: Sequence[Any]) -> Sequence[Any]:
+def _convert(convert: Callable[[Any], Any] | None, values: Sequence[Any]) -> Sequence[Any]:
     """Return a column's values as the driver takes them; equal neighbours are converted once."""
     if convert is None:
         return values

@@ -155,27 +155,27 @@ def unescape_text(value: str) -> str:
 
 def escape_json(value: Any) -> Any:
     """Return a JSON value with every string and key escaped, as a ``Json`` column holds it."""
-    return _mapped(value, escape_text)
+    return _map_strings(value, escape_text)
 
 
 def unescape_json(value: Any) -> Any:
     """Inverse of ``escape_json``; Decimals become int or float."""
-    return _mapped(value, _unescaped)
+    return _map_strings(value, _unescape)
 
 
-def _unescaped(value: str) -> Any:
+def _unescape(value: str) -> Any:
     if value == NEGATIVE_ZERO:
         return -0.0
     return float(value[2:]) if value.startswith(FLOAT) else unescape_text(value)
 
 
-def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
+def _map_strings(value: Any, change: Callable[[str], Any]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): _mapped(item, change) for key, item in value.items()}
+        return {change(key): _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_mapped(item, change) for item in value]
+        return [_map_strings(item, change) for item in value]
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     return value
@@ -443,7 +443,7 @@ class JsonAsText(FunctionElement[Any]):
 
 
 @compiles(JsonAsText)
-def _json_as_text(element: JsonAsText, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_json_as_text(element: JsonAsText, compiler: SQLCompiler, **kw: Any) -> str:
     column = compiler.process(next(iter(element.clauses)), **kw)
     return get_columns(compiler.dialect).select_json(column)
 
@@ -457,6 +457,6 @@ class _BoundJson(FunctionElement[dict[str, Any]]):
 
 
 @compiles(_BoundJson)
-def _bound_json(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_bound_json(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
     bound = get_columns(compiler.dialect).render_bound_json(next(iter(element.clauses)))
     return compiler.process(bound, **kw)

@@ -91,7 +91,7 @@ class _BoundInstant(FunctionElement[datetime]):
 
 
 @compiles(_BoundInstant)
-def _bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
     bound = compiler.process(next(iter(element.clauses)), **kw)
     return get_columns(compiler.dialect).render_bound_instant(bound)
 
@@ -120,9 +120,9 @@ class Moment(FunctionElement[datetime]):
     inherit_cache = True
 
 
-def moment() -> Moment:
+def make_moment() -> Moment:
     """Return the server's clock when the statement began: two saves have different ones."""
-    return Moment(sa.bindparam("moment", callable_=_here, type_=Instant()))
+    return Moment(sa.bindparam("moment", callable_=_read_own_clock, type_=Instant()))
 
 
 class Later(FunctionElement[datetime]):
@@ -141,44 +141,44 @@ class OwnTransaction(FunctionElement[int]):
     inherit_cache = True
 
 
-def _here() -> datetime:
+def _read_own_clock() -> datetime:
     return datetime.now(UTC)
 
 
-def now() -> Clock:
+def make_clock() -> Clock:
     """Return the server's clock when the statement began; on SQLite in milliseconds."""
     return Clock()
 
 
-def after(seconds: float | sa.ColumnElement[Any]) -> Clock:
+def make_expiry(seconds: float | sa.ColumnElement[Any]) -> Clock:
     """Return the server's clock plus ``seconds``: when something expires."""
-    return Clock(_seconds(seconds))
+    return Clock(_bind_seconds(seconds))
 
 
-def before(seconds: float | sa.ColumnElement[Any]) -> Clock:
+def make_cutoff(seconds: float | sa.ColumnElement[Any]) -> Clock:
     """Return the server's clock minus ``seconds``: the limit of what is old."""
-    return Clock(-_seconds(seconds))
+    return Clock(-_bind_seconds(seconds))
 
 
-def minute() -> Minute:
+def make_minute() -> Minute:
     """Return the server's clock cut to the minute: the coarse step at which activity is indexed."""
     return Minute()
 
 
-def _seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def _bind_seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     if isinstance(value, sa.ColumnElement):
         return value
     return sa.bindparam(None, float(value), sa.Double())
 
 
 @compiles(Clock)
-def _clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
     shifts = [compiler.process(sa.cast(it, sa.Double()), **kw) for it in element.clauses]
     return get_columns(compiler.dialect).render_clock(*shifts)
 
 
 @compiles(Minute)
-def _minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
     del element, kw
     return get_columns(compiler.dialect).render_minute()
 
@@ -190,7 +190,7 @@ def _compile_moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 @compiles(Later)
-def _later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
     one, other = element.clauses
     greatest = get_columns(compiler.dialect).greatest
     if greatest:
@@ -200,7 +200,7 @@ def _later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 @compiles(OwnTransaction)
-def _own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile_own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) -> str:
     del element, kw
     return get_columns(compiler.dialect).own_transaction
 
@@ -428,9 +428,9 @@ ORDERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def is_there(found: sa.ColumnElement[Any], clause: Clause) -> sa.ColumnElement[bool]:
+def is_there(value: sa.ColumnElement[Any], clause: Clause) -> sa.ColumnElement[bool]:
     """Return the condition of ``$exists``."""
-    return found.is_not(None) if clause.operand else found.is_(None)
+    return value.is_not(None) if clause.operand else value.is_(None)
 
 
 MOST_FORMS: Final = 100

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import make_clock
 from locus_store.sql.schema.status import (
     HEAD,
     UNFINISHED_SETTING,
@@ -78,7 +78,7 @@ class Examination:
 
     def measure_total(self) -> int | None:
         """Return the bytes of all tables of this library."""
-        sizes = [self.measure_table(it) for it in self._tables()]
+        sizes = [self.measure_table(it) for it in self._list_tables()]
         return None if None in sizes else sum(it or 0 for it in sizes)
 
     def estimate_rows(self, table: sa.Table) -> int | None:
@@ -88,7 +88,7 @@ class Examination:
 
     def compare_clocks(self) -> Fact:
         """Return the difference between the server's clock and this machine's."""
-        theirs = self.connection.execute(sa.select(now())).scalar_one()
+        theirs = self.connection.execute(sa.select(make_clock())).scalar_one()
         apart = (theirs - datetime.now(UTC)).total_seconds()
         if abs(apart) <= CLOCK_SECONDS:
             return Fact("clock", "the server's and this machine's agree", "ok")
@@ -124,14 +124,15 @@ class Examination:
 
     def iterate_sizes(self) -> Iterator[Fact]:
         """Yield rows and bytes, in total and per version."""
-        for table in self._tables():
-            rows, size = self._rows(table), self.measure_table(table)
+        for table in self._list_tables():
+            rows, size = self._describe_row_count(table), self.measure_table(table)
             yield Fact(
-                f"rows of {table.name}", rows + (f", {_size(size)}" if size is not None else "")
+                f"rows of {table.name}",
+                rows + (f", {_format_size(size)}" if size is not None else ""),
             )
         total = self.measure_total()
         if total is not None:
-            yield Fact("size", _size(total))
+            yield Fact("size", _format_size(total))
         payload = self.tables.checkpoints.c.payload
         some = sa.select(sa.func.length(payload).label("size")).limit(SAMPLE).subquery()
         mean = self.connection.execute(sa.select(sa.func.avg(some.c.size))).scalar()
@@ -140,20 +141,11 @@ class Examination:
                 "bytes per version", f"{float(mean):,.0f} on average ({SAMPLE:,} at most looked at)"
             )
 
-    def _tables(self) -> tuple[sa.Table, ...]:
-        it = self.tables
-        return (
-            it.threads,
-            it.lines,
-            it.checkpoints,
-            it.segments,
-            it.writes,
-            it.logs,
-            it.messages,
-            it.store,
-        )
+    def _list_tables(self) -> tuple[sa.Table, ...]:
+        t = self.tables
+        return t.threads, t.lines, t.checkpoints, t.segments, t.writes, t.logs, t.messages, t.store
 
-    def _rows(self, table: sa.Table) -> str:
+    def _describe_row_count(self, table: sa.Table) -> str:
         estimated = self.estimate_rows(table)
         if estimated is not None and estimated > COUNTED:
             return f"about {estimated:,}"
@@ -184,7 +176,7 @@ class Examination:
         tenant = self.repository.scope.tenant
         over = self._count(
             sa.select(threads.c.thread).where(
-                threads.c.tenant == tenant, threads.c.expires_at <= now()
+                threads.c.tenant == tenant, threads.c.expires_at <= make_clock()
             )
         )
         yield Fact(
@@ -214,7 +206,7 @@ def get_package_version(name: str) -> str:
         return "not installed"
 
 
-def _size(size: int) -> str:
+def _format_size(size: int) -> str:
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= factor:
             return f"{size / factor:,.1f} {unit}"

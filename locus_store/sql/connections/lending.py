@@ -74,10 +74,10 @@ class LeasingPool(loops.LoopResources):
     Args:
         database: What differs per database.
         engine: Its connections.
-        owned: Whether the engine is ours, so that its connections are tried before use.
+        owns_engine: Whether the engine is ours, so that its connections are tried before use.
     """
 
-    def __init__(self, database: ServerDatabase, engine: AsyncEngine, *, owned: bool) -> None:
+    def __init__(self, database: ServerDatabase, engine: AsyncEngine, *, owns_engine: bool) -> None:
         super().__init__()
         self.database = database
         self._engine = engine
@@ -93,8 +93,8 @@ class LeasingPool(loops.LoopResources):
         self._working: dict[Any, float] = {}
         """The connections with a call under way, and its beginning."""
         self._looking: asyncio.TimerHandle | None = None
-        self._is_watching = owned
-        if owned:
+        self._is_watching = owns_engine
+        if owns_engine:
             event.listen(self._sync, "connect", self._note_new)
             event.listen(self._sync, "checkin", _note_use)
             event.listen(self._sync, "checkout", self._try_idle)
@@ -102,15 +102,15 @@ class LeasingPool(loops.LoopResources):
     @asynccontextmanager
     async def lease_driver(self) -> AsyncIterator[Any]:
         """Borrow a connection of the driver, in autocommit."""
-        lease = self._idle() or Lease(await greenlet_spawn(self._sync.raw_connection))
-        async with self._lent(lease):
+        lease = self._take_idle() or Lease(await spawn_greenlet(self._sync.raw_connection))
+        async with self._lend(lease):
             yield lease.driver
 
     def send(
         self,
         query: str,
         values: tuple[Any, ...],
-        answered: Callable[[list[Any] | BaseException], None],
+        callback: Callable[[list[Any] | BaseException], None],
         *,
         timeout_seconds: float | None = None,
     ) -> bool:
@@ -119,19 +119,19 @@ class LeasingPool(loops.LoopResources):
         Args:
             query: The statement.
             values: Its parameters.
-            answered: Called once with the rows or the error, even if the caller is cancelled.
+            callback: Called once with the rows or the error, even if the caller is cancelled.
             timeout_seconds: Of the statement; ``None``: the connection's.
         """
-        lease = self._idle()
+        lease = self._take_idle()
         if lease is None:
             return False
         self._watch(lease.driver)
         work = lease.driver.fetch(query, *values, timeout=timeout_seconds)
-        self.step(work, partial(self._sent, lease, answered))
+        self.step(work, partial(self._finish_call, lease, callback))
         return True
 
-    def _sent(
-        self, lease: Lease, answered: Callable[[Any], None], rows: list[Any] | BaseException
+    def _finish_call(
+        self, lease: Lease, callback: Callable[[Any], None], rows: list[Any] | BaseException
     ) -> None:
         self._working.pop(lease.driver, None)
         if self.database.is_unconfirmed(lease.driver):
@@ -139,12 +139,12 @@ class LeasingPool(loops.LoopResources):
         if isinstance(rows, BaseException) and self._is_spoilt(lease, rows):
             lease.entry.invalidate()
             if isinstance(rows, Exception):
-                rows = _lost(rows)
+                rows = _make_lost_error(rows)
         if not self._put_back(lease):
-            self.spawn(greenlet_spawn(self._put_away, lease))
-        answered(rows)
+            self.spawn(spawn_greenlet(self._put_away, lease))
+        callback(rows)
 
-    def _idle(self) -> Lease | None:
+    def _take_idle(self) -> Lease | None:
         """Take an idle connection that needs no checkout; ``None`` if there is none."""
         pool = self._sync.pool
         if not isinstance(pool, ConnectionPool) or self._is_over:
@@ -163,7 +163,7 @@ class LeasingPool(loops.LoopResources):
         )
 
     @asynccontextmanager
-    async def _lent(self, lease: Lease) -> AsyncIterator[None]:
+    async def _lend(self, lease: Lease) -> AsyncIterator[None]:
         """Return a connection at the end, or drop it."""
         driver = lease.driver
         self._watch(driver)
@@ -173,14 +173,14 @@ class LeasingPool(loops.LoopResources):
         except BaseException as exc:
             self._working.pop(driver, None)
             if self._is_spoilt(lease, exc):
-                await greenlet_spawn(lease.entry.invalidate)
+                await spawn_greenlet(lease.entry.invalidate)
                 if isinstance(exc, Exception):
                     raise LostConnectionError from exc
             raise
         finally:
             self._working.pop(driver, None)
             if not self._put_back(lease):
-                await greenlet_spawn(self._put_away, lease)
+                await spawn_greenlet(self._put_away, lease)
 
     def _require_confirmed(self, driver: Any) -> None:
         """Check that a commit has waited for its standby.
@@ -195,7 +195,7 @@ class LeasingPool(loops.LoopResources):
         """Return whether a connection is to be dropped after an error."""
         lease.entry.info.pop("tried_at", None)  # the answer to a statement may be outstanding
         lease.entry.info["is_unsure"] = True
-        return not isinstance(exc, Exception) or self._ended(lease.driver, exc)
+        return not isinstance(exc, Exception) or self._is_dead(lease.driver, exc)
 
     def _put_back(self, lease: Lease) -> bool:
         """Return a connection without a greenlet; ``False`` if it takes one."""
@@ -214,7 +214,7 @@ class LeasingPool(loops.LoopResources):
             lease.entry.close()
         lease.pool.put_away(lease.entry)
 
-    def _ended(self, driver: Any, exc: Exception) -> bool:
+    def _is_dead(self, driver: Any, exc: Exception) -> bool:
         if self.database.is_lost_primary(exc) and self._readers.get(driver, 0) < time.monotonic():
             self._replace_all()  # the others lead to the same server
             return True
@@ -281,17 +281,17 @@ class LeasingPool(loops.LoopResources):
         silent = [driver for driver, began_at in self._working.items() if began_at <= limit]
         if silent:
             self._working |= dict.fromkeys(silent, inf)  # each is asked about once
-            self.spawn(self._asked_about(silent))
+            self.spawn(self._end_forgotten(silent))
 
-    async def _asked_about(self, silent: list[Any]) -> None:
+    async def _end_forgotten(self, silent: list[Any]) -> None:
         """End the calls of which the server knows nothing; they are repeated where that is safe."""
-        for driver in await self._forgotten(silent):
+        for driver in await self._find_forgotten(silent):
             if driver in self._working:
                 self._replace_all()
                 self.database.abort(driver)
 
     @abstractmethod
-    async def _forgotten(self, drivers: list[Any]) -> list[Any]:
+    async def _find_forgotten(self, drivers: list[Any]) -> list[Any]:
         """Return those of the connections on which the server does no work."""
 
 
@@ -300,7 +300,7 @@ def _note_use(connection: Any, record: Any) -> None:
     record.info["used_at"] = time.monotonic()
 
 
-def _lost(exc: Exception) -> LostConnectionError:
+def _make_lost_error(exc: Exception) -> LostConnectionError:
     error = LostConnectionError()
     error.__cause__ = exc
     return error
@@ -390,7 +390,7 @@ await_only = sqlalchemy.util.await_only
 """Wait in a greenlet, without ``await``."""
 
 
-async def greenlet_spawn(work: Callable[..., T], *args: Any) -> T:
+async def spawn_greenlet(work: Callable[..., T], *args: Any) -> T:
     """Run ``work`` in a greenlet, which cannot continue in another thread."""
     async with driven.OneThread():
         return await sqlalchemy.util.greenlet_spawn(work, *args)

@@ -67,12 +67,12 @@ def require_one(**given: object) -> None:
         raise InvalidArgumentError(f"give {' or '.join(names)}, not both")
 
 
-def refuse_connections(kind: type, given: Mapping[str, object]) -> None:
+def refuse_connections(kind: type, options: Mapping[str, object]) -> None:
     """Refuse options of connections that the caller creates.
 
     Args:
         kind: The class of those options.
-        given: The options.
+        options: The options.
 
     Raises:
         InvalidArgumentError: Names those that are not the default.
@@ -80,7 +80,7 @@ def refuse_connections(kind: type, given: Mapping[str, object]) -> None:
     other = [
         name
         for name, option in read_options(kind).items()
-        if given.get(name, option.default) != option.default
+        if options.get(name, option.default) != option.default
     ]
     if other:
         raise InvalidArgumentError(

@@ -20,7 +20,7 @@ from locus_store.runtime import observe
 from locus_store.runtime.loops import ResourcesPerLoop
 from locus_store.runtime.retries import retry_lost_races
 from locus_store.sql.connections.database import LostConnectionError, ServerDatabase, is_overtime
-from locus_store.sql.connections.lending import LeasingPool, dispose, greenlet_spawn
+from locus_store.sql.connections.lending import LeasingPool, dispose, spawn_greenlet
 from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class PooledRunner:
                 database,
                 make_engine(),
                 make_opening_engine or make_engine,
-                owned=owns_engines,
+                owns_engine=owns_engines,
                 first=first,
             )
 
@@ -138,7 +138,7 @@ class LoopPool(LeasingPool):
         database: What differs per database.
         engine: Its connections.
         make_opening_engine: Gives the engine on which a schema is made.
-        owned: Whether ``close`` disposes of the engine.
+        owns_engine: Whether ``close`` disposes of the engine.
         first: Held while a shared engine connects for the first time: SQLAlchemy's own lock
             around that belongs to one loop.
     """
@@ -152,13 +152,13 @@ class LoopPool(LeasingPool):
         engine: AsyncEngine,
         make_opening_engine: Callable[[], AsyncEngine],
         *,
-        owned: bool,
+        owns_engine: bool,
         first: threading.Lock,
     ) -> None:
-        super().__init__(database, engine, owned=owned)
+        super().__init__(database, engine, owns_engine=owns_engine)
         self.is_open = False
         self._make_opening_engine = make_opening_engine
-        self._owned = owned
+        self._owned = owns_engine
         self._first = first
         self._opening = asyncio.Lock()
 
@@ -189,14 +189,14 @@ class LoopPool(LeasingPool):
 
     async def _open(self) -> None:
         if not self._owned:
-            await _acquired(self._first)
+            await _acquire(self._first)
             try:
                 await self._open_theirs()
             finally:
                 self._first.release()
             return
         with suppress(SchemaError):
-            await greenlet_spawn(self._look_into, self._sync, self.database.verify)
+            await spawn_greenlet(self._look_into, self._sync, self.database.verify)
             return
         if self.database.may_create:
             await asyncio.to_thread(load)
@@ -205,34 +205,34 @@ class LoopPool(LeasingPool):
     async def _open_theirs(self) -> None:
         if self.database.may_create:
             with suppress(SchemaError):
-                await greenlet_spawn(self._look_into, self._sync, self.database.verify)
+                await spawn_greenlet(self._look_into, self._sync, self.database.verify)
                 return
             await asyncio.to_thread(load)
-        await greenlet_spawn(self._look_into, self._sync, self.database.open)
+        await spawn_greenlet(self._look_into, self._sync, self.database.open)
 
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, on a separate connection if the engine is ours."""
         if not self._owned:
             return await retry_lost_races(
-                lambda: self._spawned(self._sync, body), self.database.is_lost_race
+                lambda: self._spawn(self._sync, body), self.database.is_lost_race
             )
         engine = self._make_opening_engine()
         try:
             return await retry_lost_races(
-                lambda: self._spawned(engine.sync_engine, body), self.database.is_lost_race
+                lambda: self._spawn(engine.sync_engine, body), self.database.is_lost_race
             )
         finally:
             await dispose(engine)
 
-    async def _spawned(self, engine: Any, body: Body[T]) -> T:
-        return await greenlet_spawn(self._look_into, engine, body)
+    async def _spawn(self, engine: Any, body: Body[T]) -> T:
+        return await spawn_greenlet(self._look_into, engine, body)
 
     def _look_into(self, engine: Any, look: Body[T]) -> T:
-        with self._connected(engine) as connection:
+        with self._connect(engine) as connection:
             return look(connection)
 
     @contextmanager
-    def _connected(self, engine: Any) -> Iterator[Connection]:
+    def _connect(self, engine: Any) -> Iterator[Connection]:
         with engine.connect() as connection:
             try:
                 yield connection
@@ -259,11 +259,11 @@ class LoopPool(LeasingPool):
             observe.report_replaced("a rollback failed on its connection", failed)
             connection.invalidate()
 
-    async def _forgotten(self, drivers: list[Any]) -> list[Any]:
+    async def _find_forgotten(self, drivers: list[Any]) -> list[Any]:
         engine = self._make_opening_engine()
         failures: tuple[type[Exception], ...] = (*self.database.driver_errors, LocusStoreError)
         try:
-            return await self._spawned(
+            return await self._spawn(
                 engine.sync_engine, lambda it: self.database.find_forgotten(it, drivers)
             )
         except failures:
@@ -336,10 +336,10 @@ class LoopPool(LeasingPool):
 
     async def run(self, begin: Body[None], body: Body[T]) -> T:
         """Run a body between ``begin`` and a commit."""
-        return await greenlet_spawn(self._run, begin, body)
+        return await spawn_greenlet(self._run, begin, body)
 
     def _run(self, begin: Body[None], body: Body[T]) -> T:
-        with self._connected(self._sync) as connection, self._watched(connection):
+        with self._connect(self._sync) as connection, self._watch_during(connection):
             lost: type[LostConnectionError] = UndoneError
             try:
                 begin(connection)
@@ -355,7 +355,7 @@ class LoopPool(LeasingPool):
             return result
 
     @contextmanager
-    def _watched(self, connection: Connection) -> Iterator[None]:
+    def _watch_during(self, connection: Connection) -> Iterator[None]:
         driver: Any = connection.connection.driver_connection
         self._watch(driver)
         try:
@@ -370,7 +370,7 @@ class LoopPool(LeasingPool):
         if connection.closed:
             return False
         driver: Any = connection.connection.driver_connection
-        return driver is None or self._ended(driver, exc)
+        return driver is None or self._is_dead(driver, exc)
 
     def leave(self) -> None:
         """Close the pool in its own event loop; at once if no call is in progress."""
@@ -395,7 +395,7 @@ class LoopPool(LeasingPool):
             observe.report_closed(self.database)
 
 
-async def _acquired(lock: threading.Lock) -> None:
+async def _acquire(lock: threading.Lock) -> None:
     """Wait for a lock between threads; a cancelled caller releases it."""
     waiting = asyncio.ensure_future(asyncio.to_thread(lock.acquire))
     try:

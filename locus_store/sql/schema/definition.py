@@ -112,7 +112,7 @@ class SchemaDefinition(ABC):
 
     @abstractmethod
     def change_user_column(
-        self, dialect: Dialect, ours: Tables, found: Collection[str]
+        self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """Return the statements that change the column for users' ids to the type that it has here.
 
@@ -121,7 +121,7 @@ class SchemaDefinition(ABC):
         Args:
             dialect: The database's.
             ours: The tables, with the new type.
-            found: The columns of the table; ``OLD_USERS`` is left by a run that was cut short.
+            columns: The columns of the table; ``OLD_USERS`` is left by a run that was cut short.
         """
 
     def secure(self, connection: Connection, ours: Tables, name: str) -> None:
@@ -214,15 +214,15 @@ def write_options(ours: Tables) -> str:
     return options + (f" --schema {ours.schema}" if ours.schema else "")
 
 
-def make_place(found: Connection | URL) -> DatabasePlace:
+def make_place(source: Connection | URL) -> DatabasePlace:
     """Return the place of a connection or URL."""
-    if not isinstance(found, URL):
-        place = found.get_execution_options().get(PLACE)
+    if not isinstance(source, URL):
+        place = source.get_execution_options().get(PLACE)
         if isinstance(place, DatabasePlace):
             return place
-        found = found.engine.url
-    shown = mask_url(found)
-    return DatabasePlace(shown, is_whole=shown == found.render_as_string(hide_password=False))
+        source = source.engine.url
+    shown = mask_url(source)
+    return DatabasePlace(shown, is_whole=shown == source.render_as_string(hide_password=False))
 
 
 def is_same_database(text: str, engine: object) -> bool:
@@ -236,10 +236,13 @@ def is_same_database(text: str, engine: object) -> bool:
         return False
     if any(getattr(asked, it) != getattr(theirs, it) for it in ("username", "host", "port")):
         return False
-    return _database(asked) == _database(theirs) and asked.query.items() <= theirs.query.items()
+    return (
+        _get_database_name(asked) == _get_database_name(theirs)
+        and asked.query.items() <= theirs.query.items()
+    )
 
 
-def _database(url: URL) -> str:
+def _get_database_name(url: URL) -> str:
     """Return the database; without a host it may be a file."""
     name = unquote(url.database or "").replace(":memory:", "")
     return name if url.host or not name else os.path.realpath(name)

@@ -53,18 +53,18 @@ def run_on(
         BackendError: The database failed, and the target is a URL.
     """
     if hasattr(target, "sync_engine"):  # of AsyncEngine and AsyncConnection, slow to import
-        raise _asynchronous()
+        raise _make_async_error()
     if isinstance(target, Engine) and target.dialect.is_async:
-        raise _asynchronous()
+        raise _make_async_error()
     if isinstance(target, URL | str):
         return load_definition(get_dialect_name(target)).run_on_url(target, body, prefix, schema)
     if isinstance(target, Connection):
-        return body(target, _tables(prefix, schema, target.dialect.name))
+        return body(target, _make_tables(prefix, schema, target.dialect.name))
     with target.connect() as connection:
-        return body(connection, _tables(prefix, schema, target.dialect.name))
+        return body(connection, _make_tables(prefix, schema, target.dialect.name))
 
 
-def _asynchronous() -> InvalidArgumentError:
+def _make_async_error() -> InvalidArgumentError:
     return InvalidArgumentError(
         "this function blocks, and the engine or connection is asynchronous; write:"
         " async with engine.connect() as connection: await connection.run_sync(migrate.upgrade)"
@@ -138,16 +138,16 @@ def run_on_engine(
             await engine.dispose()
 
     try:
-        result: T = _finished(run)
+        result: T = _run_in_loop(run)
     except LocusStoreError:
         raise
-    except _failures(errors) as error:
+    except _get_errors(errors) as error:
         message = translate(error, place.shown)
         raise message or BackendError(f"{place.shown}: {get_reason(error)}") from error
     return result
 
 
-def _failures(errors: Callable[[], tuple[type[Exception], ...]]) -> tuple[type[Exception], ...]:
+def _get_errors(errors: Callable[[], tuple[type[Exception], ...]]) -> tuple[type[Exception], ...]:
     return (DBAPIError, OSError, *errors())
 
 
@@ -160,14 +160,14 @@ def make_named_tables(
     if prefix == DEFAULT_PREFIX:
         prefix = options.get("prefix", prefix)
     named = options.get("schema") or options.get("schema_name")
-    return _tables(prefix, named if schema is None else schema, dialect)
+    return _make_tables(prefix, named if schema is None else schema, dialect)
 
 
-def _tables(prefix: str, schema: str | None, dialect: str) -> Tables:
+def _make_tables(prefix: str, schema: str | None, dialect: str) -> Tables:
     return make_tables(check_prefix(prefix, dialect), schema)
 
 
-def _finished(work: Callable[[], Any]) -> Any:
+def _run_in_loop(work: Callable[[], Any]) -> Any:
     """Run the coroutine on a new event loop, even if another one is running."""
     if not _is_in_loop():
         return asyncio.run(work())

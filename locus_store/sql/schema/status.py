@@ -78,7 +78,7 @@ class Status:
 
 def read_settings(connection: Connection, ours: Tables) -> Settings | None:
     """Return the settings by one SELECT; ``None`` if they cannot be read for any reason."""
-    version = _version(ours)
+    version = _make_version_table(ours)
     query = sa.union_all(
         sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),
         sa.select(ours.settings.c.name, ours.settings.c.value),
@@ -91,7 +91,7 @@ def read_settings(connection: Connection, ours: Tables) -> Settings | None:
             raise
         return None
     found = {name: value for name, value in rows}  # noqa: C416 - rows are not pairs
-    return None if found.pop("hidden", None) else _settings(found)
+    return None if found.pop("hidden", None) else _parse_settings(found)
 
 
 def is_usable(settings: Settings) -> bool:
@@ -111,7 +111,7 @@ def describe_partitions(settings: Settings) -> str:
     return text
 
 
-def _settings(rows: dict[str, str]) -> Settings | None:
+def _parse_settings(rows: dict[str, str]) -> Settings | None:
     try:
         return Settings(
             store_id=rows["store_id"],
@@ -160,23 +160,23 @@ class _Look:
         ours = self.ours
         taken = sorted(self.definition.find_taken(self.connection, ours.schema, ours.names))
         others = [name for name in taken if name != ours.version]
-        revision = self._revision() if ours.version in taken else None
+        revision = self._read_revision() if ours.version in taken else None
         if self.hidden:
-            return self._foreign(self.hidden, first="on the search_path before ours, ")
+            return self._make_foreign(self.hidden, first="on the search_path before ours, ")
         if not taken:
             return self.missing
         if revision is None:
-            return self._begun(others) or self._foreign(others or taken)
-        settings = self._settings(revision) if ours.settings.name in others else None
+            return self._find_begun(others) or self._make_foreign(others or taken)
+        settings = self._read_settings(revision) if ours.settings.name in others else None
         if settings is not None:
-            return self._judged(settings)
+            return self._judge(settings)
         if revision in REVISIONS and (others or self._commits_each):
-            return self._damaged(revision, f"table {ours.settings.name} is gone or empty")
-        return self._foreign(taken)
+            return self._make_damaged(revision, f"table {ours.settings.name} is gone or empty")
+        return self._make_foreign(taken)
 
-    def _begun(self, others: list[str]) -> Status | None:
+    def _find_begun(self, others: list[str]) -> Status | None:
         """Return the status after a downgrade to base or an interrupted first upgrade, if any."""
-        if self._columns(self.ours.version) != {"version_num"}:
+        if self._list_columns(self.ours.version) != {"version_num"}:
             return None
         if not others:
             return self.missing
@@ -191,31 +191,31 @@ class _Look:
 
     def _is_unused(self, table: sa.Table) -> bool:
         """Return whether the table has our columns only, and no rows."""
-        if not self._columns(table.name) <= {it.name for it in table.columns}:
+        if not self._list_columns(table.name) <= {it.name for it in table.columns}:
             return False
         rows = sa.select(sa.literal(1)).select_from(table).limit(1)
         return table is self.ours.settings or not self.connection.execute(rows).first()
 
-    def _revision(self) -> str | None:
-        if "version_num" not in self._columns(self.ours.version):
+    def _read_revision(self) -> str | None:
+        if "version_num" not in self._list_columns(self.ours.version):
             return None
-        query = sa.select(sa.func.max(_version(self.ours).c.version_num))
+        query = sa.select(sa.func.max(_make_version_table(self.ours).c.version_num))
         revision: str | None = self.connection.execute(query).scalar_one()
         return revision
 
-    def _settings(self, revision: str) -> Settings | None:
+    def _read_settings(self, revision: str) -> Settings | None:
         table = self.ours.settings
-        if not {"name", "value"} <= self._columns(table.name):
+        if not {"name", "value"} <= self._list_columns(table.name):
             return None
         rows = self.connection.execute(sa.select(table.c.name, table.c.value)).all()
-        return _settings({**{name: value for name, value in rows}, "revision": revision})  # noqa: C416
+        return _parse_settings({**{name: value for name, value in rows}, "revision": revision})  # noqa: C416
 
-    def _judged(self, settings: Settings) -> Status:
+    def _judge(self, settings: Settings) -> Status:
         found = settings.revision
         if found == HEAD:
-            lacking = self._lacking()
+            lacking = self._list_lacking()
             if lacking:
-                return self._damaged(found, f"it lacks {', '.join(lacking[:5])}")
+                return self._make_damaged(found, f"it lacks {', '.join(lacking[:5])}")
             extra = describe_partitions(settings)
             return self._make_status("ok", settings, f"schema revision {found}, up to date{extra}")
         if found in REVISIONS:
@@ -234,15 +234,15 @@ class _Look:
         )
         return self._make_status("too new", settings, message)
 
-    def _lacking(self) -> list[str]:
+    def _list_lacking(self) -> list[str]:
         return [
             f"{table.name}.{column.name}"
             for table in self.ours.metadata.sorted_tables
             for column in table.columns
-            if column.name not in self._columns(table.name)
+            if column.name not in self._list_columns(table.name)
         ]
 
-    def _columns(self, table: str) -> set[str]:
+    def _list_columns(self, table: str) -> set[str]:
         return self.definition.list_columns(self.connection, self.ours.schema, table)
 
     def _make_status(self, state: State, settings: Settings, message: str) -> Status:
@@ -253,26 +253,26 @@ class _Look:
             settings=settings,
         )
 
-    def _damaged(self, revision: str, what: str) -> Status:
+    def _make_damaged(self, revision: str, what: str) -> Status:
         message = (
             f"{self.where}: schema revision {revision} was changed by hand: {what};"
             " restore a backup"
         )
         return Status(state="damaged", revision=revision, message=message)
 
-    def _foreign(self, taken: list[str], *, first: str = "") -> Status:
-        noun = "table" if len(taken) == 1 else "tables"
+    def _make_foreign(self, tables: list[str], *, first: str = "") -> Status:
+        noun = "table" if len(tables) == 1 else "tables"
         remedy = (
             f"Name our schema (schema='{self.ours.schema}')"
             if first
             else ("Choose another prefix (prefix='mine_'; locus-store db upgrade --prefix mine_)")
         )
         message = (
-            f"{self.where}: {first}{noun} {', '.join(taken)} not made by locus-store; nothing was"
+            f"{self.where}: {first}{noun} {', '.join(tables)} not made by locus-store; nothing was"
             f" changed. {remedy} or another database"
         )
         return Status(state="foreign", revision=None, message=message)
 
 
-def _version(ours: Tables) -> sa.TableClause:
+def _make_version_table(ours: Tables) -> sa.TableClause:
     return sa.table(ours.version, sa.column("version_num"), schema=ours.schema)

@@ -35,9 +35,9 @@ from locus_store.sql.columns.types import (
     LongText,
     Path,
     UserId,
-    minute,
-    moment,
-    now,
+    make_clock,
+    make_minute,
+    make_moment,
 )
 from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
 from locus_store.types.thread_info import UserIdType
@@ -185,9 +185,9 @@ sa.Table(
     sa.Column("user_id", Key(ID_LENGTH), nullable=True),
     sa.Column("name", Key(NAME_LENGTH), nullable=True),
     sa.Column("metadata", Json, nullable=True),
-    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("created_at", Instant, default=make_clock(), nullable=False),
     # Last activity to the minute: an index on an exact time turns HOT updates off.
-    sa.Column("active_at", Instant, default=minute(), nullable=False),
+    sa.Column("active_at", Instant, default=make_minute(), nullable=False),
     sa.Column("expires_at", Instant, nullable=True),
     sa.PrimaryKeyConstraint("thread", name="locus_threads_pk"),
     sa.UniqueConstraint("tenant", "thread_id", name="locus_threads_id"),
@@ -226,7 +226,7 @@ sa.Table(
     sa.Column("writer", Key(ID_LENGTH), nullable=True),
     # The run that moved the head.
     sa.Column("run", Key(ID_LENGTH), nullable=True),
-    sa.Column("updated_at", Instant, default=now(), nullable=False),
+    sa.Column("updated_at", Instant, default=make_clock(), nullable=False),
     sa.PrimaryKeyConstraint("line", name="locus_lines_pk"),
     sa.UniqueConstraint("tenant", "thread_id", "namespace", name="locus_lines_id"),
     sqlite_autoincrement=True,  # its fillfactor: SQLAlchemy 2.0 has no word for it here
@@ -250,7 +250,7 @@ sa.Table(
     sa.Column("metadata", Json, nullable=True),
     # Fields of the state itself: ``agent_id``, ``tags``.
     sa.Column("labels", Json, nullable=True),
-    sa.Column("created_at", Instant, default=moment(), nullable=False),
+    sa.Column("created_at", Instant, default=make_moment(), nullable=False),
     # The text that the checkpoint added; NULL unless the full-text index exists.
     sa.Column("text", PlainText, nullable=True),
     # NULL: the payload is in a segment, or empty.
@@ -294,7 +294,7 @@ sa.Table(
     sa.Column("task_path", PlainText, nullable=True),
     # Sequence of the checkpoint that the payload's frames are against; NULL: whole.
     sa.Column("basis", BigInteger, nullable=True),
-    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("created_at", Instant, default=make_clock(), nullable=False),
     sa.Column("payload", Blob, nullable=True),
     sa.PrimaryKeyConstraint("line", "checkpoint_id", "task_id", "idx", name="locus_writes_pk"),
 )
@@ -324,7 +324,7 @@ sa.Table(
     sa.Column("message_id", Key(ID_LENGTH), nullable=False),
     sa.Column("role", Key(ID_LENGTH), nullable=False),
     sa.Column("metadata", Json, nullable=True),
-    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("created_at", Instant, default=make_clock(), nullable=False),
     # Of the message.
     sa.Column("digest", Digest, nullable=False),
     sa.Column("text", LongText, nullable=True),
@@ -374,8 +374,8 @@ sa.Table(
     sa.Column("key", Key(ID_LENGTH), nullable=False),
     sa.Column("metadata", Json, nullable=True),
     sa.Column("version", BigInteger, server_default=sa.text("1"), nullable=False),
-    sa.Column("created_at", Instant, default=now(), nullable=False),
-    sa.Column("updated_at", Instant, default=now(), nullable=False),
+    sa.Column("created_at", Instant, default=make_clock(), nullable=False),
+    sa.Column("updated_at", Instant, default=make_clock(), nullable=False),
     sa.Column("expires_at", Instant, nullable=True),
     sa.Column("value", JsonValue, nullable=True),
     # The time to live of the put.
@@ -395,7 +395,7 @@ sa.Table(
     sa.Column("transaction_id", BigInteger, nullable=True),
     sa.Column("entry", BigKey, sa.Identity(), primary_key=True),
     sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
-    sa.Column("recorded_at", Instant, default=moment(), nullable=False),
+    sa.Column("recorded_at", Instant, default=make_moment(), nullable=False),
     sa.Column("who", Key(ID_LENGTH), nullable=False),
     # The method of the contract.
     sa.Column("method", PlainText(ID_LENGTH), nullable=False),

@@ -27,11 +27,7 @@ _BATCH = 1000
 
 
 def set_user_id_type(
-    target: Target,
-    users: UserIdType,
-    *,
-    prefix: str = DEFAULT_PREFIX,
-    schema: str | None = None,
+    target: Target, users: UserIdType, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> bool:
     """Change the type of the column for users' ids; ``False`` if it has the type.
 
@@ -64,10 +60,10 @@ def _set(connection: Connection, ours: Tables, *, users: UserIdType) -> bool:
 def _is_cut_short(connection: Connection, ours: Tables) -> bool:
     """Return whether a run that commits each definition left its column."""
     database = load_definition_of(connection)
-    return database.commits_each and OLD_USERS in _columns(connection, ours)
+    return database.commits_each and OLD_USERS in _list_columns(connection, ours)
 
 
-def _columns(connection: Connection, ours: Tables) -> set[str]:
+def _list_columns(connection: Connection, ours: Tables) -> set[str]:
     database = load_definition_of(connection)
     return database.list_columns(
         connection, database.find_schema(connection, ours), ours.threads.name
@@ -75,11 +71,7 @@ def _columns(connection: Connection, ours: Tables) -> set[str]:
 
 
 def render_sql(
-    dialect: str,
-    users: UserIdType,
-    *,
-    prefix: str = DEFAULT_PREFIX,
-    schema: str | None = None,
+    dialect: str, users: UserIdType, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str:
     """Return the statements of ``set_user_id_type`` as text; needs no driver and no database.
 
@@ -99,7 +91,7 @@ def render_sql(
     return f"{begin}\n\n" + "".join(f"{it};\n\n" for it in (*found, "COMMIT"))
 
 
-def make_statements(dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+def make_statements(dialect: Dialect, ours: Tables, columns: Collection[str]) -> list[str]:
     """Return the statements that change the column to the type that it has in ``ours``."""
     users, database = ours.user_id_type, load_definition(dialect.name)
     settings = quote(dialect, ours.settings.name, ours.schema)
@@ -109,7 +101,7 @@ def make_statements(dialect: Dialect, ours: Tables, found: Collection[str]) -> l
     return [
         *first,
         f"DROP VIEW IF EXISTS {quote(dialect, ours.heads, ours.schema)}",
-        *database.change_user_column(dialect, ours, found),
+        *database.change_user_column(dialect, ours, columns),
         create_view(dialect, ours.prefix, ours.schema, users),
         *last,
     ]
@@ -137,7 +129,7 @@ def change_column(connection: Connection, ours: Tables, users: UserIdType) -> bo
     database = load_definition_of(connection)
     with database.translate_owner_errors(connection):
         database.lock_threads(connection, ours)
-        before, columns = read_user_id_type(connection, ours), _columns(connection, ours)
+        before, columns = read_user_id_type(connection, ours), _list_columns(connection, ours)
         if users == before and OLD_USERS not in columns:
             return False
         if OLD_USERS not in columns:
@@ -173,17 +165,17 @@ def take(connection: Connection, ours: Tables, users: UserIdType, *, may_create:
         return
     threads = sa.select(sa.literal(1)).select_from(ours.threads).limit(1)
     if not may_create or connection.execute(threads).first():
-        raise _other_type(connection, ours, users, found)
+        raise _make_type_error(connection, ours, users, found)
     change_column(connection, ours, users)
 
 
-def _other_type(
-    connection: Connection, ours: Tables, users: UserIdType, found: UserIdType
+def _make_type_error(
+    connection: Connection, ours: Tables, users: UserIdType, stored: UserIdType
 ) -> SchemaError:
     place = make_place(connection).with_schema(ours.schema)
     return SchemaError(
-        f"{place}: the database's user ids are of the type {found}, and the session's of the type "
-        f"{users}; open the session with user_id_type={found!r}, or change the database: "
+        f"{place}: the database's user ids are of the type {stored}, and the session's of the type "
+        f"{users}; open the session with user_id_type={stored!r}, or change the database: "
         f"locus-store db user-ids {users} --url '…'{write_options(ours)}"
     )
 
@@ -228,12 +220,12 @@ def create_view(
         quote(dialect, f"{prefix}{name}", schema)
         for name in ("heads", "threads", "lines", "checkpoints")
     )
-    user_id = _decoded("t.user_id") if users == "string" else "t.user_id"
+    user_id = _render_decoded("t.user_id") if users == "string" else "t.user_id"
     select = f"""
 CREATE VIEW {view} AS
-SELECT {_decoded("t.tenant")} AS tenant,
-  {_decoded("t.thread_id")} AS thread_id,
-  {_decoded("c.checkpoint_id")} AS checkpoint_id,
+SELECT {_render_decoded("t.tenant")} AS tenant,
+  {_render_decoded("t.thread_id")} AS thread_id,
+  {_render_decoded("c.checkpoint_id")} AS checkpoint_id,
   {words.agent_id} AS agent_id,
   {user_id} AS user_id,
   {words.shown.format("t.created_at")} AS created_at,
@@ -253,6 +245,6 @@ def quote(dialect: Dialect, name: str, schema: str | None) -> str:
     return dialect.identifier_preparer.format_table(sa.table(name, schema=schema))
 
 
-def _decoded(column: str) -> str:
+def _render_decoded(column: str) -> str:
     """Return a key as its owner wrote it: ``columns.types.encode_key`` adds the leading slash."""
     return f"CASE WHEN SUBSTR({column}, 1, 1) = '/' THEN SUBSTR({column}, 2) ELSE {column} END"

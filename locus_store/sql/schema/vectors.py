@@ -90,15 +90,15 @@ def find(connection: Connection, ours: Tables) -> FoundVectors:
     return FoundVectors(int(said) if said else None, home)
 
 
-def require_dimension(found: FoundVectors, dimension: int) -> None:
+def require_dimension(table: FoundVectors, dimension: int) -> None:
     """Refuse a number of dimensions other than the recorded one.
 
     Raises:
         SchemaError: Says which it is.
     """
-    if found.dimension not in {None, dimension}:
+    if table.dimension not in {None, dimension}:
         raise SchemaError(
-            f"this database keeps embeddings of {found.dimension} numbers, not {dimension}; use a "
+            f"this database keeps embeddings of {table.dimension} numbers, not {dimension}; use a "
             "model of that dimension, or another prefix"
         )
 

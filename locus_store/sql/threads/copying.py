@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import minute, moment
+from locus_store.sql.columns.types import make_minute, make_moment
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.thread_rows import has_thread, select_last_save
 from locus_store.versions.archives import make_occupied_error
@@ -16,24 +16,24 @@ _KEPT: Final = ("tenant", "namespace", "head", "open_chain", "open_bytes", "floo
 """Columns of a line that its copy has as well."""
 
 
-def copy_thread(it: Repository, source: str, destination: str) -> bool:
+def copy_thread(repo: Repository, source: str, destination: str) -> bool:
     """See ``StoresThreads.copy_thread``; reads from one snapshot."""
-    if not has_thread(it, source):
+    if not has_thread(repo, source):
         return False
-    is_live = it.is_live_thread(destination)
+    is_live = repo.is_live_thread(destination)
     if is_live:
         raise make_occupied_error(destination, "copied")
     if is_live is not None:
-        it.drop_threads([destination])
-    _Copy(it, source, destination).run()
+        repo.drop_threads([destination])
+    _Copy(repo, source, destination).run()
     return True
 
 
 class _Copy:
     """The statements of one copy."""
 
-    def __init__(self, it: Repository, source: str, destination: str) -> None:
-        self._it = it
+    def __init__(self, repo: Repository, source: str, destination: str) -> None:
+        self._it = repo
         self._source = source
         self._destination = destination
 
@@ -47,7 +47,7 @@ class _Copy:
         for table in (tables.checkpoints, tables.segments, tables.writes):
             self._copy_of_lines(table)
         if self._it.has_index:
-            self._it.copy_index(self._of_new_lines)
+            self._it.copy_index(self._select_for_new_lines)
 
     def _copy_thread_row(self) -> None:
         """Insert the copy's row; a copy that has versions is active from its creation."""
@@ -55,7 +55,7 @@ class _Copy:
         has_version = select_last_save(self._it.tables).is_not(None)
         made: dict[str, Any] = {
             "thread_id": sa.literal(self._destination, threads.c.thread_id.type),
-            "active_at": sa.case((has_version, minute()), else_=threads.c.active_at),
+            "active_at": sa.case((has_version, make_minute()), else_=threads.c.active_at),
         }
         kept = [column for column in threads.c if column.name not in {"thread", *made}]
         rows = sa.select(*made.values(), *kept).where(*self._it.is_thread(self._source))
@@ -77,18 +77,18 @@ class _Copy:
         lines = self._it.tables.lines
         made: dict[str, Any] = {
             "thread_id": sa.literal(self._destination, lines.c.thread_id.type),
-            "updated_at": moment(),
+            "updated_at": make_moment(),
         }
         kept = [lines.c[name] for name in _KEPT]
-        rows = sa.select(*made.values(), *kept).where(*self._of(lines, self._source))
+        rows = sa.select(*made.values(), *kept).where(*self._match(lines, self._source))
         self._insert(lines, [*made, *_KEPT], rows)
 
     def _copy_of_lines(self, table: sa.Table) -> None:
         """Copy a table's rows; its first column is the key of the line."""
         names = [column.name for column in table.c]
-        self._insert(table, names, self._of_new_lines(table, names[1:]))
+        self._insert(table, names, self._select_for_new_lines(table, names[1:]))
 
-    def _of_new_lines(self, table: sa.FromClause, names: Sequence[str]) -> sa.Select[Any]:
+    def _select_for_new_lines(self, table: sa.FromClause, names: Sequence[str]) -> sa.Select[Any]:
         """Return a query for the source's rows, with the keys of the copied lines."""
         lines = self._it.tables.lines
         old, new = lines.alias("old_lines"), lines.alias("new_lines")
@@ -97,10 +97,10 @@ class _Copy:
             .select_from(old)
             .join(new, new.c.namespace == old.c.namespace)
             .join(table, table.c.line == old.c.line)
-            .where(*self._of(old, self._source), *self._of(new, self._destination))
+            .where(*self._match(old, self._source), *self._match(new, self._destination))
         )
 
-    def _of(self, lines: sa.FromClause, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    def _match(self, lines: sa.FromClause, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
         return lines.c.tenant == self._it.scope.tenant, lines.c.thread_id == thread_id
 
     def _insert(self, table: sa.Table, names: Sequence[str], rows: sa.Select[Any]) -> None:

@@ -50,10 +50,10 @@ GROWTH: Final = 4
 """Each further page of them is larger by this factor."""
 
 
-def list_threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
+def list_threads(reads: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
     """See ``ListsThreads.recent``."""
-    place = None if after is None else _find_place(it, after)
-    return list_threads_from(it, limit, pattern, place)
+    place = None if after is None else _find_place(reads, after)
+    return list_threads_from(reads, limit, pattern, place)
 
 
 def list_threads_from(reads: Reads, limit: int, pattern: str, place: Any) -> list[Active]:
@@ -74,9 +74,9 @@ def list_threads_from(reads: Reads, limit: int, pattern: str, place: Any) -> lis
     return found[:limit]
 
 
-def list_heads(it: Reads, limit: int) -> list[Head]:
+def list_heads(reads: Reads, limit: int) -> list[Head]:
     """See ``ListsHeads.heads``."""
-    return [head for _, head in list_active_heads(it, limit)]
+    return [head for _, head in list_active_heads(reads, limit)]
 
 
 def list_active_heads(reads: Reads, limit: int) -> list[tuple[datetime, Head]]:
@@ -97,17 +97,18 @@ def list_active_heads(reads: Reads, limit: int) -> list[tuple[datetime, Head]]:
     return found[:limit]
 
 
-def _with_heads(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
+def _with_heads(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     """Return the query's threads in order, with the heads of their root namespaces, if any."""
-    checkpoints, lines, page = it.tables.checkpoints, it.tables.lines, threads.subquery("page")
+    checkpoints, lines = reads.tables.checkpoints, reads.tables.lines
+    page = threads.subquery("page")
     is_root = sa.and_(
-        lines.c.tenant == it.scope.tenant,
+        lines.c.tenant == reads.scope.tenant,
         lines.c.thread_id == page.c.thread_id,
         lines.c.namespace == ROOT,
     )
     is_head = sa.and_(checkpoints.c.line == lines.c.line, checkpoints.c.sequence == lines.c.head)
     return (
-        sa.select(page, *it.get_head_columns())
+        sa.select(page, *reads.get_head_columns())
         .outerjoin_from(page, lines, is_root)
         .outerjoin(checkpoints, is_head)
         .order_by(*make_order(page.c))
@@ -115,17 +116,17 @@ def _with_heads(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
 
 
 def select_page(
-    it: Reads, limit: int, *conditions: sa.ColumnElement[bool], place: Any = None
+    reads: Reads, limit: int, *conditions: sa.ColumnElement[bool], place: Any = None
 ) -> sa.Select[Any]:
     """Return a query for a page of existing threads that meet the conditions, in order."""
-    c, exact = it.tables.threads.c, select_last_active(it.tables)
+    c, exact = reads.tables.threads.c, select_last_active(reads.tables)
     is_listed = (
-        c.tenant == it.scope.tenant,
-        is_live(it.tables),
-        it.make_any_activity_condition(),
+        c.tenant == reads.scope.tenant,
+        is_live(reads.tables),
+        reads.make_any_activity_condition(),
         *conditions,
     )
-    newest = sa.select(c.active_at).where(*is_listed, has_activity(it.tables))
+    newest = sa.select(c.active_at).where(*is_listed, has_activity(reads.tables))
     if place is not None:  # its minute is looked at anyway
         newest = newest.where(c.active_at < place.active_at)
     minutes = newest.order_by(c.active_at.desc(), c.thread.desc()).limit(limit).cte("minutes").c
@@ -161,16 +162,16 @@ def _is_behind(columns: Any, place: Any) -> sa.ColumnElement[bool]:
     )
 
 
-def _find_place(it: Reads, thread_id: str) -> Any:
+def _find_place(reads: Reads, thread_id: str) -> Any:
     """Return the position of a thread in the list.
 
     Raises:
         NotFoundError: It does not exist.
     """
-    c, exact = it.tables.threads.c, select_last_active(it.tables)
-    found = it.connection.execute(
+    c, exact = reads.tables.threads.c, select_last_active(reads.tables)
+    found = reads.connection.execute(
         sa.select(c.active_at, exact.label("exact"), c.thread).where(
-            c.tenant == it.scope.tenant, c.thread_id == thread_id
+            c.tenant == reads.scope.tenant, c.thread_id == thread_id
         )
     ).first()
     if found is None or found.exact is None:
@@ -243,9 +244,9 @@ class SqlTurns(TakesTurns):
             if take_step(guard.tickets, step, guard.now) == guard.tickets:
                 return describe_tickets(*guard)
 
-        def take(repository: Repository) -> list[ThreadTurn]:
+        def take(repo: Repository) -> list[ThreadTurn]:
             changed = turns.change_tickets(
-                repository, thread_id, lambda tickets, at: take_step(tickets, step, at)
+                repo, thread_id, lambda tickets, at: take_step(tickets, step, at)
             )
             return describe_tickets(*changed)
 
@@ -260,19 +261,19 @@ class SqlTurns(TakesTurns):
         return await self._query(lambda it: turns.list_turns(it, thread_id, limit), self._runner)
 
 
-def _put(it: Repository, put: PutThread) -> None:
-    require_user_id(put.user_id, it.tables.user_id_type)
-    it.open_thread(put.thread_id)
-    put_facts(it, put)
+def _put(repo: Repository, put: PutThread) -> None:
+    require_user_id(put.user_id, repo.tables.user_id_type)
+    repo.open_thread(put.thread_id)
+    put_facts(repo, put)
 
 
-def find_active_facts(it: Reads, criteria: ThreadsWanted) -> list[tuple[datetime, ThreadFacts]]:
+def find_active_facts(reads: Reads, criteria: ThreadsWanted) -> list[tuple[datetime, ThreadFacts]]:
     """Return the facts of ``find_facts`` with their threads' last activity."""
     found: list[Row[Any]] = []
     last = criteria.offset + criteria.limit
     size, place = last if criteria.needle is None else max(last, PAGE), None
     while len(found) < last:
-        rows = it.connection.execute(_page(it, criteria.user_id, size, place)).all()
+        rows = reads.connection.execute(_select_facts(reads, criteria.user_id, size, place)).all()
         found += [row for row in rows if criteria.takes(row.name, row.metadata)]
         if len(rows) < size:
             break
@@ -280,11 +281,11 @@ def find_active_facts(it: Reads, criteria: ThreadsWanted) -> list[tuple[datetime
     return [(row.exact, parse_facts(row)) for row in found[criteria.offset : last]]
 
 
-def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:
+def _select_facts(reads: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:
     """Return a query for a page of threads with their facts, in order."""
-    threads = it.tables.threads
-    is_theirs = sa.true() if user_id is None else make_user_condition(it, user_id)
-    page = select_page(it, size, is_theirs, place=place).subquery("page")
+    threads = reads.tables.threads
+    is_theirs = sa.true() if user_id is None else make_user_condition(reads, user_id)
+    page = select_page(reads, size, is_theirs, place=place).subquery("page")
     return (
         sa.select(page, threads.c.created_at, *(threads.c[name] for name in StoredFacts._fields))
         .join_from(page, threads, threads.c.thread == page.c.thread)

@@ -18,23 +18,23 @@ BATCH = 200
 
 
 def read_rows(
-    it: Scoped, line: int, checkpoint_ids: Sequence[str] | None = None
+    repo: Scoped, line: int, checkpoint_ids: Sequence[str] | None = None
 ) -> Iterator[RowMapping]:
     """Yield the pending writes of a line, or of some of its checkpoints, as rows."""
-    table = it.tables.writes
+    table = repo.tables.writes
     query = sa.select(table).where(table.c.line == line)
     if checkpoint_ids is None:
-        yield from it.connection.execute(query).mappings()
+        yield from repo.connection.execute(query).mappings()
         return
     for batch in split_batches(checkpoint_ids):
         named = query.where(table.c.checkpoint_id.in_(batch))
-        yield from it.connection.execute(named).mappings()
+        yield from repo.connection.execute(named).mappings()
 
 
-def read_writes(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]:
+def read_writes(repo: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]:
     """Return a checkpoint's writes, in any order."""
     key = {"line": line, "checkpoint_id": checkpoint_id}
-    found = it.sql.writes.fetch_rows(it.connection, key)
+    found = repo.sql.writes.fetch_rows(repo.connection, key)
     return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
 
 
@@ -55,25 +55,25 @@ def measure_writes(reads: Scoped, line: int, checkpoint_id: str) -> int:
 
 
 def group_by_checkpoint(
-    it: Scoped, line: int, checkpoint_ids: Sequence[str]
+    repo: Scoped, line: int, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
     """Return the writes of checkpoints that have some, in the order of their tasks."""
     found: dict[str, list[PendingWrite]] = {}
-    for row in read_rows(it, line, checkpoint_ids):
+    for row in read_rows(repo, line, checkpoint_ids):
         found.setdefault(row["checkpoint_id"], []).append(write_of(row))
     return {
         name: sorted(writes, key=versions.make_write_sort_key) for name, writes in found.items()
     }
 
 
-def insert(it: Scoped, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
+def insert(repo: Scoped, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows in batches."""
     for batch in split_batches(values):
-        it.connection.execute(table.insert(), batch)
+        repo.connection.execute(table.insert(), batch)
 
 
 def update_each(
-    it: Scoped, table: sa.Table, keys: Sequence[str], values: Sequence[Mapping[str, Any]]
+    repo: Scoped, table: sa.Table, keys: Sequence[str], values: Sequence[Mapping[str, Any]]
 ) -> None:
     """Update rows; each of ``values`` has the keys of its row, and its new values."""
     if not values:
@@ -82,7 +82,7 @@ def update_each(
     is_it = [table.c[name] == bound.pop(name) for name in keys]
     rows = [{f"new_{name}": value for name, value in row.items()} for row in values]
     for batch in split_batches(rows):
-        it.connection.execute(table.update().where(*is_it).values(bound), batch)
+        repo.connection.execute(table.update().where(*is_it).values(bound), batch)
 
 
 def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:

@@ -220,7 +220,7 @@ class Reads(Scoped):
             IntegrityError: The head's record is missing.
         """
         row = self._fetch_version(thread_id, namespace, checkpoint_id)
-        return None if row is None else self.version(thread_id, namespace, row[0], row[1:-4])
+        return None if row is None else self.make_version(thread_id, namespace, row[0], row[1:-4])
 
     def _fetch_version(
         self, thread_id: str, namespace: str, checkpoint_id: str | None
@@ -231,7 +231,7 @@ class Reads(Scoped):
             key["checkpoint_id"] = checkpoint_id
         named = checkpoint_id is not None
         found = compile_other(
-            self.sql, ("lone", named), lambda: select_lone_version(self.tables, named=named)
+            self.sql, ("lone", named), lambda: select_lone_version(self.tables, has_id=named)
         )
         row = found.fetch_first(self.connection, key)
         if row is None:
@@ -252,7 +252,7 @@ class Reads(Scoped):
         thread_id: str,
         namespace: str,
         checkpoint_id: str | None = None,
-        known: Mark | None = None,
+        known_mark: Mark | None = None,
         *,
         with_writes: bool = False,
     ) -> Stored | None:
@@ -261,14 +261,14 @@ class Reads(Scoped):
         if row is None:
             return None
         key_of_line, *fields, chain, parent, head, head_digest = row
-        version = self.version(thread_id, namespace, key_of_line, tuple(fields))
+        version = self.make_version(thread_id, namespace, key_of_line, tuple(fields))
         sequence, name, digest, metadata, labels, _, _ = fields
         record = make_record((sequence, chain, parent, name, digest, metadata, labels))
         line = Line(line=key_of_line, head=head)
         self.seen_records[line.line, record.sequence] = record
         mark = Mark(self.store, line.line, head, head_digest)
         writes = self.read_writes(line.line, record.checkpoint_id) if with_writes else None
-        basis = versions.find_basis(self, line, record, known, self.store)
+        basis = versions.find_basis(self, line, record, known_mark, self.store)
         after = basis.sequence if basis else 0
         payloads = []
         if after < record.sequence:
@@ -280,13 +280,7 @@ class Reads(Scoped):
             joined = self.read_segments(line.line, chain, after=after, upto=upto)
             with versions.name_version_in_errors(version):
                 payloads = collect_payloads(own, joined, after=after, upto=upto)
-        return Stored(
-            version=version,
-            head=mark,
-            payloads=payloads,
-            basis=basis,
-            writes=writes,
-        )
+        return Stored(version=version, head=mark, payloads=payloads, basis=basis, writes=writes)
 
     def confirm(self, thread_id: str, namespace: str, mark: Mark, *, writes: bool) -> Stored | None:
         """Return the version of a mark, if it is the head and has few pending writes."""
@@ -296,7 +290,7 @@ class Reads(Scoped):
         line, *fields, _, _, head, digest = row
         if mark != Mark(self.store, line, head, digest):
             return None
-        version, pending_writes = self.version(thread_id, namespace, line, tuple(fields)), None
+        version, pending_writes = self.make_version(thread_id, namespace, line, tuple(fields)), None
         if writes:
             if pending.measure_writes(self, line, version.checkpoint_id) > MOST_CONFIRMED:
                 return None
@@ -309,7 +303,7 @@ class Reads(Scoped):
             pending.read_writes(self, line, checkpoint_id), key=versions.make_write_sort_key
         )
 
-    def records(
+    def read_records(
         self, thread_id: str, namespace: str, first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
         line, checkpoints = self.find_line(thread_id, namespace), self.tables.checkpoints
@@ -337,9 +331,11 @@ class Reads(Scoped):
         rows = self.sql.versions.fetch_rows(
             self.connection, {**visible, "end": end, "limit": limit}
         )
-        return Table(self.version(thread_id, namespace, line.line, row) for row in rows)
+        return Table(self.make_version(thread_id, namespace, line.line, row) for row in rows)
 
-    def version(self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]) -> Version:
+    def make_version(
+        self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]
+    ) -> Version:
         """Return a row of ``Statements.versions``."""
         sequence, checkpoint_id, digest, metadata, labels, created_at, parent_id = row
         return Version(
@@ -363,7 +359,7 @@ class Reads(Scoped):
         found: list[Head] = []
         size, after = max(limit, QUERY_BATCH), None
         while len(found) < limit:
-            rows = self.connection.execute(self._candidates(key, value, size, after)).all()
+            rows = self.connection.execute(self._select_candidates(key, value, size, after)).all()
             found += [
                 make_head(row)
                 for row in rows
@@ -374,7 +370,7 @@ class Reads(Scoped):
             size, after = size * QUERY_GROWTH, rows[-1]
         return found[:limit]
 
-    def _candidates(
+    def _select_candidates(
         self, key: str, value: Any, size: int, after: Row[Any] | None
     ) -> sa.Select[Any]:
         """Return a query for versions of any tenant that may match, with the thread if visible."""
@@ -396,11 +392,11 @@ class Reads(Scoped):
             )
         newest = query.order_by(*(checkpoints.c[name].desc() for name in names)).limit(size)
         page = newest.subquery("page")
-        return sa.select(page, self._seen_in(page).label("thread_id")).order_by(
+        return sa.select(page, self._select_visible_thread(page).label("thread_id")).order_by(
             *(page.c[name].desc() for name in names)
         )
 
-    def _seen_in(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
+    def _select_visible_thread(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
         """Return the thread of a version if this tenant can see it."""
         lines = self.tables.lines
         is_visible = sa.or_(
@@ -437,9 +433,11 @@ def read_all_records(reads: Reads, line: int) -> list[tuple[int, int, bytes]]:
     return _fill_rows(reads, line, reads.connection.execute(query).all())
 
 
-def _fill_rows(it: Reads, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
+def _fill_rows(
+    reads: Reads, line: int, rows: Sequence[Sequence[Any]]
+) -> list[tuple[int, int, bytes]]:
     """Return a line's (sequence, chain, payload) with the payloads of its segments."""
-    found = [] if all(row[2] for row in rows) else [one for _, one in it.read_all_segments(line)]
+    found = [] if all(row[2] for row in rows) else [one for _, one in reads.read_all_segments(line)]
     payloads = fill_payloads([(row[0], row[2]) for row in rows], found)
     return [(at, row[1], payload) for row, (at, payload) in zip(rows, payloads, strict=True)]
 

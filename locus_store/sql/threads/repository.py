@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.sql.columns.types import after, before, now
+from locus_store.sql.columns.types import make_clock, make_cutoff, make_expiry
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.reads import Reads, make_line, make_record, read_all_records
@@ -115,7 +115,7 @@ class Repository(Reads):
     def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """Remove records, or whole lines, from the full-text index before their deletion."""
 
-    def copy_index(self, copied: Copied) -> None:
+    def copy_index(self, source: Copied) -> None:
         """Add a copied thread's lines to the full-text index, using the source's entries."""
 
     def finish(self) -> None:
@@ -205,11 +205,11 @@ class Repository(Reads):
     def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
         """See ``Expires.renew``; ``begins``: the thread is new and has no time to live."""
         threads = self.tables.threads
-        least, most = after(ttl_seconds), after(ttl_seconds + compute_ttl_slack(ttl_seconds))
+        slack = compute_ttl_slack(ttl_seconds)
+        least, most = make_expiry(ttl_seconds), make_expiry(ttl_seconds + slack)
         is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
-        is_short = threads.c.expires_at.between(now(), least)
-        if begins:
-            is_short = threads.c.expires_at.is_(None)
+        at = threads.c.expires_at
+        is_short = at.is_(None) if begins else at.between(make_clock(), least)
         renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
         return bool(self.connection.execute(renewed).rowcount)
 
@@ -390,7 +390,7 @@ class Repository(Reads):
         """Return a batch of threads whose time to live is over."""
         threads = self.tables.threads
         found = sa.select(threads.c.thread_id).where(
-            threads.c.tenant == self.scope.tenant, threads.c.expires_at <= now()
+            threads.c.tenant == self.scope.tenant, threads.c.expires_at <= make_clock()
         )
         if among is not None:
             found = found.where(threads.c.thread_id.in_(among))
@@ -412,7 +412,7 @@ class Repository(Reads):
             sa.select(lines.c.thread_id)
             .join(checkpoints, checkpoints.c.line == lines.c.line)
             .where(lines.c.tenant == self.scope.tenant)
-            .where(checkpoints.c.created_at < before(seconds))
+            .where(checkpoints.c.created_at < make_cutoff(seconds))
             .distinct()
         )
         return [*self.connection.execute(found).scalars(), *find_versionless(self)]
@@ -446,7 +446,7 @@ class Repository(Reads):
     def _list_older(self, line: int, seconds: float) -> list[int]:
         checkpoints = self.tables.checkpoints
         found = sa.select(checkpoints.c.sequence).where(
-            checkpoints.c.line == line, checkpoints.c.created_at < before(seconds)
+            checkpoints.c.line == line, checkpoints.c.created_at < make_cutoff(seconds)
         )
         return list(self.connection.execute(found).scalars())
 
@@ -467,40 +467,40 @@ class Repository(Reads):
             )
 
 
-def settle(it: Repository, thread_id: str, changed_at: datetime) -> None:
+def settle(repo: Repository, thread_id: str, changed_at: datetime) -> None:
     """Remove a thread that has lost its last line or log, changed then; else keep its place."""
-    if it.find_lines_of([thread_id]) or has_thread(it, thread_id):
-        keep_place(it, thread_id, changed_at)
+    if repo.find_lines_of([thread_id]) or has_thread(repo, thread_id):
+        keep_place(repo, thread_id, changed_at)
     else:
-        it.drop_threads([thread_id])
+        repo.drop_threads([thread_id])
 
 
 _MOST: Final = 2**63 - 1
 """No sequence is greater."""
 
 
-def _open_segments(it: Reads, line: int, sequences: Sequence[int]) -> None:
+def _open_segments(reads: Reads, line: int, sequences: Sequence[int]) -> None:
     """Put back the payloads of the segments that have any of these records, and of later ones."""
-    joined = [one for one in sequences if (line, one) not in it.own_payloads]
-    near = it.read_all_segments(line, within=(min(joined), _MOST)) if joined else []
+    joined = [one for one in sequences if (line, one) not in reads.own_payloads]
+    near = reads.read_all_segments(line, within=(min(joined), _MOST)) if joined else []
     if not near:
         return
-    c = it.tables.checkpoints.c
+    c = reads.tables.checkpoints.c
     first = sa.select(c.chain, sa.func.min(c.sequence)).where(c.line == line)
-    rows = it.connection.execute(first.where(c.sequence.in_(joined)).group_by(c.chain))
+    rows = reads.connection.execute(first.where(c.sequence.in_(joined)).group_by(c.chain))
     changed = {row[0]: row[1] for row in rows}
     for _, one in near:
         if one.last >= changed.get(one.chain, _MOST):
-            _put_back(it, line, one.last, one.split_records())
+            _put_back(reads, line, one.last, one.split_records())
 
 
-def _put_back(it: Reads, line: int, last: int, payloads: Mapping[int, bytes]) -> None:
+def _put_back(reads: Reads, line: int, last: int, payloads: Mapping[int, bytes]) -> None:
     """Put the payloads of a segment into its records."""
-    records, segments = it.tables.checkpoints, it.tables.segments
+    records, segments = reads.tables.checkpoints, reads.tables.segments
     its = sa.bindparam("its_sequence", type_=records.c.sequence.type)
     put = records.update().where(records.c.line == line, records.c.sequence == its)
     rows = [{"its_sequence": at, "payload": payload} for at, payload in payloads.items()]
-    it.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
+    reads.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
     is_it = segments.c.line == line, segments.c.last == last
-    it.connection.execute(segments.delete().where(*is_it))
-    it.own_payloads.update((line, at) for at in payloads)
+    reads.connection.execute(segments.delete().where(*is_it))
+    reads.own_payloads.update((line, at) for at in payloads)

@@ -74,9 +74,9 @@ class Ranked:
     snippet: str
 
 
-def find_candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
+def find_candidates(reads: Reads, words: Sequence[str]) -> list[Candidate]:
     """Return the live lines that may match, newest first; without an index, all lines."""
-    lines, checkpoints = it.tables.lines, it.tables.checkpoints
+    lines, checkpoints = reads.tables.lines, reads.tables.checkpoints
     stored = [
         sa.func.coalesce(
             sa.select(sa.func.sum(sa.func.length(table.c.payload)))
@@ -85,15 +85,15 @@ def find_candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
             .scalar_subquery(),
             0,
         )
-        for table in (checkpoints, it.tables.segments)
+        for table in (checkpoints, reads.tables.segments)
     ]
     query = (
         sa.select(lines.c.line, stored[0] + stored[1])
-        .where(lines.c.tenant == it.scope.tenant, it.select_live_thread().is_not(None))
+        .where(lines.c.tenant == reads.scope.tenant, reads.select_live_thread().is_not(None))
         .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
         .order_by(lines.c.line.desc())
     )
-    indexed = it.find_lines(wanted)
+    indexed = reads.find_lines(words)
     if indexed is None:
         queries = [query]
     else:  # a statement takes so many parameters
@@ -102,16 +102,16 @@ def find_candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
     return [
         Candidate(line, int(size or 0))
         for query in queries
-        for line, size in it.connection.execute(query)
+        for line, size in reads.connection.execute(query)
     ]
 
 
-def group_batches(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
+def group_batches(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
     """Group candidates into batches that are read together."""
-    return _grouped(((it, it.stored_bytes) for it in found), most=BATCH)
+    return _group(((it, it.stored_bytes) for it in candidates), most=BATCH)
 
 
-def _grouped(items: Iterable[tuple[T, int]], *, most: float = inf) -> Iterator[list[T]]:
+def _group(items: Iterable[tuple[T, int]], *, most: float = inf) -> Iterator[list[T]]:
     """Group items, each with its size in bytes, so that a group fits in a batch if it can."""
     group: list[T] = []
     total = 0
@@ -130,23 +130,24 @@ def is_large(batch: Sequence[Candidate]) -> bool:
     return batch[0].stored_bytes > BATCH_BYTES
 
 
-def split_parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
+def split_parts(reads: Reads, batch: Sequence[Candidate]) -> list[Part]:
     """Return the parts of a large line, ascending."""
     [line] = lines = [candidate.line for candidate in batch]
-    c = it.tables.checkpoints.c
+    c = reads.tables.checkpoints.c
     sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
-    found = it.connection.execute(sizes.order_by(c.sequence)).all()
-    segments = it.tables.segments.c
+    found = reads.connection.execute(sizes.order_by(c.sequence)).all()
+    segments = reads.tables.segments.c
     joined = sa.select(sa.func.sum(sa.func.length(segments.payload))).where(segments.line == line)
     lacking = sum(size is None for _, size in found)
-    mean = (it.connection.execute(joined).scalar() or 0) // lacking if lacking else 0
+    mean = (reads.connection.execute(joined).scalar() or 0) // lacking if lacking else 0
     each = [(at, mean if size is None else size) for at, size in found]
-    return [Part(lines, (some[0], some[-1])) for some in _grouped(each)]
+    return [Part(lines, (some[0], some[-1])) for some in _group(each)]
 
 
-def read_records(it: Reads, part: Part) -> list[FoundRecord]:
+def read_records(reads: Reads, part: Part) -> list[FoundRecord]:
     """Return the records of a part by one statement, which also finds their segments."""
-    lines, checkpoints, segments = it.tables.lines, it.tables.checkpoints, it.tables.segments
+    t = reads.tables
+    lines, checkpoints, segments = t.lines, t.checkpoints, t.segments
     c, s = checkpoints.c, segments.c
     its = [lines.c[name] for name in ("thread_id", "line", "floor", "head")]
     no_last = sa.cast(sa.null(), s.last.type).label("last")
@@ -160,7 +161,7 @@ def read_records(it: Reads, part: Part) -> list[FoundRecord]:
         joined = joined.where(s.last >= first, s.first <= last)
     found: list[FoundRecord] = []
     payloads: dict[tuple[int, int], bytes] = {}
-    for *row, end in it.connection.execute(own.union_all(joined)):
+    for *row, end in reads.connection.execute(own.union_all(joined)):
         one = FoundRecord(*row)
         if end is None:
             found.append(one)
@@ -174,18 +175,18 @@ def read_records(it: Reads, part: Part) -> list[FoundRecord]:
     ]
 
 
-def make_hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
+def make_hits(reads: Reads, best: Sequence[Ranked]) -> list[Hit]:
     """Return the hits in order, without versions that were removed meanwhile."""
-    lines, checkpoints = it.tables.lines, it.tables.checkpoints
+    lines, checkpoints = reads.tables.lines, reads.tables.checkpoints
     c = checkpoints.c
     found: dict[tuple[int, int], Any] = {}
     for some in split_batches([(match.line, match.sequence) for match in best]):
         query = (
             sa.select(c.line, c.sequence, c.checkpoint_id, c.metadata, c.created_at)
             .join(lines, lines.c.line == c.line)
-            .where(sa.tuple_(c.line, c.sequence).in_(some), it.select_live_thread().is_not(None))
+            .where(sa.tuple_(c.line, c.sequence).in_(some), reads.select_live_thread().is_not(None))
         )
-        found |= {(row.line, row.sequence): row for row in it.connection.execute(query)}
+        found |= {(row.line, row.sequence): row for row in reads.connection.execute(query)}
     return [
         Hit(
             thread_id=match.thread_id,
@@ -206,14 +207,14 @@ class Matching:
     A line that holds a state larger than ``max_bytes`` is left out and reported.
     """
 
-    def __init__(self, wanted: list[str], max_bytes: int) -> None:
-        self._wanted = wanted
+    def __init__(self, words: list[str], max_bytes: int) -> None:
+        self._wanted = words
         self._max_bytes = max_bytes
         self._lines: dict[int, _Line] = {}
 
-    def add(self, found: Iterable[FoundRecord]) -> None:
+    def add(self, records: Iterable[FoundRecord]) -> None:
         """Match a part, in which the records of a line are contiguous and ascending."""
-        for number, some in groupby(found, key=lambda it: it.line):
+        for number, some in groupby(records, key=lambda it: it.line):
             of_line = list(some)
             line = _Line(of_line[0], Match(self._wanted))
             self._lines.setdefault(number, line).add(of_line, self._max_bytes)
@@ -234,21 +235,21 @@ class _Line:
     times: dict[int, datetime] = field(default_factory=dict)
     hidden: dict[int, Folder] = field(default_factory=dict)
 
-    def add(self, found: Iterable[FoundRecord], max_bytes: int) -> None:
+    def add(self, records: Iterable[FoundRecord], max_bytes: int) -> None:
         if self.is_skipped:
             return
         line = Line(line=self.first.line, head=self.first.head, floor=self.first.floor)
         try:
             for sequence, text in versions.iterate_visible_texts(
-                line, self._noted(found), max_bytes, self.hidden
+                line, self._note_times(records), max_bytes, self.hidden
             ):
                 self.match.add(sequence, text)
         except TooLargeError:
             report_too_large(self.first.thread_id)
             self.is_skipped, self.match = True, Match(self.match.wanted)
 
-    def _noted(self, found: Iterable[FoundRecord]) -> Iterator[tuple[int, int, bytes]]:
-        for record in found:
+    def _note_times(self, records: Iterable[FoundRecord]) -> Iterator[tuple[int, int, bytes]]:
+        for record in records:
             self.times[record.sequence] = record.created_at
             yield record.sequence, record.chain, record.payload
 

@@ -42,54 +42,54 @@ class Unjoined(NamedTuple):
     records: list[UnjoinedRecord]
 
 
-def find_unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | None:
+def find_unjoined(repo: Repository, thread_id: str, namespace: str) -> Unjoined | None:
     """Return the next records of the head's chain to be joined; ``None`` if they are too few."""
-    line = it.find_line(thread_id, namespace)
-    head = it.record(line, line.head) if line and line.head is not None else None
+    line = repo.find_line(thread_id, namespace)
+    head = repo.record(line, line.head) if line and line.head is not None else None
     if line is None or head is None:
         return None
-    records = _read_unjoined(it, line.line, head.chain)
+    records = _read_unjoined(repo, line.line, head.chain)
     sizes = accumulate(len(one.payload) for one in records)
     count = next((at for at, size in enumerate(sizes, 1) if at > 1 and size > STORED_BYTES), None)
     if not records or (count is None and not segments.is_enough(records, head.chain)):
         return None
     last = records[0].sequence - 1
-    joined = it.read_segments(line.line, head.chain, upto=last)
+    joined = repo.read_segments(line.line, head.chain, upto=last)
     before = segments.collect_payloads((), joined, after=0, upto=last)
     return Unjoined(line.line, head.chain, before, records[:count])
 
 
-def _read_unjoined(it: Repository, line: int, chain: int) -> list[UnjoinedRecord]:
+def _read_unjoined(repo: Repository, line: int, chain: int) -> list[UnjoinedRecord]:
     """Return the first records of a chain that have payloads of their own."""
-    c = it.tables.checkpoints.c
+    c = repo.tables.checkpoints.c
     query = (
         sa.select(*(c[name] for name in UnjoinedRecord._fields))
         .where(c.line == line, c.chain == chain, c.payload.is_not(None))
         .order_by(c.sequence)
         .limit(segments.RECORDS)
     )
-    return [UnjoinedRecord(*row) for row in it.connection.execute(query)]
+    return [UnjoinedRecord(*row) for row in repo.connection.execute(query)]
 
 
 def join(
-    it: Repository, *, thread_id: str, namespace: str, found: Unjoined, made: RecordSegment
+    repo: Repository, *, thread_id: str, namespace: str, unjoined: Unjoined, segment: RecordSegment
 ) -> bool:
     """Put a segment in the place of its records' payloads, if these are as they were.
 
     It waits for no lock: the caller of a transaction that has the line may wait for this object's
     connection, or for ``close``.
     """
-    if not it.lock_unheld(thread_id, namespace):
+    if not repo.lock_unheld(thread_id, namespace):
         return False
-    line = it.find_line(thread_id, namespace)
-    if line is None or line.line != found.line:
+    line = repo.find_line(thread_id, namespace)
+    if line is None or line.line != unjoined.line:
         return False
-    joined = [one for one in found.records if one.sequence <= made.last]
-    if _read_unjoined(it, found.line, found.chain)[: len(joined)] != joined:
+    joined = [one for one in unjoined.records if one.sequence <= segment.last]
+    if _read_unjoined(repo, unjoined.line, unjoined.chain)[: len(joined)] != joined:
         return False
-    values = {"line": found.line, **made._asdict()}
-    it.connection.execute(it.tables.segments.insert().values(**values))
-    it.remove_payloads(found.line, [one.sequence for one in joined])
+    values = {"line": unjoined.line, **segment._asdict()}
+    repo.connection.execute(repo.tables.segments.insert().values(**values))
+    repo.remove_payloads(unjoined.line, [one.sequence for one in joined])
     return True
 
 
@@ -125,8 +125,8 @@ class SqlSegments(StorageBackend):
                 made = await run_in_thread(
                     partial(segments.join_records, *found[1:], self.max_state_bytes)
                 )
-                put = partial(join, thread_id=thread_id, namespace=namespace, found=found)
-                replace = partial(put, made=made)
+                put = partial(join, thread_id=thread_id, namespace=namespace, unjoined=found)
+                replace = partial(put, segment=made)
                 if made is None or not await self._write(replace, thread_id=thread_id):
                     return
         except Exception as exc:  # noqa: BLE001  (the save is done, and the records are there)

@@ -31,12 +31,12 @@ class LockingRepository(Repository):
         thread_id: str,
         namespace: str,
         checkpoint_id: str | None = None,
-        known: Mark | None = None,
+        known_mark: Mark | None = None,
         *,
         with_writes: bool = False,
     ) -> Stored | None:
         """See ``Reads.fetch``; one statement, and one more for pending writes."""
-        mark = known if known is not None and known.store == self.store else NO_MARK
+        mark = known_mark if known_mark is not None and known_mark.store == self.store else NO_MARK
         key: dict[str, Any] = {
             "tenant": self.scope.tenant,
             "thread_id": thread_id,
@@ -49,21 +49,21 @@ class LockingRepository(Repository):
             key["checkpoint_id"] = checkpoint_id
         named = checkpoint_id is not None
         whole = compile_other(
-            self.sql, ("whole", named), lambda: select_whole_version(self.tables, named=named)
+            self.sql, ("whole", named), lambda: select_whole_version(self.tables, has_id=named)
         )
         rows = whole.fetch_rows(self.connection, key)
         if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
             return None
         line, head, head_digest, *fields, basis = rows[0][:-6]
-        version = self.version(thread_id, namespace, line, tuple(fields))
+        version = self.make_version(thread_id, namespace, line, tuple(fields))
         with versions.name_version_in_errors(version):
-            payloads = _pieces(rows, version.mark.sequence, basis or 0)
+            payloads = _collect_pieces(rows, version.mark.sequence, basis or 0)
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
             payloads=payloads,
-            basis=None if basis is None else known,
+            basis=None if basis is None else known_mark,
             writes=self.read_writes(line, version.checkpoint_id) if with_writes else None,
         )
 
@@ -125,7 +125,7 @@ class LockingRepository(Repository):
         )
 
 
-def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes]:
+def _collect_pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes]:
     """Return the payloads in rows of ``select_whole_version``."""
     raw, segments = [], []
     for *_, at, own, chain, first, last, joined in rows:
@@ -181,14 +181,14 @@ class IndexedRepository(LockingRepository):
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain, escaped = self.like(column, like), self.like(column, "/" + like)
+        plain, escaped = self.match_pattern(column, like), self.match_pattern(column, "/" + like)
         if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
             return escaped if pattern[0] == "/" else plain
-        is_escaped = self.like(column, "/%")
+        is_escaped = self.match_pattern(column, "/%")
         return sa.or_(sa.and_(is_escaped, escaped), sa.and_(~is_escaped, plain))
 
     @abstractmethod
-    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+    def match_pattern(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         """Return the condition of a pattern whose escape is a backslash."""
 
     @cached_property
@@ -208,17 +208,17 @@ class IndexedRepository(LockingRepository):
             gone = gone.where(self.index.c.sequence.in_(sequences))
         self.connection.execute(gone)
 
-    def copy_index(self, copied: Copied) -> None:
+    def copy_index(self, source: Copied) -> None:
         names = [column.name for column in self.index.c]
-        rows = copied(self.index, names[1:])
+        rows = source(self.index, names[1:])
         self.connection.execute(self.index.insert().from_select(names, rows))
 
-    def find_lines(self, wanted: Sequence[str]) -> list[int] | None:
+    def find_lines(self, words: Sequence[str]) -> list[int] | None:
         """Return the lines that have each word in some version."""
         if not self.has_index:
             return None
         lines = sa.select(self.index.c.line)
-        queries = [lines.where(self.has_word(it)) for it in wanted[:_INDEXED_WORDS]]
+        queries = [lines.where(self.has_word(it)) for it in words[:_INDEXED_WORDS]]
         return list(self.connection.execute(sa.intersect(*queries)).scalars())
 
     def index_versions(self, kind: str) -> None:

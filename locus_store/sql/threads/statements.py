@@ -13,7 +13,13 @@ from sqlalchemy.engine import Connection, Dialect
 
 from locus_store.sql.columns.compiled import Compiled, Query
 from locus_store.sql.columns.dialect_columns import Json, JsonAsText, JsonValue
-from locus_store.sql.columns.types import OwnTransaction, after, minute, moment, now
+from locus_store.sql.columns.types import (
+    OwnTransaction,
+    make_clock,
+    make_expiry,
+    make_minute,
+    make_moment,
+)
 from locus_store.sql.schema.tables import Tables
 from locus_store.versions.segments import RecordSegment
 
@@ -57,7 +63,7 @@ class Statements:
     @compile_once
     def payloads(self) -> sa.Select[Any]:
         """The payloads of a chain between two sequences; a chain's number is its first one."""
-        return _payloads(self.tables)
+        return _select_payloads(self.tables)
 
     @compile_once
     def new_item(self) -> sa.Insert:
@@ -83,13 +89,15 @@ class Statements:
     @compile_once
     def new_log(self) -> sa.Insert:
         """The insert of a log; parameters are its name and ``LOG_STATE``."""
-        return _insert(self.tables.logs, "thread", "namespace", *LOG_STATE, changed_at=moment())
+        return _insert(
+            self.tables.logs, "thread", "namespace", *LOG_STATE, changed_at=make_moment()
+        )
 
     @compile_once
     def changed_log(self) -> sa.Update:
         """The update of a log; its name is ``of_thread`` and ``of_namespace``."""
         logs = self.tables.logs  # its time never goes back
-        at = sa.case((logs.c.changed_at < moment(), moment()), else_=logs.c.changed_at)
+        at = sa.case((logs.c.changed_at < make_moment(), make_moment()), else_=logs.c.changed_at)
         is_log = logs.c.thread == bind("of_thread"), logs.c.namespace == bind("of_namespace")
         values: dict[str, Any] = {it: bind(it) for it in LOG_STATE}
         return logs.update().where(*is_log).values(**values, changed_at=at)
@@ -98,7 +106,7 @@ class Statements:
     def new_message(self) -> sa.Insert:
         """The insert of a message; parameters are its columns without the time."""
         messages = self.tables.messages
-        return _insert(messages, *(it.name for it in messages.c), created_at=now())
+        return _insert(messages, *(it.name for it in messages.c), created_at=make_clock())
 
     @compile_once
     def drop_write(self) -> sa.Delete:
@@ -119,7 +127,7 @@ class Statements:
     def own_payloads(self) -> sa.Select[Any]:
         """``payloads`` of the records that are in no segment."""
         has_own = self.tables.checkpoints.c.payload.is_not(None)
-        return _payloads(self.tables).where(has_own)
+        return _select_payloads(self.tables).where(has_own)
 
     @compile_once
     def append_columns(self) -> sa.Select[Any]:
@@ -154,7 +162,9 @@ class Statements:
 
     @compile_once
     def new_line(self) -> sa.Insert:
-        return _insert(self.tables.lines, "tenant", "thread_id", "namespace", updated_at=now())
+        return _insert(
+            self.tables.lines, "tenant", "thread_id", "namespace", updated_at=make_clock()
+        )
 
     @compile_once
     def save_line(self) -> sa.Update:
@@ -166,7 +176,9 @@ class Statements:
         return (
             lines.update()
             .where(lines.c.line == bind("of_line"))
-            .values(**values, updated_at=sa.case((is_save, moment()), else_=lines.c.updated_at))
+            .values(
+                **values, updated_at=sa.case((is_save, make_moment()), else_=lines.c.updated_at)
+            )
         )
 
     @compile_once
@@ -176,8 +188,10 @@ class Statements:
         return (
             threads.update()
             .where(threads.c.tenant == bind("of_tenant"))
-            .where(threads.c.thread_id == bind("of_thread_id"), threads.c.active_at != minute())
-            .values(active_at=minute())
+            .where(
+                threads.c.thread_id == bind("of_thread_id"), threads.c.active_at != make_minute()
+            )
+            .values(active_at=make_minute())
         )
 
     @compile_once
@@ -189,9 +203,10 @@ class Statements:
             threads.update()
             .where(threads.c.tenant == bind("of_tenant"))
             .where(threads.c.thread_id == bind("of_thread_id"))
-            .where(sa.or_(threads.c.active_at != minute(), is_late))
+            .where(sa.or_(threads.c.active_at != make_minute(), is_late))
             .values(
-                active_at=minute(), expires_at=sa.case((is_late, most), else_=threads.c.expires_at)
+                active_at=make_minute(),
+                expires_at=sa.case((is_late, most), else_=threads.c.expires_at),
             )
         )
 
@@ -212,7 +227,7 @@ class Statements:
     @compile_once
     def new_record(self) -> sa.Insert:
         names = ("line", *RECORD, "codec", "text", "payload")
-        return _insert(self.tables.checkpoints, *names, created_at=moment())
+        return _insert(self.tables.checkpoints, *names, created_at=make_moment())
 
     @compile_once
     def versions(self) -> sa.Select[Any]:
@@ -236,14 +251,14 @@ class Statements:
     @compile_once
     def written(self) -> sa.Select[Any]:
         """The task and index of each pending write of a checkpoint."""
-        return self._of_checkpoint("task_id", "idx")
+        return self._select_writes("task_id", "idx")
 
     @compile_once
     def writes(self) -> sa.Select[Any]:
         """The pending writes of a checkpoint."""
-        return self._of_checkpoint(*WRITE)
+        return self._select_writes(*WRITE)
 
-    def _of_checkpoint(self, *names: str) -> sa.Select[Any]:
+    def _select_writes(self, *names: str) -> sa.Select[Any]:
         writes = self.tables.writes
         return sa.select(*(writes.c[name] for name in names)).where(
             writes.c.line == bind("line"), writes.c.checkpoint_id == bind("checkpoint_id")
@@ -251,7 +266,7 @@ class Statements:
 
     @compile_once
     def new_write(self) -> sa.Insert:
-        return _insert(self.tables.writes, "line", *WRITE, created_at=now())
+        return _insert(self.tables.writes, "line", *WRITE, created_at=make_clock())
 
     @compile_once
     def thread(self) -> sa.Select[Any]:
@@ -265,7 +280,7 @@ class Statements:
             for table in (threads, of_turns)
         ]
         one = sa.select(sa.literal(1).label("one")).subquery()
-        is_held = sa.and_(is_its[1], of_turns.c.expires_at > now())
+        is_held = sa.and_(is_its[1], of_turns.c.expires_at > make_clock())
         return sa.select(
             threads.c.thread,
             sa.case((is_live(self.tables), 1), else_=0).label("live"),
@@ -276,14 +291,14 @@ class Statements:
 
     @compile_once
     def new_thread(self) -> sa.Insert:
-        times = {"created_at": now(), "active_at": minute(), "expires_at": None}
+        times = {"created_at": make_clock(), "active_at": make_minute(), "expires_at": None}
         return _insert(self.tables.threads, "tenant", "thread_id", **times)
 
     @compile_once
     def new_entry(self) -> sa.Insert:
         """The insert of an entry of the audit."""
         names = ("tenant", "who", "method", "thread_id", "detail", "result")
-        values = {"transaction_id": OwnTransaction(), "recorded_at": moment()}
+        values = {"transaction_id": OwnTransaction(), "recorded_at": make_moment()}
         return _insert(self.tables.audit, *names, **values)
 
     @compile_once
@@ -298,7 +313,7 @@ def _insert(table: sa.Table, *names: str, **values: Any) -> sa.Insert:
     return table.insert().values({**bound, **values})
 
 
-def _payloads(t: Tables) -> sa.Select[Any]:
+def _select_payloads(t: Tables) -> sa.Select[Any]:
     c = t.checkpoints.c
     return (
         sa.select(c.sequence, c.payload)
@@ -325,9 +340,9 @@ def select_live_line(t: Tables) -> sa.Select[Any]:
     turn that is held.
     """
     lines, of_turns = t.lines, t.turns
-    is_active = sa.case((t.threads.c.active_at == minute(), 1), else_=0).label("is_active")
+    is_active = sa.case((t.threads.c.active_at == make_minute(), 1), else_=0).label("is_active")
     is_its = (of_turns.c[name] == lines.c[name] for name in ("tenant", "thread_id"))
-    held = sa.select(of_turns.c.turn).where(*is_its, of_turns.c.expires_at > now())
+    held = sa.select(of_turns.c.turn).where(*is_its, of_turns.c.expires_at > make_clock())
     turn = held.correlate(lines).scalar_subquery()
     return (
         sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE), is_active, turn)
@@ -374,7 +389,7 @@ def compile_other(sql: Statements, key: Hashable, statement: Callable[[], Query]
 def is_live(tables: Tables) -> sa.ColumnElement[bool]:
     """Return the condition that the thread has not expired, by the server's clock."""
     expires_at = tables.threads.c.expires_at
-    return sa.or_(expires_at.is_(None), expires_at > now())
+    return sa.or_(expires_at.is_(None), expires_at > make_clock())
 
 
 def _is_expiry_late(tables: Tables) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[Any]]:
@@ -383,7 +398,7 @@ def _is_expiry_late(tables: Tables) -> tuple[sa.ColumnElement[bool], sa.ColumnEl
     The parameters are ``ttl`` and ``ttl_and_slack``.
     """
     expires_at = tables.threads.c.expires_at
-    least, most = (after(bind(it, type_=sa.Double())) for it in ("ttl", "ttl_and_slack"))
+    least, most = (make_expiry(bind(it, type_=sa.Double())) for it in ("ttl", "ttl_and_slack"))
     return sa.or_(expires_at.is_(None), ~expires_at.between(least, most)), most
 
 

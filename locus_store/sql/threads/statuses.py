@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from locus_store.errors import IntegrityError
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import make_clock
 from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
@@ -47,22 +47,24 @@ class SqlSizes(MeasuresVersions, ListsStatuses):
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> dict[int, int]:
         check_names(thread_id, namespace)
-        return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
+        return await self._query(lambda it: _read_sizes(it, thread_id, namespace, first, last))
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         return await self._query(lambda it: find_statuses(it, criteria))
 
 
-def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
-    line, c = it.find_line(thread_id, namespace), it.tables.checkpoints.c
+def _read_sizes(
+    reads: Reads, thread_id: str, namespace: str, first: int, last: int
+) -> dict[int, int]:
+    line, c = reads.find_line(thread_id, namespace), reads.tables.checkpoints.c
     if line is None:
         return {}
     query = sa.select(c.sequence, sa.func.length(c.payload)).where(
         c.line == line.line, c.sequence.between(first, last)
     )
-    sizes = {row[0]: row[1] for row in it.connection.execute(query)}
+    sizes = {row[0]: row[1] for row in reads.connection.execute(query)}
     if None in sizes.values():
-        for _, one in it.read_all_segments(line.line, within=(first, last)):
+        for _, one in reads.read_all_segments(line.line, within=(first, last)):
             joined = {at: len(payload) for at, payload in one.split_records().items()}
             sizes |= {at: joined[at] for at in sizes.keys() & joined.keys()}
     return {at: size or 0 for at, size in sizes.items()}
@@ -176,7 +178,7 @@ def _make_badges(reads: Reads) -> dict[str, sa.ColumnElement[bool]]:
     is_its = (held.tenant == threads.c.tenant) & (held.thread_id == threads.c.thread_id)
     return {
         "interrupted": waits.correlate(t.checkpoints),
-        "turn": sa.exists().where(is_its, held.expires_at > now()).correlate(threads),
+        "turn": sa.exists().where(is_its, held.expires_at > make_clock()).correlate(threads),
         "expires": threads.c.expires_at < datetime.now(UTC) + SOON,
         "conflict": sa.exists()
         .where(is_beside, is_side, ~has_child.correlate(side))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql.columns.dialect_columns import unescape_text
-from locus_store.sql.columns.types import Later, before
+from locus_store.sql.columns.types import Later, make_cutoff
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.statements import Scoped, is_live, make_same_thread_condition
@@ -74,133 +74,135 @@ def select_last_change(t: Tables) -> sa.ScalarSelect[Any]:
     )
 
 
-def has_thread(it: Scoped, thread_id: str) -> bool:
+def has_thread(repo: Scoped, thread_id: str) -> bool:
     """See ``StorageBackend.has_thread``."""
-    threads = it.tables.threads
+    threads = repo.tables.threads
     found = sa.select(threads.c.thread).where(
-        threads.c.tenant == it.scope.tenant,
+        threads.c.tenant == repo.scope.tenant,
         threads.c.thread_id == thread_id,
-        is_live(it.tables),
-        has_activity(it.tables),
+        is_live(repo.tables),
+        has_activity(repo.tables),
     )
-    return it.connection.execute(found).first() is not None
+    return repo.connection.execute(found).first() is not None
 
 
-def keep_place(it: Scoped, thread_id: str, saved_at: datetime) -> None:
+def keep_place(repo: Scoped, thread_id: str, saved_at: datetime) -> None:
     """Keep a thread's position in lists when a line or log changed at ``saved_at`` is deleted.
 
     A thread without versions is listed by the time of the last change of its logs.
     """
-    lines, threads = it.tables.lines, it.tables.threads
+    lines, threads = repo.tables.lines, repo.tables.threads
     c = lines.c.updated_at
     saved = sa.literal(saved_at, c.type)
     moved = lines.update().values(updated_at=sa.case((c < saved, saved), else_=c))
-    mine = lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
-    if it.connection.execute(moved.where(*mine, lines.c.head.is_not(None))).rowcount:
+    mine = lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id
+    if repo.connection.execute(moved.where(*mine, lines.c.head.is_not(None))).rowcount:
         return
-    newest = sa.select(select_last_change(it.tables)).where(*it.is_thread(thread_id))
-    logged_at = it.connection.execute(newest).scalar()
+    newest = sa.select(select_last_change(repo.tables)).where(*repo.is_thread(thread_id))
+    logged_at = repo.connection.execute(newest).scalar()
     if logged_at is not None:
         moved = threads.update().values(active_at=cut_to_minute(logged_at))
-        it.connection.execute(moved.where(*it.is_thread(thread_id)))
+        repo.connection.execute(moved.where(*repo.is_thread(thread_id)))
 
 
-def find_versionless(it: Scoped) -> list[str]:
+def find_versionless(repo: Scoped) -> list[str]:
     """Return the threads without any version."""
-    threads = it.tables.threads
+    threads = repo.tables.threads
     found = sa.select(threads.c.thread_id).where(
-        threads.c.tenant == it.scope.tenant, select_last_save(it.tables).is_(None)
+        threads.c.tenant == repo.scope.tenant, select_last_save(repo.tables).is_(None)
     )
-    return list(it.connection.execute(found).scalars())
+    return list(repo.connection.execute(found).scalars())
 
 
-def is_old(it: Scoped, thread_id: str, seconds: float) -> bool:
+def is_old(repo: Scoped, thread_id: str, seconds: float) -> bool:
     """Return whether all versions, messages and pending writes of a thread are older than this.
 
     The age of a thread that has none of them is that of its last activity.
     """
-    t, threads, lines = it.tables, it.tables.threads, it.tables.lines
-    thread = it.connection.execute(
+    t, threads, lines = repo.tables, repo.tables.threads, repo.tables.lines
+    thread = repo.connection.execute(
         sa.select(
             threads.c.thread,
-            sa.case((threads.c.active_at < before(seconds), 1), else_=0),
+            sa.case((threads.c.active_at < make_cutoff(seconds), 1), else_=0),
             threads.c.expires_at,
-        ).where(threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread_id)
+        ).where(threads.c.tenant == repo.scope.tenant, threads.c.thread_id == thread_id)
     ).one_or_none()
     if thread is None or thread.expires_at == FOREVER:  # None: another caller has removed it
         return False
-    keys = it.connection.execute(
+    keys = repo.connection.execute(
         sa.select(lines.c.line).where(
-            lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
+            lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id
         )
     ).scalars()
     owned = [(table.c.line == key, table) for key in keys for table in (t.checkpoints, t.writes)]
-    ages = [_is_old(it, table.c.created_at, is_its, seconds) for is_its, table in owned]
+    ages = [_is_old(repo, table.c.created_at, is_its, seconds) for is_its, table in owned]
     logged = t.logs.c.thread == thread.thread
-    ages.append(_is_old(it, t.logs.c.changed_at, logged, seconds))
+    ages.append(_is_old(repo, t.logs.c.changed_at, logged, seconds))
     known = [age for age in ages if age is not None]
     return all(known) if known else bool(thread[1])
 
 
 def _is_old(
-    it: Scoped, moments: sa.ColumnElement[Any], is_its: sa.ColumnElement[bool], seconds: float
+    repo: Scoped, moments: sa.ColumnElement[Any], is_its: sa.ColumnElement[bool], seconds: float
 ) -> bool | None:
     """Return whether all rows are older than this; ``None`` if there are no rows."""
     newest = sa.func.max(moments)
-    age = sa.case((newest < before(seconds), 1), (newest.is_not(None), 0))
-    found = it.connection.execute(sa.select(age).where(is_its)).scalar()
+    age = sa.case((newest < make_cutoff(seconds), 1), (newest.is_not(None), 0))
+    found = repo.connection.execute(sa.select(age).where(is_its)).scalar()
     return None if found is None else bool(found)
 
 
-def make_user_condition(it: Reads, user_id: str) -> sa.ColumnElement[bool]:
+def make_user_condition(reads: Reads, user_id: str) -> sa.ColumnElement[bool]:
     """Return the condition of a user's threads; an id that the column cannot hold has none."""
-    if not is_user_id(user_id, it.tables.user_id_type):
+    if not is_user_id(user_id, reads.tables.user_id_type):
         return sa.false()
-    return it.tables.threads.c.user_id == user_id
+    return reads.tables.threads.c.user_id == user_id
 
 
-def require_its_owner(it: Reads, put: PutThread) -> None:
+def require_its_owner(reads: Reads, put: PutThread) -> None:
     """Refuse a put into another user's thread, which ``put_facts`` refuses again under the lock.
 
     Raises:
         NotOwnerError: The thread is another user's.
     """
-    require_user_id(put.user_id, it.tables.user_id_type)
-    found = find_facts(it, put.thread_id)
+    require_user_id(put.user_id, reads.tables.user_id_type)
+    found = find_facts(reads, put.thread_id)
     require_owner(put.thread_id, found.user_id if found else None, put.user_id)
 
 
-def put_facts(it: Reads, put: PutThread) -> None:
+def put_facts(reads: Reads, put: PutThread) -> None:
     """Store the facts of a thread that was opened; see ``DescribesThreads.put_facts``."""
-    threads, exact = it.tables.threads, select_last_active(it.tables)
+    threads, exact = reads.tables.threads, select_last_active(reads.tables)
     active_at = sa.func.coalesce(exact, threads.c.active_at)
-    which = it.is_thread(put.thread_id)
+    which = reads.is_thread(put.thread_id)
     columns = (*(threads.c[name] for name in StoredFacts._fields), threads.c.created_at)
-    row = it.connection.execute(sa.select(*columns, active_at.label("exact")).where(*which)).one()
-    stored = put.apply_to(StoredFacts(row.user_id, row.name, row.metadata), _active_at(row))
+    row = reads.connection.execute(
+        sa.select(*columns, active_at.label("exact")).where(*which)
+    ).one()
+    stored = put.apply_to(StoredFacts(row.user_id, row.name, row.metadata), _get_activity(row))
     values = {threads.c[name]: value for name, value in stored._asdict().items()}
-    it.connection.execute(threads.update().where(*which).values(values))
+    reads.connection.execute(threads.update().where(*which).values(values))
 
 
-def find_facts(it: Reads, thread_id: str) -> ThreadFacts | None:
+def find_facts(reads: Reads, thread_id: str) -> ThreadFacts | None:
     """Return the facts of a live thread that exists."""
-    c, exact = it.tables.threads.c, select_last_active(it.tables)
-    row = it.connection.execute(
+    c, exact = reads.tables.threads.c, select_last_active(reads.tables)
+    row = reads.connection.execute(
         sa.select(
             *(c.thread_id, c.created_at, exact.label("exact")),
             *(c[name] for name in StoredFacts._fields),
-        ).where(c.tenant == it.scope.tenant, c.thread_id == thread_id, is_live(it.tables))
+        ).where(c.tenant == reads.scope.tenant, c.thread_id == thread_id, is_live(reads.tables))
     ).first()
     return None if row is None or row.exact is None else parse_facts(row)
 
 
 def parse_facts(row: Any) -> ThreadFacts:
     """Return the facts in a row of a query."""
-    times = {"created_at": row.created_at, "active_at": _active_at(row)}
+    times = {"created_at": row.created_at, "active_at": _get_activity(row)}
     return make_facts(row.thread_id, row.user_id, row.name, row.metadata, **times)
 
 
-def _active_at(row: Any) -> datetime:
+def _get_activity(row: Any) -> datetime:
     """Return the last activity: a thread that only facts were put into has it to the minute.
 
     If that is the minute of its creation, the exact time is known.

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import now, to_microseconds
+from locus_store.sql.columns.types import make_clock, to_microseconds
 from locus_store.sql.threads.statements import Scoped
 from locus_store.types.turns import ThreadTurn
 from locus_store.versions import turns
@@ -65,7 +65,9 @@ def end_turn(repository: Scoped, thread_id: str, turn_key: str | None) -> bool:
 def end_expired(repository: Scoped) -> None:
     """Remove the turns of a tenant that have ended without a renewal."""
     c = repository.tables.turns.c
-    dead = sa.select(c.thread_id).where(c.tenant == repository.scope.tenant, c.expires_at <= now())
+    dead = sa.select(c.thread_id).where(
+        c.tenant == repository.scope.tenant, c.expires_at <= make_clock()
+    )
     for thread_id in list(repository.connection.execute(dead).scalars()):
         end_turn(repository, thread_id, "")
 
@@ -73,7 +75,7 @@ def end_expired(repository: Scoped) -> None:
 def read_tickets(repository: Scoped, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
     """Return the tickets of a thread at the present time, and the revision of their row."""
     c = repository.tables.turns.c
-    query = _select(repository, thread_id, c.tickets, c.revision, now().label("at"))
+    query = _select(repository, thread_id, c.tickets, c.revision, make_clock().label("at"))
     row = repository.connection.execute(query).first()
     if row is None:
         return turns.ReadGuard(thread_id, [], _read_clock(repository)), None
@@ -91,7 +93,7 @@ def _load(row: Sequence[Any] | None) -> list[Ticket]:
 
 
 def _read_clock(repository: Scoped) -> datetime:
-    at: datetime = repository.connection.execute(sa.select(now())).scalar_one()
+    at: datetime = repository.connection.execute(sa.select(make_clock())).scalar_one()
     return at
 
 
@@ -124,7 +126,7 @@ def list_turns(repository: Scoped, thread_id: str | None, limit: int) -> list[Th
     """See ``TakesTurns.list_turns``."""
     c = repository.tables.turns.c
     is_turn = c.tenant == repository.scope.tenant, c.turn >= 0
-    query = sa.select(c.thread_id, c.tickets, now()).where(*is_turn)
+    query = sa.select(c.thread_id, c.tickets, make_clock()).where(*is_turn)
     if thread_id is not None:
         query = query.where(c.thread_id == thread_id)
     rows = repository.connection.execute(query.order_by(c.thread_id).limit(limit))

@@ -51,74 +51,78 @@ _SIZES: Final = (1, 16, 64, MOST_AT_ONCE)
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
 
-def list_newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
+def list_newest(reads: Reads, request: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
-    if 0 < limit <= MOST_BY_LINE and is_plain(wanted):
-        key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
-        lines = limit + (MORE_IF_ROUNDED if it.rounding else MORE_LINES)
-        rows = _by_line_of(it, wanted).fetch_rows(
-            it.connection, {**key, "limit": limit, "others": limit - 1, "lines": lines}
+    if 0 < limit <= MOST_BY_LINE and is_plain(request):
+        key = {"tenant": reads.scope.tenant, "thread_id": request.thread_id}
+        lines = limit + (MORE_IF_ROUNDED if reads.rounding else MORE_LINES)
+        rows = _compile_by_line(reads, request).fetch_rows(
+            reads.connection, {**key, "limit": limit, "others": limit - 1, "lines": lines}
         )
-        if not rows or _is_newest(it, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
-            return [_version(it, row) for row in rows]
-    query = _with_parents(it, _page(it, wanted, limit))
-    return [_version(it, tuple(row)) for row in it.connection.execute(query)]
+        if not rows or _is_newest(reads, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
+            return [_make_version(reads, row) for row in rows]
+    query = _with_parents(reads, _select_page(reads, request, limit))
+    return [_make_version(reads, tuple(row)) for row in reads.connection.execute(query)]
 
 
-def _version(it: Reads, row: tuple[Any, ...]) -> Version:
-    return it.version(row[0], row[1], row[2], row[3:_PLACED])
+def _make_version(reads: Reads, row: tuple[Any, ...]) -> Version:
+    return reads.make_version(row[0], row[1], row[2], row[3:_PLACED])
 
 
-def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
-    """Return the statement of ``_by_line``, which takes longer to compile than to run."""
-    of_lines = _recent if wanted.thread_id is None else _of_thread
+def _compile_by_line(reads: Reads, request: VersionsWanted) -> Compiled:
+    """Return the statement of ``_select_by_line``, which takes longer to compile than to run."""
+    of_lines = _select_recent_lines if request.thread_id is None else _select_lines_of_thread
+    key = type(reads), of_lines
     return compile_other(
-        it.sql, (type(it), of_lines), lambda: _with_parents(it, _by_line(it, of_lines(it)))
+        reads.sql, key, lambda: _with_parents(reads, _select_by_line(reads, of_lines(reads)))
     )
 
 
-def _is_newest(it: Reads, last: datetime, older: datetime | None, minute: datetime | None) -> bool:
+def _is_newest(
+    reads: Reads, last: datetime, older: datetime | None, minute: datetime | None
+) -> bool:
     """Return whether the last version found is younger than all that were not looked at.
 
     Args:
-        it: The repository.
+        reads: The repository.
         last: The time of the version.
         older: When the newest of the other lines was saved.
         minute: When the newest of the other threads may have been active.
     """
-    is_line = older is None or last - it.rounding > older
+    is_line = older is None or last - reads.rounding > older
     return is_line and (minute is None or last >= minute)
 
 
-def _of_thread(it: Reads) -> sa.Select[Any]:
+def _select_lines_of_thread(reads: Reads) -> sa.Select[Any]:
     """Return a query for the lines of a live thread."""
-    c = it.tables.lines.c
+    c = reads.tables.lines.c
     thread_id: sa.BindParameter[str] = sa.bindparam("thread_id", type_=c.thread_id.type)
     minute = sa.cast(sa.null(), c.updated_at.type).label("minute")
     is_its = c.tenant == _TENANT, c.thread_id == thread_id, c.head.is_not(None)
     query = sa.select(*(c[name] for name in _LINE), minute)
-    return query.where(*is_its, _is_live(it, _TENANT, thread_id))
+    return query.where(*is_its, _is_live(reads, _TENANT, thread_id))
 
 
-def _is_live(it: Reads, tenant: Any, thread_id: Any) -> sa.ColumnElement[bool]:
-    c = it.tables.threads.c
+def _is_live(reads: Reads, tenant: Any, thread_id: Any) -> sa.ColumnElement[bool]:
+    c = reads.tables.threads.c
     found = sa.select(c.thread).where(c.tenant == tenant, c.thread_id == thread_id)
-    return found.where(is_live(it.tables)).scalar_subquery().is_not(None)
+    return found.where(is_live(reads.tables)).scalar_subquery().is_not(None)
 
 
-def _recent(it: Reads) -> sa.Select[Any]:
+def _select_recent_lines(reads: Reads) -> sa.Select[Any]:
     """Return a query for the lines of the threads that were active last.
 
     It has at least ``limit`` of those threads, and all of their last ``minute``. No version of
     another thread is so young; but the thread may have lost the versions that made it active.
     """
-    threads, lines = it.tables.threads, it.tables.lines
+    t = reads.tables
+    threads, lines = t.threads, t.lines
     # Without statistics, PostgreSQL reads all of a tenant's lines for each thread: it reckons with
     # one line of a tenant that is a constant, and here the tenant is none.
     tenant = sa.func.coalesce(threads.c.tenant, threads.c.thread_id)
     is_of_thread = sa.and_(lines.c.tenant == tenant, lines.c.thread_id == threads.c.thread_id)
     has_head = sa.exists().where(is_of_thread, lines.c.head.is_not(None)).correlate(threads)
-    of_tenant = threads.c.tenant == _TENANT, is_live(it.tables), it.make_any_activity_condition()
+    of_tenant = threads.c.tenant == _TENANT, is_live(t), reads.make_any_activity_condition()
     active = (
         sa.select(threads.c.active_at)
         .where(*of_tenant, has_head)
@@ -139,13 +143,13 @@ def _recent(it: Reads) -> sa.Select[Any]:
     )
 
 
-def _by_line(it: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
+def _select_by_line(reads: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
     """Return a query for the newest versions of the lines that were saved last.
 
     It looks at ``limit`` of the lines at least, and at as many versions of each, by sequence.
     ``older``: when the newest of the other lines was saved.
     """
-    near, mine = lines.cte("near"), it.tables.checkpoints
+    near, mine = lines.cte("near"), reads.tables.checkpoints
     others = mine.alias("others")
     at = near.c.updated_at
     last = sa.select(at).order_by(at.desc()).limit(1).offset(_LINES).scalar_subquery()
@@ -171,59 +175,61 @@ def _by_line(it: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
     )
     is_new = mine.c.sequence >= its.first, mine.c.sequence >= its.floor
     query = (
-        _select(it, its.thread_id, its.namespace, its.older, its.minute)
+        _select(reads, its.thread_id, its.namespace, its.older, its.minute)
         .where(mine.c.line == its.line)
         .where(sa.or_(sa.and_(*is_new), mine.c.sequence == its.head))
     )
-    return _ordered(it, query, _LIMIT)
+    return _take_newest(reads, query, _LIMIT)
 
 
-def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
-    lines, versions = it.tables.lines, it.tables.checkpoints
-    hints = [it.may_have(versions.c.metadata, key, value) for key, value in wanted.metadata]
+def _select_page(reads: Reads, request: VersionsWanted, limit: int) -> sa.Select[Any]:
+    lines, versions = reads.tables.lines, reads.tables.checkpoints
+    hints = [reads.may_have(versions.c.metadata, key, value) for key, value in request.metadata]
     is_visible = sa.or_(versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head)
     is_shown = lines.c.head.is_not(None), is_visible
-    if wanted.thread_id is None:
+    if request.thread_id is None:
         seen = sa.select(lines.c.line).where(
-            lines.c.line == versions.c.line, *is_shown, it.select_live_thread().is_not(None)
+            lines.c.line == versions.c.line, *is_shown, reads.select_live_thread().is_not(None)
         )
-        if wanted.namespace is not None:
-            seen = seen.where(lines.c.namespace == wanted.namespace)
-        query = _select(it).where(*hints, seen.correlate(versions).scalar_subquery().is_not(None))
+        if request.namespace is not None:
+            seen = seen.where(lines.c.namespace == request.namespace)
+        query = _select(reads).where(
+            *hints, seen.correlate(versions).scalar_subquery().is_not(None)
+        )
     else:
         query = (
-            _select(it, lines.c.thread_id, lines.c.namespace)
+            _select(reads, lines.c.thread_id, lines.c.namespace)
             .join_from(lines, versions, versions.c.line == lines.c.line)
-            .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == wanted.thread_id)
-            .where(*is_shown, _is_live(it, it.scope.tenant, wanted.thread_id), *hints)
+            .where(lines.c.tenant == reads.scope.tenant, lines.c.thread_id == request.thread_id)
+            .where(*is_shown, _is_live(reads, reads.scope.tenant, request.thread_id), *hints)
         )
-        if wanted.namespace is not None:
-            query = query.where(lines.c.namespace == wanted.namespace)
-    if wanted.checkpoint_id is not None:
-        query = query.where(versions.c.checkpoint_id == wanted.checkpoint_id)
-    if wanted.before is not None:
-        query = query.where(_is_before(it, wanted.before))
-    if (after := wanted.after) is not None:
+        if request.namespace is not None:
+            query = query.where(lines.c.namespace == request.namespace)
+    if request.checkpoint_id is not None:
+        query = query.where(versions.c.checkpoint_id == request.checkpoint_id)
+    if request.before is not None:
+        query = query.where(_is_before(reads, request.before))
+    if (after := request.after) is not None:
         place = (after.created_at, after.mark.line, after.mark.sequence)
         columns = (versions.c[name] for name in _PLACE)
-        query = query.where(it.make_below_condition(dict(zip(columns, place, strict=True))))
-    return _ordered(it, query, limit)
+        query = query.where(reads.make_below_condition(dict(zip(columns, place, strict=True))))
+    return _take_newest(reads, query, limit)
 
 
-def _select(it: Reads, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _select(reads: Reads, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
     return sa.select(
-        *(it.tables.checkpoints.c[name] for name in ("line", *VERSION, "parent")), *more
+        *(reads.tables.checkpoints.c[name] for name in ("line", *VERSION, "parent")), *more
     )
 
 
-def _ordered(it: Reads, query: sa.Select[Any], limit: Any) -> sa.Select[Any]:
-    columns = it.tables.checkpoints.c
+def _take_newest(reads: Reads, query: sa.Select[Any], limit: Any) -> sa.Select[Any]:
+    columns = reads.tables.checkpoints.c
     return query.order_by(*(columns[name].desc() for name in _PLACE)).limit(limit)
 
 
-def _is_before(it: Reads, checkpoint_id: str) -> sa.ColumnElement[bool]:
+def _is_before(reads: Reads, checkpoint_id: str) -> sa.ColumnElement[bool]:
     """Return the condition for versions below an id: by the line's order, or by the ids."""
-    mine = it.tables.checkpoints
+    mine = reads.tables.checkpoints
     other = mine.alias("before")
     at = (
         sa.select(other.c.sequence)
@@ -235,12 +241,12 @@ def _is_before(it: Reads, checkpoint_id: str) -> sa.ColumnElement[bool]:
     return sa.or_(mine.c.sequence < at, by_id)
 
 
-def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
+def _with_parents(reads: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
     """Return the query's versions in order, with their places and the ids of their parents.
 
     Each is looked up by its key: as joins, PostgreSQL read whole tables of a small database.
     """
-    page, lines, parents = query.subquery("page"), it.tables.lines, it.tables.checkpoints
+    page, lines, parents = query.subquery("page"), reads.tables.lines, reads.tables.checkpoints
     parent = (
         sa.select(parents.c.checkpoint_id)
         .where(parents.c.line == page.c.line, parents.c.sequence == page.c.parent)
@@ -260,18 +266,20 @@ def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
     ).order_by(*(page.c[name].desc() for name in _PLACE))
 
 
-def read_contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
+def read_contents(reads: Reads, versions: Sequence[Version]) -> list[LineContents]:
     """See ``ListsVersions.contents``; one statement for each batch of versions."""
     rows: set[tuple[Any, ...]] = set()
     for batch in pending.split_batches(versions, MOST_AT_ONCE):
         size = next(it for it in _SIZES if it >= len(batch))
-        query = compile_other(it.sql, (_contents, size), partial(_contents, it.tables, size))
+        query = compile_other(
+            reads.sql, (_select_contents, size), partial(_select_contents, reads.tables, size)
+        )
         values = {
-            "tenant": it.scope.tenant,
-            **_filled("line", [one.mark.line for one in batch], size),
-            **_filled("sequence", [one.mark.sequence for one in batch], size),
+            "tenant": reads.scope.tenant,
+            **_fill_parameters("line", [one.mark.line for one in batch], size),
+            **_fill_parameters("sequence", [one.mark.sequence for one in batch], size),
         }
-        rows.update(query.fetch_rows(it.connection, values))
+        rows.update(query.fetch_rows(reads.connection, values))
     found = LinesFound()
     for line, sequence, chain, last, *write, payload in rows:
         if last is not None:
@@ -284,13 +292,13 @@ def read_contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
     return found.build_contents()
 
 
-def _filled(name: str, values: Sequence[Any], size: int) -> dict[str, Any]:
+def _fill_parameters(name: str, values: Sequence[Any], size: int) -> dict[str, Any]:
     """Return values as so many parameters; the last one is repeated."""
     last = len(values) - 1
     return {f"{name}_{at}": values[min(at, last)] for at in range(size)}
 
 
-def _contents(t: Tables, size: int) -> sa.CompoundSelect[Any]:
+def _select_contents(t: Tables, size: int) -> sa.CompoundSelect[Any]:
     """Return the query for what the states of versions are made of, and for the writes on them.
 
     A caller may name versions of other tenants.
@@ -318,8 +326,8 @@ def _contents(t: Tables, size: int) -> sa.CompoundSelect[Any]:
     )
     *columns, payload = (writes.c[name] for name in WRITE)
     no_write = (  # NULLs of the columns' types: Oracle casts none to CLOB
-        sa.select(it).where(writes.c.line.is_(None)).scalar_subquery().label(it.name)
-        for it in columns
+        sa.select(column).where(writes.c.line.is_(None)).scalar_subquery().label(column.name)
+        for column in columns
     )
     of_write = list(no_write)
     no_number = sa.cast(sa.null(), sa.BigInteger())
@@ -336,6 +344,5 @@ def _contents(t: Tables, size: int) -> sa.CompoundSelect[Any]:
         writes.c.line == wanted.c.line, writes.c.checkpoint_id == wanted.c.checkpoint_id
     )
     return records.join_from(chains, mine, is_of_chain).union_all(
-        joined.join_from(chains, t.segments, is_joined),
-        on_them.join_from(wanted, writes, is_on_it),
+        joined.join_from(chains, t.segments, is_joined), on_them.join_from(wanted, writes, is_on_it)
     )

@@ -19,7 +19,7 @@ from locus_store.sql.threads.statements import (
 )
 
 
-def select_whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+def select_whole_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
     """Return a query for a visible version, with a row per payload, or one row without payloads.
 
     Where a known version is in its chain, up to the version itself, the payloads after that one
@@ -28,7 +28,7 @@ def select_whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
 
     Args:
         t: The tables.
-        named: It is the one of an id, not the head.
+        has_id: It is the one of an id, not the head.
     """
     lines, mine = t.lines, t.checkpoints
     names = ("heads", "parents", "records", "bases")
@@ -67,7 +67,7 @@ def select_whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         )
         .select_from(lines)
         .join(t.threads, make_same_thread_condition(t))
-        .join(mine, _is_wanted(t, named=named))
+        .join(mine, _is_wanted(t, has_id=has_id))
         .join(heads, is_head(t, heads))
         .outerjoin(parents, _is_parent(t, parents))
         .outerjoin(bases, is_basis)
@@ -78,7 +78,7 @@ def select_whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     )
 
 
-def select_lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+def select_lone_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
     """Return a query for a visible version without payloads.
 
     Its columns are those of the version behind its line, its chain and parent, the head, and the
@@ -86,7 +86,7 @@ def select_lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
 
     Args:
         t: The tables.
-        named: It is the one of an id, not the head.
+        has_id: It is the one of an id, not the head.
     """
     lines, mine = t.lines, t.checkpoints
     heads, parents = (mine.alias(it) for it in ("heads", "parents"))
@@ -96,7 +96,7 @@ def select_lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         sa.select(lines.c.line, *columns, *place)
         .select_from(lines)
         .join(t.threads, make_same_thread_condition(t))
-        .join(mine, _is_wanted(t, named=named))
+        .join(mine, _is_wanted(t, has_id=has_id))
         .join(heads, is_head(t, heads))
         .outerjoin(parents, _is_parent(t, parents))
         .where(*is_live_line(t))
@@ -106,19 +106,19 @@ def select_lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
 def select_line_beside(t: Tables) -> sa.Select[Any]:
     """Return ``select_live_line``, and a checkpoint's record and whether it has writes."""
     its = [
-        sa.and_(it.c.line == t.lines.c.line, it.c.checkpoint_id == bind("checkpoint_id"))
-        for it in (t.writes, t.checkpoints)
+        sa.and_(table.c.line == t.lines.c.line, table.c.checkpoint_id == bind("checkpoint_id"))
+        for table in (t.writes, t.checkpoints)
     ]
     has_writes = sa.case((sa.exists().where(its[0]).correlate(t.lines), 1), else_=0)
     columns = has_writes, *record_columns(t.checkpoints)
     return select_live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
 
 
-def _is_wanted(t: Tables, *, named: bool) -> sa.ColumnElement[bool]:
+def _is_wanted(t: Tables, *, has_id: bool) -> sa.ColumnElement[bool]:
     """Return the condition that joins a line to its head, or to the visible version of an id."""
     lines, mine = t.lines, t.checkpoints
     is_head, of_line = mine.c.sequence == lines.c.head, mine.c.line == lines.c.line
-    if not named:
+    if not has_id:
         return sa.and_(of_line, is_head)
     is_visible = sa.or_(mine.c.sequence >= lines.c.floor, is_head)
     return sa.and_(of_line, mine.c.checkpoint_id == bind("checkpoint_id"), is_visible)

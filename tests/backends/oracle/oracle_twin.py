@@ -403,7 +403,7 @@ class Result:
 # --- values
 
 
-ORACLE = dialect._engine(None).dialect
+ORACLE = dialect._make_engine(None).dialect
 
 
 def fetched(kind: Any, value: Any) -> Any:
@@ -475,13 +475,13 @@ def sqlite(path: Path) -> sa.Connection:
     """A connection that knows the functions that are Oracle's."""
     token = _opening.set(path)
     try:
-        return _engine().connect()
+        return _make_engine().connect()
     finally:
         _opening.reset(token)
 
 
 @cache
-def _engine() -> sa.Engine:
+def _make_engine() -> sa.Engine:
     """One for all files: it remembers the statements that it has compiled."""
 
     def opened() -> sqlite3.Connection:

@@ -588,7 +588,7 @@ def test_the_orm_schema_is_the_migrated_schema(url: str, prefix: str) -> None:
         context = MigrationContext.configure(
             connection,
             opts={
-                "include_object": migrate.only_ours(ours, "sqlite"),
+                "include_object": migrate.include_ours(ours, "sqlite"),
                 "compare_type": True,
                 "version_table": ours.version,
             },

@@ -40,7 +40,7 @@ from locus_store import (
 )
 from locus_store.backends.oracle import addresses, dialect
 from locus_store.backends.oracle.definition import define_vector_index
-from locus_store.backends.oracle.options import URL_OPTIONS, place
+from locus_store.backends.oracle.options import URL_OPTIONS, parse_place
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.sql import migrate
 from locus_store.types.options import read_query
@@ -181,7 +181,7 @@ def test_a_wallet_is_looked_at_before_anything_is_sent(
     ],
 )
 def test_a_url_names_a_place(url: str, dsn: str) -> None:
-    named, query = place(url)
+    named, query = parse_place(url)
     given = {"dsn": None, **named, **read_query((URL_OPTIONS,), query)}
     found = addresses.make_address(**given).arguments
     assert found == {"user": "u", "password": "p@s", "dsn": dsn}
@@ -619,7 +619,7 @@ async def test_with_an_engine_of_the_callers_the_cause_is_told_too() -> None:
 def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> None:
     from locus_store.sql.schema.tables import make_tables
 
-    made = define_vector_index(make_tables(), metric, method, dialect._engine(None).dialect)
+    made = define_vector_index(make_tables(), metric, method, dialect._make_engine(None).dialect)
     words = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
     kinds = {"hnsw": "INMEMORY NEIGHBOR GRAPH", "ivfflat": "NEIGHBOR PARTITIONS"}
     assert made == (
@@ -638,7 +638,9 @@ def test_the_longest_keys_stay_within_an_index_of_oracles() -> None:
             lengths = [
                 4
                 * (
-                    getattr(it.type.dialect_impl(dialect._engine(None).dialect), "length", None)
+                    getattr(
+                        it.type.dialect_impl(dialect._make_engine(None).dialect), "length", None
+                    )
                     or 6
                 )
                 for it in keys.columns

@@ -1081,7 +1081,7 @@ def test_the_orm_schema_is_the_migrated_schema(made: Made, prefix: str, schema: 
         context = MigrationContext.configure(
             connection,
             opts={
-                "include_object": migrate.only_ours(mine, "postgresql"),
+                "include_object": migrate.include_ours(mine, "postgresql"),
                 "include_schemas": schema is not None,
                 "include_name": lambda name, kind, _: kind != "schema" or name == schema,
                 "compare_type": True,
