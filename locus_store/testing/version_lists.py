@@ -208,7 +208,8 @@ class Recency(BackendKit):
     async def list_in_order(self, backend: Any) -> list[str]:
         """Return the threads in the order that both lists, and pages of any size, agree on."""
         found: list[str] = await backend.list_threads()
-        assert [it.thread_id for it in await backend.heads()] == found
+        saved = [it for it in found if await backend.load(it) is not None]
+        assert [it.thread_id for it in await backend.heads()] == saved
         for size in (1, 2):
             paged: list[str] = []
             while page := await backend.list_threads(size, after=paged[-1] if paged else None):
