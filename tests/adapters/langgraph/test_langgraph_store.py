@@ -727,14 +727,14 @@ class Beside:
             self.oracle._vectors[namespace].pop(key, None)
             self.oracle.batch([op])
             self.order[namespace, key] = next(self.count)
-        for namespace in [it for it, items in self.oracle._read_data.items() if not items]:
-            del self.oracle._read_data[namespace]
+        for namespace in [it for it, items in self.oracle._data.items() if not items]:
+            del self.oracle._data[namespace]
 
     def expected(self, op):
         if isinstance(op, PutOp):
             return None
         if isinstance(op, GetOp):
-            return self.oracle._read_data.get(op.namespace, {}).get(op.key)
+            return self.oracle._data.get(op.namespace, {}).get(op.key)
         if not isinstance(op, SearchOp):
             return self.oracle.batch([op])[0]
         whole = self.oracle.batch([op._replace(limit=10**6, offset=0)])[0]
