@@ -99,7 +99,9 @@ class CheckpointValues(Trees):
             return self.make_node("alias", self.convert(origin), *parts)
         if isinstance(obj, type):
             return self.make_node("class", self._name_class(obj, obj))
-        return self._form(obj) if forms.find_numpy_form(cls) else self._convert_object(cls, obj)
+        if forms.find_numpy_form(cls):
+            return self._convert_form(obj)
+        return self._convert_object(cls, obj)
 
     def _convert_object(self, cls: type, value: Any) -> TypedForm:
         name, kind = self._name_class(cls, value), classes.find_kind(cls)
