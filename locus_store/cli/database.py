@@ -148,7 +148,7 @@ def sql(
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
     """Print the SQL of an upgrade, to be run by hand or by a DBA; needs no database."""
-    sys.stdout.write(_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
+    sys.stdout.write(_migrate().render_upgrade(dialect, revision, prefix=prefix, schema=schema))
 
 
 @add_command(db, "search-index")
@@ -244,7 +244,7 @@ async def _search_index(at: TableOptions) -> bool:
 @add_command(db)
 def history(*, as_json: AsJson = False) -> None:
     """List the revisions that this library knows, oldest first; --json: [{revision, title}]."""
-    revisions = _migrate().history()
+    revisions = _migrate().list_revisions()
     if as_json:
         put_json([{"revision": revision, "title": title} for revision, title in revisions])
         return
