@@ -332,6 +332,7 @@ ROUTES: Final = {
 
 _FILES: Final = {
     "inspector.css": "text/css; charset=utf-8",
+    "normalize.css": "text/css; charset=utf-8",
     "tokens.css": "text/css; charset=utf-8",
     "inspector.js": "text/javascript; charset=utf-8",
 }

@@ -17,7 +17,7 @@ from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, make_sync_wrapper
 from locus_store.session import states
 from locus_store.session.cache import CachedState, StateCache
-from locus_store.session.config import VERSION_KEY, Call, call_of, check_options, check_state_class
+from locus_store.session.config import VERSION_KEY, Call, check_options, check_state_class, to_call
 from locus_store.session.models import (
     MODELS,
     Message,
@@ -427,7 +427,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
             offset: So many that match are left out first.
             limit: At most this many; 0: none; ``None``: all.
         """
-        call = call_of(config, self.user_id_type, needs_thread=False)
+        call = to_call(config, self.user_id_type, needs_thread=False)
         threads = await self._owners.open()
         found = await threads.threads_by_activity(
             call.user_id,
@@ -474,7 +474,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
 
     def _parse(self, config: Mapping[str, Any]) -> Call:
         _ = self.backend, self.cache  # a wrong option fails before anything is written
-        return call_of(config, self.user_id_type)
+        return to_call(config, self.user_id_type)
 
     def _hand_on(self, config: Mapping[str, Any], origin: LoadedVersion) -> None:
         """Give the version of a state to the next call, where the config has room for it."""

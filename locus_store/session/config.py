@@ -46,7 +46,7 @@ class Call:
         )
 
 
-def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool = True) -> Call:
+def to_call(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool = True) -> Call:
     """Return a configuration, checked; the caller's dict is not changed.
 
     Raises:

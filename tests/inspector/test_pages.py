@@ -426,7 +426,7 @@ async def test_a_filtered_list_says_how_many_threads_it_shows(
     site = Site(backend)
     assert "2 threads" in (await site.page("threads", id="a*")).text
     assert "3 threads" in (await site.page("threads", text="hello")).text
-    assert "3 threads" not in (await site.page("threads")).text
+    assert "3 threads" in (await site.page("threads")).text
     monkeypatch.setattr(threads, "LISTED", 1)
     first = await site.page("threads", id="a*")
     assert "At least 1 thread" in first.text
@@ -434,18 +434,39 @@ async def test_a_filtered_list_says_how_many_threads_it_shows(
     assert "1 thread" not in (await site.page(more)).text
 
 
-async def test_a_list_says_that_its_filters_were_applied_to_the_best_matches_of_a_text(
+async def test_other_filters_are_applied_to_all_threads_that_have_a_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = MemoryBackend()
-    for name in ("a", "b1", "b2"):
+    for name in ("a", *(f"b{it}" for it in range(40))):
         await backend.write_state(name, {"said": "Hello"})
-    site, note = Site(backend), "Only the 2 threads that match the text best were looked at."
-    assert note not in (await site.page("threads", text="hello", id="a")).text
+    site = Site(backend)
     monkeypatch.setattr(threads, "FOUND", 2)
     page = await site.page("threads", text="hello", id="a")
-    assert "There are no such threads." in page.text
-    assert note in page.text
+    assert "1 thread" in page.text
+    assert any("thread=a" in it for it in page.links)
+
+
+async def test_a_list_of_threads_that_have_a_text_has_further_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = MemoryBackend()
+    names = [f"b{it:02}" for it in range(25)]
+    for name in names:
+        await backend.write_state(name, {"said": "Hello"})
+    site = Site(backend)
+    monkeypatch.setattr(threads, "FOUND", 4)
+    monkeypatch.setattr(threads, "LISTED", 10)
+    page, found = await site.page("threads", text="hello"), list[str]()
+    assert "25 threads" in page.text
+    while True:
+        found += [it for it in names if f"version?thread={it}" in "".join(page.links)]
+        more = [it for it in page.links if "after=" in it]
+        if not more:
+            break
+        page = await site.page(more[0])
+    assert sorted(found) == names
+    assert (await site.get("threads", text="hello", after="x")).status_code == 422
 
 
 async def test_a_graph_without_a_message_log_says_where_its_messages_are(graphs: Site) -> None:

@@ -288,7 +288,7 @@ def describe_log(log: ArchivedLog) -> list[Any]:
     return [getattr(log, name) for name in _LOG]
 
 
-def log_of(fields: list[Any]) -> ArchivedLog:
+def parse_log(fields: list[Any]) -> ArchivedLog:
     """Return the message log of ``describe_log``."""
     *facts, changed_at = fields
     at = datetime.fromisoformat(changed_at)

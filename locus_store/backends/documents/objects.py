@@ -225,7 +225,7 @@ class ObjectDocuments(Documents):
         return self.objects.pool
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        found = self.objects.get(self.name_of(key), known=known)
+        found = self.objects.get(self.name_head(key), known=known)
         if found is None or found.content is None:
             return found
         return Found(found.tag, found.content.removeprefix(self._get_start(key)))
@@ -233,13 +233,13 @@ class ObjectDocuments(Documents):
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         found = self.get(key) if body.kept_bytes else None
         content = body.whole(found.content or b"") if found else body.rest
-        return self.objects.put(self.name_of(key), self._get_start(key) + content, tag=tag)
+        return self.objects.put(self.name_head(key), self._get_start(key) + content, tag=tag)
 
     def delete(self, key: str, *, tag: Tag) -> None:
-        self.objects.delete(self.name_of(key), tag=tag)
+        self.objects.delete(self.name_head(key), tag=tag)
 
     def keys(self, after: str = "") -> Iterator[str]:
-        begin = self.name_of(after) if after else ""
+        begin = self.name_head(after) if after else ""
         for entry in self.objects.list(self.heads, begin):
             if (key := self._find_key(entry.name)) is not None:
                 yield key
@@ -251,7 +251,7 @@ class ObjectDocuments(Documents):
         return self.objects.read_clock()
 
     def locate(self, key: str) -> str:
-        return self.objects.locate(self.name_of(key))
+        return self.objects.locate(self.name_head(key))
 
     def list_strays(self) -> list[str]:
         below = self.objects.list(self.heads)
@@ -274,7 +274,7 @@ class ObjectDocuments(Documents):
     def _describe_stray(self, name: str) -> str:
         return f"{self.objects.locate(name)} is not named as the head of a thread; remove it"
 
-    def name_of(self, key: str) -> str:
+    def name_head(self, key: str) -> str:
         """Return the name of a thread's head, or of the store's identity."""
         if key == IDENTITY_KEY:
             return self.prefix + IDENTITY
@@ -285,11 +285,11 @@ class ObjectDocuments(Documents):
         """Return the thread whose head has this name; ``None`` if no thread has it."""
         text = name[len(self.heads) :]
         key = self._cut_key(name) if CUT in text else decode_name(text)
-        return key if key and self.name_of(key) == name else None
+        return key if key and self.name_head(key) == name else None
 
     def _get_start(self, key: str) -> bytes:
         """Return what precedes the content: the id of a thread, if its name is cut."""
-        return key.encode() + _END_OF_ID if CUT in self.name_of(key) else b""
+        return key.encode() + _END_OF_ID if CUT in self.name_head(key) else b""
 
     def _cut_key(self, name: str) -> str | None:
         """Return the thread of a head whose name has a digest in place of the id's end."""

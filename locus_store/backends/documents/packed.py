@@ -204,7 +204,7 @@ def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> No
         thread.histories[row[0]].put_write(bundles.write_of(row, next(payloads)))
     for row in facts.get("messages", ()):
         thread.messages.append(bundles.make_message(row, next(payloads)))
-    for log in map(bundles.log_of, facts.get("logs", ())):
+    for log in map(bundles.parse_log, facts.get("logs", ())):
         thread.logs[log.namespace] = log
     if "outbox" in facts:
         thread.outbox, thread.delivered = Outbox.from_json(facts["outbox"]), facts["delivered"]

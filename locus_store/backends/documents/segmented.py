@@ -149,7 +149,7 @@ class SegmentedForm(DocumentForm):
         thread = Thread(**{name: facts[name] for name in (*bundles.THREAD, *_TIMES)})
         for name in _TIMES:
             setattr(thread, name, bundles.parse_time(facts[name]))
-        thread.logs = {it.namespace: it for it in map(bundles.log_of, facts["logs"])}
+        thread.logs = {it.namespace: it for it in map(bundles.parse_log, facts["logs"])}
         thread.outbox = Outbox.from_json(facts["outbox"])
         thread.delivered = facts["delivered"]
         thread.load_turns(facts.get("turns", {}))

@@ -72,7 +72,7 @@ class Segment:
 
     def may_name(self, namespace: str, checkpoint_id: str) -> bool:
         """Return whether it may have a version or a write of a checkpoint."""
-        wanted, at = print_of(namespace, checkpoint_id), -1
+        wanted, at = make_print(namespace, checkpoint_id), -1
         while (at := self.prints.find(wanted, at + 1)) >= 0:
             if at % PRINT_BYTES == 0:
                 return True
@@ -98,7 +98,7 @@ def make_message_segment(name: str, bundle: Bundle) -> MessageSegment:
     return MessageSegment(name, len(bundle.messages), bundle.size)
 
 
-def print_of(namespace: str, checkpoint_id: str) -> bytes:
+def make_print(namespace: str, checkpoint_id: str) -> bytes:
     """Return the part of a checkpoint id's digest that the head keeps."""
     text = f"{namespace}\0{checkpoint_id}".encode()
     return hashlib.sha256(text).digest()[:PRINT_BYTES]
@@ -112,7 +112,7 @@ def make_segment(name: str, bundle: Bundle) -> Segment:
     ids |= {(namespace, it.checkpoint_id) for namespace, it in bundle.writes}
     times = [row.created_at for _, row in bundle.iterate_rows()]
     times += [it.created_at for _, it in bundle.writes]
-    prints = b"".join(sorted({print_of(*it) for it in ids}))
+    prints = b"".join(sorted({make_print(*it) for it in ids}))
     return Segment(name, bundle.size, spans, prints, min(times), max(times))
 
 

@@ -68,7 +68,7 @@ class IndexDocuments(ObjectDocuments):
             return super().put(key, body, tag=tag)
         some = next(split_batches(self._iterate_harmless(changes)), [])
         content = self._get_start(key) + body.rest
-        tag, found = self.objects.put_with(self.name_of(key), content, some, tag=tag)
+        tag, found = self.objects.put_with(self.name_head(key), content, some, tag=tag)
         self._note(changes, some, found)
         return tag
 
@@ -152,7 +152,7 @@ class IndexDocuments(ObjectDocuments):
 
     def get_all(self, tags: Mapping[str, Tag | None]) -> FoundDocuments:
         """See ``Documents``; the documents of cut names are read one by one."""
-        names = {self.name_of(key): tag for key, tag in tags.items() if not self._get_start(key)}
+        names = {self.name_head(key): tag for key, tag in tags.items() if not self._get_start(key)}
         return FoundDocuments(self, self.objects.get_all(names), names)
 
 
@@ -167,7 +167,7 @@ class FoundDocuments:
         self._asked = asked
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        name = self._documents.name_of(key)
+        name = self._documents.name_head(key)
         found = self._found.get(name)
         if name not in self._asked or (found and found.content is None and found.tag != known):
             return self._documents.get(key, known=known)

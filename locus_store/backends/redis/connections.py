@@ -157,7 +157,7 @@ class LoopClient(loops.LoopResources):
         try:
             if self._writing > 1:
                 size = sum(len(it) for it in args if isinstance(it, bytes))
-                return await self._group_of(keys[0]).submit(call, size=size)
+                return await self._find_group(keys[0]).submit(call, size=size)
             [answer] = await self._write([call])
         finally:
             self._writing -= 1
@@ -165,7 +165,7 @@ class LoopClient(loops.LoopResources):
             raise answer.error
         return answer
 
-    def _group_of(self, key: str) -> Gathering[ScriptCall, Any]:
+    def _find_group(self, key: str) -> Gathering[ScriptCall, Any]:
         """Return the waiting writes to the server of a key."""
         node = ""
         if self.is_cluster:

@@ -209,7 +209,7 @@ def parse_time(entry: bytes) -> datetime:
     return from_microseconds(int(entry[:ENTRY_DIGITS]))
 
 
-def name_in(entry: bytes) -> str:
+def parse_name(entry: bytes) -> str:
     """Return the thread's id from an entry of ``ThreadLists.list_entries``."""
     return entry[ENTRY_DIGITS:].decode()
 
@@ -488,4 +488,4 @@ def _parse_answer(answer: Any) -> Found | None:
 
 
 def _parse_active(entry: bytes) -> Active:
-    return Active(name_in(entry), parse_time(entry))
+    return Active(parse_name(entry), parse_time(entry))

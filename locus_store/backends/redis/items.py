@@ -64,7 +64,7 @@ def make_keys(prefix: str, tenant: str) -> tuple[list[str], list[str]]:
     return [*own, f"{prefix}{{store}}:settings"], keys.list_others("store")
 
 
-def name_of(namespace: Namespace, key: str) -> bytes:
+def make_name(namespace: Namespace, key: str) -> bytes:
     """Return an item's name."""
     return f"{encode_namespace(namespace)}{SEGMENT_END}{key}".encode()
 
@@ -78,7 +78,7 @@ def split_name(name: bytes) -> tuple[Namespace, str]:
     return decode_namespace(namespace + SEGMENT_END), key
 
 
-def start_of(namespace: Namespace, *, recursive: bool) -> bytes:
+def make_start(namespace: Namespace, *, recursive: bool) -> bytes:
     """Return the prefix of the names of a namespace, or also of all namespaces below it."""
     return (encode_namespace(namespace) + ("" if recursive else SEGMENT_END)).encode()
 
@@ -91,7 +91,7 @@ def make_bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
 
 def make_arguments(change: Change, call: int) -> tuple[Any, ...]:
     """Return a change as arguments of the script ``apply``, with the number of its call."""
-    name = name_of(change.namespace, change.key)
+    name = make_name(change.namespace, change.key)
     if not isinstance(change, Put):
         return "remove", name, "", "", "", "", call
     expected, ttl = change.expected_version, change.ttl_seconds

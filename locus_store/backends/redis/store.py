@@ -218,7 +218,7 @@ class RedisStore(BaseStore):
         has_vectors = any(it.vectors for it in changes)
         dimension = self.dimension if has_vectors else ""
         given = [items.make_arguments(it, at) for at, call in enumerate(calls) for it in call]
-        queues = {_choose_queue(items.name_of(it.namespace, it.key)) for it in changes}
+        queues = {_choose_queue(items.make_name(it.namespace, it.key)) for it in changes}
         what = items.LAYOUT, dimension, *chain.from_iterable(given)
         done, found, *others = await self._write(queues, scripts.ITEMS["apply"], *what)
         if done != b"done":
@@ -234,7 +234,7 @@ class RedisStore(BaseStore):
         return answers
 
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        start = items.start_of(namespace, recursive=recursive)
+        start = items.make_start(namespace, recursive=recursive)
         at, removed = b"", 0
         while True:
             low, high = items.make_bounds(start, at)
@@ -244,7 +244,7 @@ class RedisStore(BaseStore):
                 return removed
 
     async def renew(self, names: Sequence[Name]) -> None:
-        given = [items.name_of(*it) for it in names]
+        given = [items.make_name(*it) for it in names]
         await self._write(set(map(_choose_queue, given)), scripts.ITEMS["renew"], *given)
 
     async def sweep(self, limit: int) -> int:
@@ -263,7 +263,7 @@ class RedisStore(BaseStore):
     ) -> list[list[StoreItem | None]]:
         """Execute the reads of several calls."""
         del is_alone
-        names = [items.name_of(*it) for it in chain.from_iterable(calls)]
+        names = [items.make_name(*it) for it in chain.from_iterable(calls)]
         found = iter(await self._read_with_embeddings(names, ""))
         return [[it and it[0] for it in islice(found, len(call))] for call in calls]
 
@@ -277,8 +277,8 @@ class RedisStore(BaseStore):
         ]
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
-        start = items.start_of(namespace, recursive=False)
-        at = b"" if after is None else items.name_of(namespace, after)
+        start = items.make_start(namespace, recursive=False)
+        at = b"" if after is None else items.make_name(namespace, after)
         found: list[StoreItem] = []
         while True:
             count = min(limit - len(found), PAGE)
@@ -289,7 +289,7 @@ class RedisStore(BaseStore):
                 return found
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
-        start, at = items.start_of(match.fixed, recursive=True), b""
+        start, at = items.make_start(match.fixed, recursive=True), b""
         found: dict[Namespace, None] = {}
         size = max(FIRST, offset + limit)
         while True:
@@ -347,7 +347,7 @@ class RedisStore(BaseStore):
         self, search: Wanted, count: int, *, before: bytes = b"", after: bytes = b""
     ) -> tuple[list[StoreItem], bytes, bytes]:
         """Return live items below the prefix, the next position, and the last item's put time."""
-        start = items.start_of(search.prefix, recursive=search.recursive)
+        start = items.make_start(search.prefix, recursive=search.recursive)
         rows, at, last = await self._read(
             scripts.ITEMS["recent"], start, before, after, count, PAGE_BYTES
         )
@@ -384,7 +384,7 @@ class RedisStore(BaseStore):
 
     async def _iterate_scored(self, search: Wanted, vector: bytes) -> AsyncIterator[_Scored]:
         """Yield all items below the prefix that have embeddings."""
-        start, at = items.start_of(search.prefix, recursive=search.recursive), b""
+        start, at = items.make_start(search.prefix, recursive=search.recursive), b""
         while True:
             bounds = items.make_bounds(start, at)
             page, at = await self._read(scripts.ITEMS["vectors"], *bounds, EMBEDDINGS, PAGE_BYTES)
@@ -402,7 +402,7 @@ class RedisStore(BaseStore):
         return [max((next(scores) for _ in it), default=-inf) for it in each]
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        [found] = await self._read_with_embeddings([items.name_of(namespace, key)])
+        [found] = await self._read_with_embeddings([items.make_name(namespace, key)])
         size = (self.dimension or 1) * vectors.FLOAT_BYTES
         return items.split_embeddings(found[1], size) if found else []
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from locus_store.backend import LimitsTenants, SearchesText, SharedByTenants, needs
+from locus_store.backend import LimitsTenants, SearchesText, SharedByTenants, StorageBackend, needs
 from locus_store.errors import LocusStoreError, UnsupportedError
 from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest, Query
@@ -19,6 +19,7 @@ from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted, ThreadStat
 
 if TYPE_CHECKING:
     from locus_store.inspector.work import Step
+    from locus_store.messages import BaseMessageLog
     from locus_store.types import Hit
 
 
@@ -32,7 +33,10 @@ LISTED: Final = 100
 """Threads on a page."""
 
 FOUND: Final = 1_000
-"""Threads with a text that the other filters are applied to, the best first."""
+"""Threads with a text that the other filters are applied to at once, the best first."""
+
+FURTHER: Final = 10
+"""Times as many are searched for where the other filters leave too few."""
 
 FILTERS: Final = ("text", "kind", "badge", "user", "metadata", "id", "since", "until")
 
@@ -46,30 +50,56 @@ async def show_threads(request: PageRequest) -> Page:
     """
     backend, query = request.parts.threads, request.query
     given = {name: query.get_text(name).strip() for name in FILTERS}
-    wanted, hits = _make_wanted(query, given), dict[str, "Hit"]()
-    if given["text"]:
-        found = await needs(backend, SearchesText).find(given["text"], FOUND)
-        hits = {it.thread_id: it for it in found}
-        wanted = replace(wanted, thread_ids=[*hits], limit=FOUND)
+    wanted = _make_wanted(query, given)
     log = Storage(backend).messages() if backend.capabilities.messages else None
-    statuses = await list_statuses(backend, log, wanted)
-    if hits:
-        ranks = {name: rank for rank, name in enumerate(hits)}
-        statuses.sort(key=lambda it: ranks[it.thread_id])
-    shown, more = statuses[:LISTED], len(statuses) - LISTED
+    before = query.get_number("after") if given["text"] else 0
+    if given["text"]:
+        limited = replace(wanted, place=None, limit=before + wanted.limit)
+        found = await _find(backend, log, given["text"], limited)
+    else:
+        found = _Found(await list_statuses(backend, log, wanted), {}, is_all=False)
+    shown = found.statuses[before : before + LISTED]
+    has_more = len(found.statuses) > before + LISTED
+    count = len(found.statuses if found.is_all else shown)
+    place = before + LISTED if given["text"] else shown and shown[-1].place
     values = {
         "given": given,
         "kinds": KINDS,
         "badges": BADGES,
         "has_search": isinstance(backend, SearchesText),
-        "threads": await _describe(request, shown, hits),
-        "count": None if query.get_optional("after") else len(statuses if hits else shown),
-        "is_least": len(hits) == FOUND if hits else more > 0,
-        "left_out": max(more, 0) if hits else 0,
-        "looked_at": len(hits) if len(hits) == FOUND else None,
-        "next": shown[-1].place if more > 0 and not hits else None,
+        "threads": await _describe(request, shown, found.hits),
+        "count": None if query.get_optional("after") else count,
+        "is_least": has_more and not found.is_all,
+        "next": place if has_more else None,
     }
     return Page("threads", "Threads", values)
+
+
+class _Found(NamedTuple):
+    """Threads, with what a search has found of them."""
+
+    statuses: list[ThreadStatus]
+    hits: dict[str, Hit]
+    is_all: bool
+
+
+async def _find(
+    backend: StorageBackend, log: BaseMessageLog | None, text: str, criteria: StatusesWanted
+) -> _Found:
+    """Return threads that have a text and meet the other filters, the best first.
+
+    More are searched for until there are ``criteria.limit`` of them.
+    """
+    statuses, hits, limit, is_all = list["ThreadStatus"](), dict[str, "Hit"](), FOUND, False
+    while not is_all and len(statuses) < criteria.limit:
+        found = await needs(backend, SearchesText).find(text, limit)
+        new = {it.thread_id: it for it in found if it.thread_id not in hits}
+        page = replace(criteria, thread_ids=[*new], limit=max(len(new), 1))
+        taken = {it.thread_id: it for it in await list_statuses(backend, log, page)}
+        statuses += [taken[name] for name in new if name in taken]
+        hits |= new
+        is_all, limit = len(found) < limit, limit * FURTHER
+    return _Found(statuses, hits, is_all)
 
 
 def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
