@@ -119,7 +119,7 @@ def _rows(at: TableOptions) -> dict[str, str]:
 @add_command(db)
 def current(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
-    revision = at.definition.current(at.url, **at.names)
+    revision = at.definition.read_revision(at.url, **at.names)
     put_outcome({"revision": revision}, revision or "none", as_json=as_json)
 
 
@@ -283,7 +283,7 @@ class _Indexes:
             f"an index of OpenSearch is not downgraded to {revision!r}; restore a snapshot of it"
         )
 
-    def current(self, url: str, *, prefix: str, schema: str | None) -> str | None:
+    def read_revision(self, url: str, *, prefix: str, schema: str | None) -> str | None:
         """Return the version of the mapping of threads."""
         with _indexes(url, prefix, schema) as (threads, _):
             return _status(threads).revision
