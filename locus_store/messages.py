@@ -110,9 +110,9 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             NotFoundError: The log has no message ``wanted.after``.
         """
 
-    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
+    async def look_at_contents(self, request: LogWanted) -> list[Any]:
         """Return the contents that ``look`` finds, checked; ``[]`` if there is no such log."""
-        return [it.content for it in await self._decode_logs(await self.look(wanted))]
+        return [it.content for it in await self._decode_logs(await self.look(request))]
 
     @abstractmethod
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:

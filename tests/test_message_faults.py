@@ -80,8 +80,8 @@ class GivesTheNewestFirst(InMemoryMessageLog):
 
 @caught_by("test_contents_are_those_of_a_load")
 class GivesContentsOfTheOldest(InMemoryMessageLog):
-    async def look_at_contents(self, wanted):
-        return await super().look_at_contents(replace(wanted, newest=False))
+    async def look_at_contents(self, request):
+        return await super().look_at_contents(replace(request, newest=False))
 
 
 @caught_by("test_delete_of_a_namespace_removes_its_log_only")

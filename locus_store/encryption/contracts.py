@@ -67,8 +67,8 @@ class EncryptedMessageLog(Encrypts, BaseMessageLog):
         matching = (it for it in every.messages if wanted.takes(it, self.max_state_bytes))
         return every._replace(messages=wanted.cut_page(matching))
 
-    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
-        return await BaseMessageLog.look_at_contents(self, wanted)
+    async def look_at_contents(self, request: LogWanted) -> list[Any]:
+        return await BaseMessageLog.look_at_contents(self, request)
 
     async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
         found = await super().find_heads(wanted)

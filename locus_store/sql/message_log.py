@@ -342,11 +342,11 @@ class SqlMessageLog(BackendMessageLog):
                 lambda it: log_reads.search(database.make_repository(it), wanted)
             )
 
-    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
-        log = wanted.thread_id, wanted.namespace
+    async def look_at_contents(self, request: LogWanted) -> list[Any]:
+        log = request.thread_id, request.namespace
 
         def read(reads: Reads) -> PackedContents:
-            return log_reads.look_at_contents(reads, wanted)
+            return log_reads.look_at_contents(reads, request)
 
         def decode(contents: PackedContents) -> list[Any]:
             return decode_contents(log, contents, self.max_state_bytes)

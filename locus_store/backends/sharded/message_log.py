@@ -65,9 +65,9 @@ class ShardedMessageLog(BackendMessageLog):
     async def look(self, wanted: LogWanted) -> LogRead | None:
         return await self.backend.read_at(wanted.thread_id, self._wrap(lambda it: it.look(wanted)))
 
-    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
-        ask = self._wrap(lambda it: it.look_at_contents(wanted))
-        return await self.backend.read_at(wanted.thread_id, ask)
+    async def look_at_contents(self, request: LogWanted) -> list[Any]:
+        ask = self._wrap(lambda it: it.look_at_contents(request))
+        return await self.backend.read_at(request.thread_id, ask)
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         found = await self._gather(wanted, lambda it: it.find_logs(wanted))
