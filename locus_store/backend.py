@@ -101,7 +101,7 @@ class StorageBackend(ForTenants, Closing, ABC):
     @property
     def capabilities(self) -> CheckpointerCapabilities:
         """The capabilities that this backend's powers give to it."""
-        return _capabilities(type(self))
+        return _derive_capabilities(type(self))
 
     @abstractmethod
     async def commit(self, save: Save) -> Written:
@@ -297,7 +297,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         metadata = copy_json_object("metadata", metadata)
         labels = copy_json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
-        key = self._line(thread_id, namespace)
+        key = self._make_line_key(thread_id, namespace)
         basis, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
         if parent_id is not None and not forks and expected is None:
             expected = self._expect_parent(thread_id, namespace, parent_id)
@@ -336,12 +336,12 @@ class StorageBackend(ForTenants, Closing, ABC):
             self._known.put(key, written.mark, name, tree, change.packed_state)
         return written
 
-    def _line(self, thread_id: str, namespace: str) -> LineKey:
+    def _make_line_key(self, thread_id: str, namespace: str) -> LineKey:
         return self.tenant, thread_id, namespace
 
     def _expect_parent(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
         """Return what is known of a parent that must still be the head."""
-        known = self._known.get(self._line(thread_id, namespace))
+        known = self._known.get(self._make_line_key(thread_id, namespace))
         if known is None or known.checkpoint_id != parent_id:
             return None
         return Expected(made_from=known.mark, head=known.mark)
@@ -411,7 +411,7 @@ class StorageBackend(ForTenants, Closing, ABC):
     ) -> Kept | None:
         """Return what ``read_state`` does, with the state packed, as it is kept in memory."""
         check_names(thread_id, namespace, checkpoint_id)
-        key = self._line(thread_id, namespace)
+        key = self._make_line_key(thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
         kept = known.packed_state if known else None  # may be dropped while we wait
         which: dict[str, Any] = {"namespace": namespace, "with_writes": with_writes}
@@ -447,7 +447,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
     ) -> tuple[Mark, frames.DigestTree] | None:
         """Return a version's mark and digest tree, if it is the newest known one of its line."""
-        known = self._known.get(self._line(thread_id, namespace))
+        known = self._known.get(self._make_line_key(thread_id, namespace))
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
         return known.mark, known.tree
@@ -806,8 +806,8 @@ class StoresThreads(StoresWrites):
         """
         archives.require_same_form(old, thread)
 
-        def change(found: ArchivedThread) -> ArchivedThread:
-            if not archives.are_same(found, old):
+        def change(archive: ArchivedThread) -> ArchivedThread:
+            if not archives.are_same(archive, old):
                 raise archives.make_changed_error(old.thread_id)
             return thread
 
@@ -1070,7 +1070,7 @@ def needs(backend: StorageBackend, power: type[P]) -> P:
         UnsupportedError: It does not have the power.
     """
     declared = backend.capabilities
-    missing = [name for name in _granted(power) if not getattr(declared, name)]
+    missing = [name for name in _list_granted(power) if not getattr(declared, name)]
     if isinstance(backend, power) and not missing:
         return backend
     if issubclass(power, JoinsTransactions):
@@ -1090,13 +1090,13 @@ def needs(backend: StorageBackend, power: type[P]) -> P:
 
 
 @lru_cache(maxsize=64)
-def _granted(power: type[StorageBackend]) -> list[str]:
+def _list_granted(power: type[StorageBackend]) -> list[str]:
     """Return the capabilities that a power consists of."""
     return [name for name, it in _POWERS.items() if issubclass(power, it)]
 
 
 @lru_cache(maxsize=256)
-def _capabilities(kind: type[StorageBackend]) -> CheckpointerCapabilities:
+def _derive_capabilities(kind: type[StorageBackend]) -> CheckpointerCapabilities:
     has = {name: issubclass(kind, power) for name, power in _POWERS.items()}
     has |= {it: getattr(kind, it) for it in ("messages", "persistent_checkpoint_ids")}
     return CheckpointerCapabilities(**has)

@@ -36,7 +36,7 @@ class _Blocking(ForTenants, Generic[Wrapped]):
 
     def __init__(self, wrapped: Wrapped) -> None:
         self._async: Wrapped = wrapped
-        self._portals = Portals.of(self, wrapped)
+        self._portals = Portals.make_for(self, wrapped)
         self._owns_portals = True
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 from weakref import WeakSet
 
@@ -73,6 +73,8 @@ SCHEMES = {
     "sqlite+pysqlite": "sqlite",
 }
 """Scheme to the folder under ``backends``; its ``options`` reads the URL."""
+
+_ALL_SCHEMES: Final = ", ".join(f"{it}://" for it in SCHEMES)
 
 
 class Technology(NamedTuple):
@@ -467,23 +469,17 @@ def _choose_folder(url: str) -> str:
     if not scheme:
         if is_path(url):
             raise make_not_a_url_error(url)
-        raise InvalidArgumentError(
-            f"this is not a URL; a URL begins with one of: {_list_schemes()}"
-        )
+        raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_ALL_SCHEMES}")
     if scheme not in SCHEMES:
         raise InvalidArgumentError(
             f"no backend for the URL scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}; known"
-            f" schemes: {_list_schemes()}"
+            f" schemes: {_ALL_SCHEMES}"
         )
     return SCHEMES[scheme]
 
 
 _KEYWORDS = re.compile(r"\s*\w+\s*=")
 """Matches the start of libpq's ``host=… dbname=…``."""
-
-
-def _list_schemes() -> str:
-    return ", ".join(f"{it}://" for it in SCHEMES)
 
 
 def _parse_scheme(url: str) -> str:

@@ -271,8 +271,8 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
         if self._known.has(thread_id, namespace, checkpoint_id):
             must_exist = "checkpoint"
         known = self.backend.known_version(thread_id, checkpoint_id, namespace=namespace)
-        pending = partial(_pending, task, max_bytes=self.backend.max_state_bytes, packed=packed)
-        made = [pending(it, *write, known=known) for it, write in enumerate(writes)]
+        pending = partial(_pack_write, task, max_bytes=self.backend.max_state_bytes, packed=packed)
+        made = [pending(it, *write, basis=known) for it, write in enumerate(writes)]
         mark = known[0] if known and any(it.basis is not None for it in made) else None
         store = partial(
             needs(self.backend, StoresThreads).put_writes,
@@ -285,7 +285,7 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
         try:
             if await store(made, known=mark):
                 return
-            await store([pending(it, *write, known=None) for it, write in enumerate(writes)])
+            await store([pending(it, *write, basis=None) for it, write in enumerate(writes)])
         except ConflictError:
             if not await self._is_superseded(thread_id, namespace, checkpoint_id):
                 raise
@@ -324,24 +324,24 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
             writes = select_current((found and found.writes) or [], sequence)
         return [
             {
-                "task_id": it.task_id,
-                "task_path": it.task_path,
-                "idx": it.idx,
-                "channel": it.channel,
-                "value": restore(decode_written_value(it, state, self.backend.max_state_bytes)),
+                "task_id": write.task_id,
+                "task_path": write.task_path,
+                "idx": write.idx,
+                "channel": write.channel,
+                "value": restore(decode_written_value(write, state, self.backend.max_state_bytes)),
             }
-            for it in writes
+            for write in writes
         ]
 
     @observe("namespaces")
     async def namespaces(self, thread_id: str) -> list[str]:
         """Return the namespaces in which a thread has steps."""
         return [
-            await self._whole_name(thread_id, name)
+            await self._make_whole_name(thread_id, name)
             for name in await needs(self.backend, StoresThreads).namespaces(thread_id)
         ]
 
-    async def _whole_name(self, thread_id: str, name: str) -> str:
+    async def _make_whole_name(self, thread_id: str, name: str) -> str:
         if len(name) < MAX_ID_CHARACTERS:
             return name
         head = await self.backend.version(thread_id, namespace=name)
@@ -451,26 +451,26 @@ def decode_written_value(
     return frames.decode_value(write.payload, max_bytes, old, packed=packed)
 
 
-def _pending(
+def _pack_write(
     task: Mapping[str, str],
     place: int,
     channel: str,
     value: Any,
     *,
-    known: tuple[Mark, frames.DigestTree] | None,
+    basis: tuple[Mark, frames.DigestTree] | None,
     max_bytes: int,
     packed: bool,
 ) -> PendingWrite:
     """Return a pending write: as a change of the channel's known value if that is smaller."""
     path = (CHANNELS, channel)
-    change = frames.diff_value(value, known[1], path, max_bytes, packed=packed) if known else None
+    change = frames.diff_value(value, basis[1], path, max_bytes, packed=packed) if basis else None
     return PendingWrite(
         **task,
         idx=SPECIAL_CHANNELS.get(channel, place),
         channel=channel,
         type=JSON_WRITE,
         payload=frames.encode_value(value, max_bytes, packed=packed) if change is None else change,
-        basis=known[0].sequence if known and change is not None else None,
+        basis=basis[0].sequence if basis and change is not None else None,
     )
 
 

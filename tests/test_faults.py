@@ -167,7 +167,7 @@ def a_losing_save_replaces(patch: Patch) -> None:
 
 @caught_by("test_whatever_is_deleted_the_others_stay_exact")
 def deleted_without_rewriting(patch: Patch) -> None:
-    patched(patch, "_compute_payloads", lambda *_: [])
+    patched(patch, "_make_payloads", lambda *_: [])
 
 
 @caught_by("test_no_byte_of_a_deletion_remains")

@@ -42,9 +42,9 @@ class Background:
                 return
             self._waiting.setdefault(name, work)
             if self._task is None:
-                self._task = Context().run(self._begun)
+                self._task = Context().run(self._begin_work)
 
-    def _begun(self) -> asyncio.Task[None] | ThreadCall[None]:
+    def _begin_work(self) -> asyncio.Task[None] | ThreadCall[None]:
         if may_block():
             return begin(self._run)
         task = asyncio.get_running_loop().create_task(self._run())
@@ -66,7 +66,7 @@ class Background:
 
     async def _run(self) -> None:
         try:
-            while work := self._next():
+            while work := self._take_next():
                 await work()
         except BaseException as exc:
             with self._lock:
@@ -76,7 +76,7 @@ class Background:
                 logger.exception("work beside the calls failed")
             raise
 
-    def _next(self) -> Work | None:
+    def _take_next(self) -> Work | None:
         with self._lock:
             if not self._waiting:
                 self._task = None

@@ -219,7 +219,7 @@ class DrivenLoop:
         if call.is_interrupted:
             self._abandon(call)
         elif not call.is_done:  # it may not continue in this thread
-            self._hand_over(call, _nothing)
+            self._hand_over(call, _do_nothing)
 
     def _drive(self, call: _Call[Any] | None) -> None:
         """Run the loop until the call is done or has to be handed over; needs ``_driving``.
@@ -363,7 +363,7 @@ class DrivenLoop:
             self._wake_thread.clear()
             if not self._driving.acquire(blocking=False):
                 # A signal that comes as the driver begins to wait is seen when it wakes up.
-                self._loop.call_soon_threadsafe(_nothing)
+                self._loop.call_soon_threadsafe(_do_nothing)
             elif self._is_ending and self._is_over(None):
                 self._driving.release()
             else:
@@ -386,5 +386,5 @@ class DrivenLoop:
             self._thread.join()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

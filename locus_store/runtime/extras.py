@@ -53,23 +53,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def make_factory(made: Callable[P, T], name: str, doc: str) -> Callable[P, T]:
+def make_factory(kind: Callable[P, T], name: str, doc: str) -> Callable[P, T]:
     """Return a function that makes an object of a generic class.
 
     The options are stated once, by the class. Type checkers, ``help`` and the documentation see
     them in the function's signature.
 
     Args:
-        made: The class.
+        kind: The class.
         name: Of the function.
         doc: Its docstring.
     """
 
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
-        return made(*args, **kwargs)
+        return kind(*args, **kwargs)
 
-    signature = inspect.signature(made).replace(return_annotation=f"{made.__name__}[S]")
+    signature = inspect.signature(kind).replace(return_annotation=f"{kind.__name__}[S]")
     make.__signature__ = signature  # type: ignore[attr-defined]
     make.__name__ = make.__qualname__ = name
-    make.__module__, make.__doc__ = made.__module__, doc
+    make.__module__, make.__doc__ = kind.__module__, doc
     return make

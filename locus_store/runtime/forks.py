@@ -18,8 +18,8 @@ def start_in_each_process(start: Callable[[], None]) -> None:
 
 
 def _start_all() -> None:
-    for it, start in list(_starts.items()):
-        start(it)
+    for owner, start in list(_starts.items()):
+        start(owner)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -179,7 +179,7 @@ class Gathering(Generic[Q, A]):
             size: Bytes that it adds to a group.
         """
         if may_block():
-            return self._lone(what)
+            return self._run_lone(what)
         done: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         call = _Call(what, count, size, done)
         if self._send_now is None or not self._is_sent(call, self._send_now):
@@ -211,7 +211,7 @@ class Gathering(Generic[Q, A]):
             ended()
         return is_sent
 
-    async def _lone(self, what: Q) -> A:
+    async def _run_lone(self, what: Q) -> A:
         answer: A | Failed | Undecided = Undecided.AGAIN
         while isinstance(answer, Undecided):
             [answer] = await self._run([what], answer is Undecided.ALONE)
@@ -237,9 +237,9 @@ class Gathering(Generic[Q, A]):
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._begin(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._end_task)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _end_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():  # others may still wait
             self._wake()
@@ -307,7 +307,7 @@ class Gathering(Generic[Q, A]):
 
     async def _carry_out(self, group: list[_Call[Q, A]], *, is_alone: bool) -> None:
         try:
-            answers = await self._answers(group, is_alone=is_alone)
+            answers = await self._get_answers(group, is_alone=is_alone)
         except BaseException:  # the loop ends
             for call in group:
                 call.done.cancel()
@@ -331,7 +331,7 @@ class Gathering(Generic[Q, A]):
         self._ready.extendleft(reversed(again))
         self._wake()
 
-    async def _answers(
+    async def _get_answers(
         self, group: list[_Call[Q, A]], *, is_alone: bool
     ) -> Sequence[A | Failed | Undecided]:
         try:

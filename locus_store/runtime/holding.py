@@ -96,9 +96,9 @@ class Heartbeats:
                 self._wake()
 
     def _run(self) -> None:
-        asyncio.run(self._beat())
+        asyncio.run(self._run_beats())
 
-    async def _beat(self) -> None:
+    async def _run_beats(self) -> None:
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         tasks: dict[Beat, asyncio.Task[None]] = {}
         while True:

@@ -102,10 +102,10 @@ class LoopResources(ABC):
     async def begin(self) -> None:
         """Make the loop close these resources before it ends, as ``asyncio.run`` does."""
         if self._until_the_end is None:
-            self._until_the_end = self._ending()
+            self._until_the_end = self._finish_at_end()
             await anext(self._until_the_end)
 
-    async def _ending(self) -> AsyncGenerator[None]:
+    async def _finish_at_end(self) -> AsyncGenerator[None]:
         try:
             yield
         finally:
@@ -121,7 +121,7 @@ class LoopResources(ABC):
         return task
 
     def step(
-        self, work: Coroutine[Any, Any, T], ended: Callable[[T | BaseException], None]
+        self, work: Coroutine[Any, Any, T], end_work: Callable[[T | BaseException], None]
     ) -> None:
         """Run ``work`` to its first wait in this step, the rest in later ones; ``close`` waits.
 
@@ -130,7 +130,7 @@ class LoopResources(ABC):
 
         Args:
             work: What is run, even if the caller is cancelled.
-            ended: Called with its result or its error.
+            end_work: Called with its result or its error.
         """
         under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         steps = _stepping.setdefault(under_way.get_loop(), set())
@@ -141,7 +141,7 @@ class LoopResources(ABC):
             under_way.set_result(None)
             for all_of in (self._tasks, steps):
                 all_of.discard(under_way)
-            ended(result)
+            end_work(result)
 
         _run_on(work, end)
 
@@ -221,11 +221,11 @@ class ResourcesPerLoop(Generic[H]):
         loop = asyncio.get_running_loop()
         found = self._resources.get(loop)
         if found is None or found.pid != os.getpid():
-            found = self._new(loop)
+            found = self._make_new(loop)
             await found.begin()
         return found
 
-    def _new(self, loop: asyncio.AbstractEventLoop) -> H:
+    def _make_new(self, loop: asyncio.AbstractEventLoop) -> H:
         with self._lock:
             for other in list(self._resources):
                 if self._resources[other].pid != os.getpid():  # the parent's: not even closed here
@@ -253,7 +253,7 @@ class ResourcesPerLoop(Generic[H]):
 def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether a loop has unfinished work of this library; call it in the loop's thread."""
     return bool(_stepping.get(loop)) or any(
-        it.get_name() == _TASK for it in asyncio.all_tasks(loop)
+        task.get_name() == _TASK for task in asyncio.all_tasks(loop)
     )
 
 
@@ -283,17 +283,17 @@ _inherited: list[object] = []
 """Keeps a parent process's connections from being closed by a child's garbage collector."""
 
 
-def _abandon(opened: dict[asyncio.AbstractEventLoop, H]) -> None:
+def _abandon(resources: dict[asyncio.AbstractEventLoop, H]) -> None:
     """Release unused connections without waiting; the server sees them closed."""
-    if any(it.pid != os.getpid() for it in opened.values()):
-        _inherited.append(dict(opened))
-    for loop in [it for it in opened if not it.is_closed() and opened[it].pid == os.getpid()]:
+    if any(it.pid != os.getpid() for it in resources.values()):
+        _inherited.append(dict(resources))
+    for loop in [it for it in resources if not it.is_closed() and resources[it].pid == os.getpid()]:
         with suppress(RuntimeError):  # closed in between
-            loop.call_soon_threadsafe(opened.pop(loop).leave)
-    if all(it.was_released for it in opened.values()):
-        opened.clear()
+            loop.call_soon_threadsafe(resources.pop(loop).leave)
+    if all(it.was_released for it in resources.values()):
+        resources.clear()
         return
     with warnings.catch_warnings():  # a closed loop cannot close connections
         warnings.simplefilter("ignore", ResourceWarning)
-        opened.clear()
+        resources.clear()
         gc.collect()

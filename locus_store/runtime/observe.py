@@ -114,7 +114,7 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
                     report_damage(exc, name, _collect_ids(names, args, kwargs))
                     raise
             operation = Operation(name, backend, _collect_ids(names, args, kwargs))
-            with enter(operation), _telling(operation):
+            with enter(operation), _report_operation(operation):
                 result = await method(self, *args, **kwargs)
                 if isinstance(result, list):
                     operation.facts.setdefault("rows", len(result))
@@ -135,16 +135,16 @@ def _collect_ids(names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]
     return {key: it for key, it in ids.items() if _is_name(it)}
 
 
-def _is_name(it: object) -> bool:
+def _is_name(value: object) -> bool:
     """Return whether every exporter can send the value."""
-    if not isinstance(it, str) or len(it) > MAX_NAME:
+    if not isinstance(value, str) or len(value) > MAX_NAME:
         return False
-    return it.isascii() or not any("\ud800" <= character <= "\udfff" for character in it)
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 @contextmanager
-def _telling(operation: Operation) -> Iterator[None]:
-    telemetry = _telemetry()
+def _report_operation(operation: Operation) -> Iterator[None]:
+    telemetry = _find_telemetry()
     begun = time.perf_counter()
     error: str | None = None
     with telemetry.begin_span(operation) if telemetry else nullcontext() as span:
@@ -170,11 +170,11 @@ def _telling(operation: Operation) -> Iterator[None]:
 def _log(operation: Operation, seconds: float, error: str | None) -> None:
     if operations.isEnabledFor(logging.DEBUG):
         outcome, milliseconds = error or "done", seconds * 1000
-        facts = _listed(operation.facts)
+        facts = _join_facts(operation.facts)
         operations.debug("%s: %s in %.2f ms%s", operation.name, outcome, milliseconds, facts)
 
 
-def _listed(facts: dict[str, Any]) -> str:
+def _join_facts(facts: dict[str, Any]) -> str:
     return "".join(f" {name}={it!r}" for name, it in facts.items())
 
 
@@ -185,12 +185,12 @@ def report_damage(exc: IntegrityError, name: str, facts: dict[str, Any]) -> None
     """Report damaged data, once for each error, under the name of the outermost method."""
     if exc not in _told:
         _told.add(exc)
-        operations.error("%s: stored data is damaged (IntegrityError)%s", name, _listed(facts))
+        operations.error("%s: stored data is damaged (IntegrityError)%s", name, _join_facts(facts))
 
 
 def report_not_joined(thread_id: str, exc: Exception) -> None:
     """Report records that were not joined; they are read one by one, and joined later."""
-    operations.debug("the records of thread %r were not joined (%s)", thread_id, _class_of(exc))
+    operations.debug("the records of thread %r were not joined (%s)", thread_id, _name_class(exc))
 
 
 def report_branch(thread_id: str, checkpoint_id: str) -> None:
@@ -208,7 +208,7 @@ def report_too_large(thread_id: str) -> None:
     operations.warning(
         "search: skipped thread %r, which holds a state larger than max_state_bytes", thread_id
     )
-    if telemetry := _telemetry():
+    if telemetry := _find_telemetry():
         telemetry.skipped.add(1, {"db.operation.name": "search"})
 
 
@@ -229,14 +229,14 @@ def skip_too_large(search: SearchMethod) -> SearchMethod:
 def report_retry(reason: str, exc: BaseException) -> None:
     """Report that an operation is retried."""
     count("retries", 1)
-    connections.warning("%s: doing it again after %s", reason, _class_of(exc))
-    if telemetry := _telemetry():
+    connections.warning("%s: doing it again after %s", reason, _name_class(exc))
+    if telemetry := _find_telemetry():
         telemetry.retries.add(1, {"locus_store.reason": reason})
 
 
 def report_replaced(what: str, exc: BaseException | None = None) -> None:
     """Report that an unusable connection was replaced."""
-    because = f" ({_class_of(exc)})" if exc else ""
+    because = f" ({_name_class(exc)})" if exc else ""
     connections.warning("%s; opening it again%s", what, because)
 
 
@@ -275,18 +275,20 @@ def report_divided(members: list[Operation | None], exc: BaseException) -> None:
     connections.warning(
         "group: doing %d saves of one statement again, one by one, after %s",
         len(members),
-        _class_of(exc),
+        _name_class(exc),
     )
-    if telemetry := _telemetry():
+    if telemetry := _find_telemetry():
         telemetry.retries.add(len(members), {"locus_store.reason": "group"})
 
 
 def report_cache_failure(cache: object, exc: BaseException, *, is_first: bool) -> None:
     """Report that a cache could not be used; warn only of the first failure in a row."""
     if is_first:
-        connections.warning("%r: going on with the database alone after %s", cache, _class_of(exc))
-    if telemetry := _telemetry():
-        telemetry.cache_failures.add(1, {"error.type": _class_of(exc)})
+        connections.warning(
+            "%r: going on with the database alone after %s", cache, _name_class(exc)
+        )
+    if telemetry := _find_telemetry():
+        telemetry.cache_failures.add(1, {"error.type": _name_class(exc)})
 
 
 def report_dropped_entry(cache: object, exc: BaseException) -> None:
@@ -296,7 +298,7 @@ def report_dropped_entry(cache: object, exc: BaseException) -> None:
 
 def record_commit(database: object, writes: int) -> None:
     """Record the number of writes that shared a commit."""
-    if telemetry := _telemetry():
+    if telemetry := _find_telemetry():
         telemetry.groups.record(writes, {"db.system.name": find_system(type(database))})
 
 
@@ -322,7 +324,7 @@ def _mask_place(database: object) -> str:
     return f"{find_system(type(database))} {getattr(database, '_where', '')}".rstrip()
 
 
-def _class_of(exc: BaseException) -> str:
+def _name_class(exc: BaseException) -> str:
     """Return an error's class and SQLSTATE, never its message, which may quote values."""
     cause = getattr(exc, "orig", None) or exc.__cause__ or exc
     state = getattr(cause, "sqlstate", None)
@@ -340,11 +342,11 @@ _SHARED: Final = frozenset(
 
 def find_system(kind: type) -> str:
     """Return the database system's name, by the first class that this library defines."""
-    return _system(kind.__mro__)
+    return _name_system(kind.__mro__)
 
 
 @lru_cache(maxsize=256)
-def _system(classes: tuple[type, ...]) -> str:
+def _name_system(classes: tuple[type, ...]) -> str:
     ours = (it for it in classes if it.__module__.startswith("locus_store."))
     found = next((it for it in ours if it.__module__ not in _SHARED), None)
     return (found or classes[0]).__name__.removesuffix("Backend").removesuffix("Database").lower()
@@ -356,12 +358,12 @@ def measure_stored(change: Change) -> int:
     return len(whole if whole is not None else change.frames or b"")
 
 
-def _telemetry() -> Telemetry | None:
-    return _made() if _has_provider() else None
+def _find_telemetry() -> Telemetry | None:
+    return _make_telemetry() if _has_provider() else None
 
 
 @lru_cache(maxsize=1)
-def _made() -> Telemetry | None:
+def _make_telemetry() -> Telemetry | None:
     try:
         return Telemetry()
     except (ImportError, TypeError):  # an API without metrics, or without buckets
@@ -434,9 +436,9 @@ class Telemetry:
         if not span.is_recording():
             return
         span.set_attribute("locus_store.backend", repr(operation.backend))
-        for name, it in facts.items():
+        for name, value in facts.items():
             known = "db.response.returned_rows" if name == "rows" else f"locus_store.{name}"
-            span.set_attribute(known, it)
+            span.set_attribute(known, value)
         if error is not None:
             span.set_attribute("error.type", error)
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, error))

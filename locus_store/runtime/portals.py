@@ -70,7 +70,7 @@ class Portals:
         self._end: Any = None
 
     @classmethod
-    def of(cls, owner: object, *parts: Any) -> Self:
+    def make_for(cls, owner: object, *parts: Any) -> Self:
         """Return what runs the sync calls of an object, whose coroutines call ``parts``."""
         moves = all(it.moves_between_threads for it in parts)
         return cls(moves=moves, steps=is_ours(type(owner)) and needs_no_loop(*parts))

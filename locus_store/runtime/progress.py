@@ -53,8 +53,8 @@ def expect_steps(things: C) -> C:
 
 def iterate_steps(things: Collection[T]) -> Iterator[T]:
     """Yield ``things``; each is a step, which ends when the next one begins."""
-    for it in expect_steps(things):
-        yield it
+    for thing in expect_steps(things):
+        yield thing
         step()
 
 

@@ -358,8 +358,8 @@ def _run_undisturbed(make: Make[T]) -> T:
 
 def _run_in_new_thread(make: Make[T], interrupted_calls: list[ThreadCall[Any]]) -> T:
     """Run a call in a new thread, so that handlers of signals raise here."""
-    for it in list(interrupted_calls):
-        it.wait()
+    for call in list(interrupted_calls):
+        call.wait()
     interrupted_calls[:] = [it for it in interrupted_calls if not it.is_over]
     begun = ThreadCall[T]()
     try:

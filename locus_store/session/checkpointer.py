@@ -141,7 +141,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     @cached_property
     def _portals(self) -> Portals:  # type: ignore[override]
         caches = () if self.cache is None else (self.cache,)
-        return Portals.of(self, self.backend, *caches)
+        return Portals.make_for(self, self.backend, *caches)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r}, {self.cache!r})"

@@ -98,13 +98,13 @@ class Blame:
         parts = islice(_list_parts(found, is_raw=is_raw), start, start + limit)
         return [self._make_blamed(it, (*path, it.path[-1])) for it in parts]
 
-    def _make_blamed(self, located: Located, query: Query) -> Blamed:
+    def _make_blamed(self, place: Located, query: Query) -> Blamed:
         ancestry = self.trace.ancestry
         made, changed = (
             Origin(ancestry.versions[step], ancestry.exact[step])
-            for step in self.trace.origins.list_steps(located.path)
+            for step in self.trace.origins.list_steps(place.path)
         )
-        return Blamed(located.path, query, located.value, made, changed)
+        return Blamed(place.path, query, place.value, made, changed)
 
 
 def _list_parts(of: Located, *, is_raw: bool) -> Iterator[Located]:

@@ -217,9 +217,7 @@ def _change_alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[Br
             keys.sort(key=lambda it: not isinstance(unwrap(state[it])[1], list))
             yield from (_set_alone((it,), state[it]) for it in keys)
         elif kind == "[":
-            yield BriefChange(
-                _name(path), None, _describe_last(rest[2]), len(rest[2]), int(rest[1])
-            )
+            yield BriefChange(_name(path), None, _show_last(rest[2]), len(rest[2]), int(rest[1]))
         elif kind == "-":
             yield BriefChange(_name(path))
         elif kind == "=":
@@ -235,7 +233,7 @@ def _set_alone(path: Path, value: Any) -> BriefChange:
     return BriefChange(_name(path), None, describe_value(content[-1] if is_list else value))
 
 
-def _describe_last(elements: list[Any]) -> str | None:
+def _show_last(elements: list[Any]) -> str | None:
     return describe_value(elements[-1]) if elements else None
 
 
@@ -395,13 +393,13 @@ class _Describing:
         self._forked = {version.parent_id for version, last in pairs if version.parent_id != last}
         self._kept: dict[str, bytes] = {}
         self._room = KEPT_BYTES
-        self._describe_last: tuple[str, Folder, _Noting] | None = None
+        self._show_last: tuple[str, Folder, _Noting] | None = None
 
     def visit(self, version: Version, folder: Folder) -> None:
         """Take the state of the next version."""
         if folder.log:
             folder.log.clear()
-        name, last = version.checkpoint_id, self._describe_last
+        name, last = version.checkpoint_id, self._show_last
         is_next = last is not None and last[1] is folder
         noting = last[2] if last is not None and is_next else _Noting(folder)
         changes = noting.take()
@@ -411,7 +409,7 @@ class _Describing:
             self.found[name] = compare_briefly(before, folder.get_settled())
         if not is_next and last is not None:
             last[1].watch = None  # it leads back to the folder, and would keep the state in memory
-        self._describe_last = (name, folder, noting)
+        self._show_last = (name, folder, noting)
         if name in self._forked and self._room > 0:
             self._kept[name] = encode(folder.get_settled())
             self._room -= len(self._kept[name])
@@ -420,7 +418,7 @@ class _Describing:
         """Return the state of a version's parent; ``None`` if it is not at hand."""
         if version.parent_id is None:
             return {}
-        if self._describe_last is not None and self._describe_last[0] == version.parent_id:
-            return self._describe_last[1].get_settled()
+        if self._show_last is not None and self._show_last[0] == version.parent_id:
+            return self._show_last[1].get_settled()
         kept = self._kept.get(version.parent_id)
         return None if kept is None else cast("dict[str, Any]", decode(kept))

@@ -154,9 +154,7 @@ def _take(message: SaidMessage, block: Any, path: Query) -> None:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _CALLS:
         call_id = _as_text(block.get("call_id") or block.get("id"))
-        _add_call(
-            message, CalledTool(call_id, str(block.get("name")), _read_arguments(block), path)
-        )
+        _add_call(message, CalledTool(call_id, str(block.get("name")), _read_args(block), path))
     elif kind in _RESULTS:
         call_id = _as_text(block.get("call_id") or block.get("tool_use_id")) or ""
         key = "output" if "output" in block else "content"
@@ -175,7 +173,7 @@ def _take_calls(message: SaidMessage, calls: Any, path: Query) -> None:
             function = unwrap(call.get("function"))[1]
             made = function if isinstance(function, dict) else call
             call_id, name = _as_text(call.get("id")), str(made.get("name"))
-            _add_call(message, CalledTool(call_id, name, _read_arguments(made), (*path, at)))
+            _add_call(message, CalledTool(call_id, name, _read_args(made), (*path, at)))
 
 
 def _add_call(message: SaidMessage, call: CalledTool) -> None:
@@ -184,7 +182,7 @@ def _add_call(message: SaidMessage, call: CalledTool) -> None:
         message.calls.append(call)
 
 
-def _read_arguments(call: Mapping[str, Any]) -> Any:
+def _read_args(call: Mapping[str, Any]) -> Any:
     """Return the arguments of a call, under the names that they have in the formats."""
     names = ("args", "arguments", "input")
     return strip_value_tags(next((call[it] for it in names if it in call), None))

@@ -122,11 +122,9 @@ class StepCopies:
         return tasks
 
     def _rename_parents(self, parents: dict[str, Any]) -> dict[str, Any]:
-        return {
-            self._rename_namespace(name): self.places.get(it, it) for name, it in parents.items()
-        }
+        return {self._rename(name): self.places.get(it, it) for name, it in parents.items()}
 
-    def _rename_namespace(self, checkpoint_ns: str) -> str:
+    def _rename(self, checkpoint_ns: str) -> str:
         """Return the new name of a namespace."""
         for name in (checkpoint_ns, checkpoint_ns.rpartition("|")[0]):
             if name in self.places:
@@ -143,23 +141,16 @@ class StepCopies:
         found: list[PendingWrite] = []
         has_kept = {it.task_id for it in kept}
         lost = {it.task_id: it.task_path for it in writes if it.task_id not in has_kept}
-        tasks = {
-            write.task_id: ids.rename(write.task_id, write.task_path)
-            for write in kept
-            if write.task_id != NO_TASK
-        }
-        for write in kept:
-            task = tasks.get(write.task_id)
-            if task is None and write.task_id != NO_TASK:
-                lost[write.task_id] = write.task_path
+        of_tasks = [it for it in kept if it.task_id != NO_TASK]
+        tasks = {it.task_id: ids.rename(it.task_id, it.task_path) for it in of_tasks}
+        for old in kept:
+            task = tasks.get(old.task_id)
+            if task is None and old.task_id != NO_TASK:
+                lost[old.task_id] = old.task_path
                 continue
             # An interrupt of a task may be that of a subgraph or function that it calls.
-            others, limit = [*below, *ids.found.values()], self.backend.max_state_bytes
-            made = (
-                move_write(write, task, [task, *others], limit, first_only=is_left)
-                if task
-                else write
-            )
+            others, most = [*below, *ids.found.values()], self.backend.max_state_bytes
+            made = move_write(old, task, [task, *others], most, first_only=is_left) if task else old
             found += [made] if made else []
         self.repeated += [describe_path(path) for task, path in lost.items() if task in ended]
         return found

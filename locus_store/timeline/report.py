@@ -117,21 +117,21 @@ async def report(
     redaction = Redaction(key)
     way = origins.versions[-VERSIONS:]
     sizes = await measure_stored(backend, [Node(it, None) for it in way])
-    values, size = await asyncio.to_thread(_describe_content, redaction, origins, step)
+    values, size = await asyncio.to_thread(_show_content, redaction, origins, step)
     return {
         "backend": type(backend).__name__,
         "thread_id": redaction.name(thread_id),
         "namespace": redaction.name(namespace) if namespace else "",
         "checkpoint_id": redaction.name(origins.version.checkpoint_id),
         "state_bytes": size,
-        "versions": [_describe_version(redaction, it, sizes) for it in way],
+        "versions": [_show_version(redaction, it, sizes) for it in way],
         "older_versions": len(origins.versions) - len(way),
         "values": values[:VALUES],
         "is_complete": len(values) <= VALUES,
     }
 
 
-def _describe_content(
+def _show_content(
     redaction: Redaction, origins: Blame, step: Callable[[], None] | None
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the values of a state, one more than fit if there are more, and its size as JSON."""
@@ -143,9 +143,7 @@ def _describe_content(
     return values, len(encode(origins.state))
 
 
-def _describe_version(
-    redaction: Redaction, version: Version, sizes: dict[int, int]
-) -> dict[str, Any]:
+def _show_version(redaction: Redaction, version: Version, sizes: dict[int, int]) -> dict[str, Any]:
     parent = version.parent_id
     return {
         "checkpoint_id": redaction.name(version.checkpoint_id),
@@ -163,21 +161,17 @@ def _iterate_values(redaction: Redaction, origins: Blame, path: Path) -> Iterato
     while page := origins.list_parts(path, start=start, limit=VALUES, is_raw=True):
         start += len(page)
         for part in page:
-            yield _describe_value(redaction, part)
+            yield _show_value(redaction, part)
             if isinstance(part.value, dict | list):
                 yield from _iterate_values(redaction, origins, part.path)
 
 
-def _describe_value(redaction: Redaction, value: Blamed) -> dict[str, Any]:
-    key = value.path[-1]
+def _show_value(redaction: Redaction, value: Blamed) -> dict[str, Any]:
+    key, held = value.path[-1], value.value
     path = [redaction.redact_key(step) for step in value.path]
-    is_leaf = not isinstance(value.value, dict | list)
-    kind = "object" if isinstance(value.value, dict) else "list"
-    found = (
-        redaction.redact_leaf(key, value.value)
-        if is_leaf
-        else {"kind": kind, "length": len(value.value)}
-    )
+    is_leaf = not isinstance(held, dict | list)
+    kind = "object" if isinstance(held, dict) else "list"
+    found = redaction.redact_leaf(key, held) if is_leaf else {"kind": kind, "length": len(held)}
     origins = {"made": value.made} if is_leaf else {"made": value.made, "changed": value.changed}
     shown = {"path": path, **found}
     for name, origin in origins.items():

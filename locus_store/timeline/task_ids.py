@@ -147,7 +147,7 @@ class TaskIds:
         elif path.startswith(_PULL):
             name = path.removeprefix(_PULL)
             for channels in self._iterate_triggers(name):
-                yield self._make_task(path, name, (_PULLED, *channels))
+                yield self._make(path, name, (_PULLED, *channels))
         elif path.startswith(_PUSH):
             yield from self._iterate_pushed(path)
 
@@ -156,30 +156,28 @@ class TaskIds:
         sent = rest.partition(", ")[0]
         if sent.isdigit():
             for name in self._iterate_sent(int(sent)):
-                yield self._make_task(path, name, (_PUSHED, str(int(sent))))
+                yield self._make(path, name, (_PUSHED, str(int(sent))))
             return
         caller, number = rest.removesuffix(f", {_CALL}").rpartition(", ")[::2]
         if not number.isdigit():
             return
         for parent in self._iterate_tasks(caller):
             for name in self.names:
-                yield self._make_task(path, name, (_PUSHED, caller, str(int(number))), parent)
+                yield self._make(path, name, (_PUSHED, caller, str(int(number))), parent)
 
     def _list_named_tasks(self, name: str) -> Iterator[Renamed]:
         """Yield what a task of a name may be that no other one calls."""
         yield from self._iterate_tasks(f"{_PULL}{name}")
         for number in range(self._count_sends()):
-            yield self._make_task(f"{_PUSH}{number:010d}, {_NO_CALL}", name, (_PUSHED, str(number)))
+            yield self._make(f"{_PUSH}{number:010d}, {_NO_CALL}", name, (_PUSHED, str(number)))
 
     def _iterate_calls(self, name: str, caller: Renamed) -> Iterator[Renamed]:
         """Yield what a task of a name may be that another one calls."""
         for number in range(_PLACES):
             path = f"{_PUSH}{caller.path}, {number:010d}, {_CALL}"
-            yield self._make_task(path, name, (_PUSHED, caller.path, str(number)), caller)
+            yield self._make(path, name, (_PUSHED, caller.path, str(number)), caller)
 
-    def _make_task(
-        self, path: str, name: str, ending: Parts, caller: Renamed | None = None
-    ) -> Renamed:
+    def _make(self, path: str, name: str, ending: Parts, caller: Renamed | None = None) -> Renamed:
         """Return a task.
 
         Args:
@@ -193,12 +191,12 @@ class TaskIds:
             above = caller.place[at] if caller else side.checkpoint_ns
             place = f"{above}|{name}" if above else name
             ids.append(
-                self._compute_id(side.checkpoint_id, (place, str(self.step + 1), name, *ending))
+                self._make_id(side.checkpoint_id, (place, str(self.step + 1), name, *ending))
             )
             places.append(f"{place}:{ids[-1]}")
         return Renamed(path, name, ids[0], ids[1], (places[0], places[1]))
 
-    def _compute_id(self, checkpoint_id: str, parts: Parts) -> str:
+    def _make_id(self, checkpoint_id: str, parts: Parts) -> str:
         try:
             content = UUID(checkpoint_id).bytes + "".join(parts).encode()
         except ValueError:  # LangGraph runs no task on such a checkpoint

@@ -151,33 +151,23 @@ class PackedContents(NamedTuple):
         return sum(map(len, self.payloads))
 
 
-def decode_contents(
-    log: LogName, packed_contents: PackedContents, max_state_bytes: int
-) -> list[Any]:
+def decode_contents(log: LogName, batch: PackedContents, max_state_bytes: int) -> list[Any]:
     """Return the contents of messages.
 
     Raises:
         IntegrityError: A message is not what was stored, or too large; names it.
     """
     thread_id, namespace = log
-    heads = zip(repeat(namespace), *packed_contents[:4], strict=False)
+    heads = zip(repeat(namespace), *batch[:4], strict=False)
     computed = [
-        digest(encode(head) + payload)
-        for head, payload in zip(heads, packed_contents.payloads, strict=True)
+        digest(encode(head) + payload) for head, payload in zip(heads, batch.payloads, strict=True)
     ]
-    if computed == list(packed_contents.digests):
+    if computed == list(batch.digests):
         with suppress(ValueError, IntegrityError):  # raised below, with the message's id
-            return list(
-                map(decode_restored, unpack_verified(packed_contents.payloads, max_state_bytes))
-            )
+            return list(map(decode_restored, unpack_verified(batch.payloads, max_state_bytes)))
     contents = []
     for message_id, text, payload, found, stored in zip(
-        packed_contents.message_ids,
-        packed_contents.texts,
-        packed_contents.payloads,
-        computed,
-        packed_contents.digests,
-        strict=True,
+        batch.message_ids, batch.texts, batch.payloads, computed, batch.digests, strict=True
     ):
         require_digest(thread_id, message_id, found, stored)
         contents.append(decode_content(message_id, text, payload or None, max_state_bytes))

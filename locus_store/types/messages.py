@@ -426,21 +426,19 @@ def require_sealed(thread_id: str | None, message: ArchivedMessage, stored_diges
     require_digest(thread_id, message.message_id, compute_message_checksum(message), stored_digest)
 
 
-def require_digest(
-    thread_id: str | None, message_id: str, actual_digest: bytes, stored_digest: bytes
-) -> None:
+def require_digest(thread_id: str | None, message_id: str, actual: bytes, original: bytes) -> None:
     """Compare a message's digest with the stored one.
 
     Args:
         thread_id: Of the message.
         message_id: For the error.
-        actual_digest: The digest of what was read.
-        stored_digest: The digest that was stored with it.
+        actual: The digest of what was read.
+        original: The digest that was stored with it.
 
     Raises:
         IntegrityError: It is not what was stored.
     """
-    if stored_digest != actual_digest:
+    if original != actual:
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         raise IntegrityError(
             f"message {message_id!r}{where} is not what was saved; restore the database "

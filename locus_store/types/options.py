@@ -167,14 +167,10 @@ def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
         similar = suggest_option(name, known)
         raise TypeError(f"{by}() got an unexpected keyword argument {name!r}{similar}")
     defaults = {name: it.default for name, it in known.items()}
-    return cast(
-        "T", {**defaults, **_validate_options(cast("type", kind), options)} if options else defaults
-    )
+    return cast("T", {**defaults, **_check(cast("type", kind), options)} if options else defaults)
 
 
-def _validate_options(
-    kind: type, options: Mapping[str, object], *, is_text: bool = False
-) -> dict[str, Any]:
+def _check(kind: type, options: Mapping[str, object], *, is_text: bool = False) -> dict[str, Any]:
     """Return the values of options that are given, or of their text."""
     adapter = _make_adapter(kind)
     try:
@@ -221,7 +217,7 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
     for kind in kinds:
         texts = {name: text for name, text in pairs.items() if name in read_options(kind)}
         if texts:
-            found |= _validate_options(kind, texts, is_text=True)
+            found |= _check(kind, texts, is_text=True)
     return found
 
 

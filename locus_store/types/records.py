@@ -498,13 +498,8 @@ class ArchivedThread:
 
 def _derive_logs(messages: Sequence[ArchivedMessage]) -> list[ArchivedLog]:
     """Return the logs of messages that an archive has without their logs."""
-    newest = {it.namespace: it for it in messages}
+    newest = {it.namespace: (it.sequence, it.created_at) for it in messages}
     return [
-        ArchivedLog(
-            namespace=name,
-            revision=1,
-            last_sequence=message.sequence,
-            changed_at=message.created_at,
-        )
-        for name, message in newest.items()
+        ArchivedLog(namespace=name, revision=1, last_sequence=at, changed_at=changed_at)
+        for name, (at, changed_at) in newest.items()
     ]

@@ -68,11 +68,7 @@ class PutThread:
             NotOwnerError: The thread is another user's.
         """
         require_owner(self.thread_id, old.user_id, self.user_id)
-        user_id, name, metadata = (
-            old.user_id or self.user_id,
-            self.name,
-            self._pack_metadata(active_at),
-        )
+        user_id, name, metadata = old.user_id or self.user_id, self.name, self._pack(active_at)
         if self.is_claim:
             name = old.name or name
             has_its_own = old.metadata.keys() - {RESERVED_KEY}
@@ -81,7 +77,7 @@ class PutThread:
             name = ""  # without versions a thread needs a user or a name to exist
         return StoredFacts(user_id, name, metadata)
 
-    def _pack_metadata(self, active_at: datetime) -> dict[str, Any]:
+    def _pack(self, active_at: datetime) -> dict[str, Any]:
         """Return the metadata with the facts that have no column."""
         run = {} if self.run_id is None else {"run_id": self.run_id}
         if self.updated_at is not None:

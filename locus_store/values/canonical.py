@@ -58,11 +58,11 @@ def encode_canonical_json(value: object, path: str) -> bytes:
     Raises:
         SerializationError: See ``canonicalize``.
     """
-    encoded = _plain_json(value)
+    encoded = _encode_plain(value)
     return encode(canonicalize(value, path)) if encoded is None else encoded
 
 
-def _plain_json(value: object) -> bytes | None:
+def _encode_plain(value: object) -> bytes | None:
     """Return the JSON of a value if no copy is needed to see that it is exact."""
     try:
         encoded = encode_strictly(value)
@@ -112,12 +112,12 @@ class _InexactError(ValueError):
     def with_path(self, path: str) -> SerializationError:
         """Return the error that the caller gets."""
         for step in reversed(self.steps):
-            path = _below(path, step)
+            path = _extend_path(path, step)
         what, hint = self.args
         return SerializationError(f"{path or 'the state'} {what}, which JSON cannot keep: {hint}")
 
 
-def _below(path: str, step: str | int) -> str:
+def _extend_path(path: str, step: str | int) -> str:
     if isinstance(step, int) or not step.isidentifier():
         return f"{path}[{step!r}]"
     return f"{path}.{step}" if path else step

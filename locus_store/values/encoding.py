@@ -129,13 +129,13 @@ _SENTINEL = {
 }
 
 
-def _fastest() -> Callable[[object], bytes]:
+def _choose_fastest() -> Callable[[object], bytes]:
     # marshal's formats belong to CPython: one that wrote other bytes would change every digest
     same = _marshal(_SENTINEL) == encode_canonical_reference(_SENTINEL)
     return _marshal if same else encode_canonical_reference
 
 
-encode_canonical: Callable[[object], bytes] = _fastest()
+encode_canonical: Callable[[object], bytes] = _choose_fastest()
 """``encode_canonical_reference`` at C speed. Docstrings call its result the *encoding* of a value;
 the encoding of a canonical value is the input of its digest."""
 
@@ -186,20 +186,20 @@ def encode_checked(value: object, size: int, surrounding: int) -> bytes:
     return canonical_bytes
 
 
-def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
+def require_levels(value: object, json_bytes: bytes, surrounding: int) -> None:
     """Raise ``ValueError`` if the JSON of a value is nested too deeply for its position."""
     levels = MAX_DEPTH - surrounding
-    if encoded.count(b"[") + encoded.count(b"{") <= levels:
+    if json_bytes.count(b"[") + json_bytes.count(b"{") <= levels:
         return
     row = [value]
     while row:
         if levels == 0:
             raise ValueError("nested too deeply")
         levels -= 1
-        row = [item for outer in row for item in _containers(outer)]
+        row = [item for outer in row for item in _list_containers(outer)]
 
 
-def _containers(value: object) -> Iterable[object]:
+def _list_containers(value: object) -> Iterable[object]:
     """Return the objects and lists that an object or list holds."""
     if is_flat(value):
         return ()
@@ -266,14 +266,14 @@ def encode(value: object) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
-def decode(encoded: bytes) -> Json:
+def decode(json_bytes: bytes) -> Json:
     """Return the value of JSON bytes.
 
     Raises:
         IntegrityError: they are not JSON.
     """
     try:
-        return cast("Json", orjson.loads(encoded))
+        return cast("Json", orjson.loads(json_bytes))
     except orjson.JSONDecodeError as exc:
         raise IntegrityError(f"a stored frame is not JSON: {exc}") from exc
 
@@ -329,11 +329,11 @@ def pack_frame(body: bytes, *, dense: bool = False) -> bytes:
     return make_frame(body)
 
 
-def make_frame(stored: bytes, plain_bytes: int = -1) -> bytes:
+def make_frame(body: bytes, plain_bytes: int = -1) -> bytes:
     """Return a frame of a body as it is, or of one of that length as it was compressed."""
-    codec, size = (_AS_IS, len(stored)) if plain_bytes < 0 else (_ZSTD, plain_bytes)
-    head = bytes((FRAME_VERSION, codec)) + make_varint(len(stored)) + make_varint(size)
-    return head + stored + crc32(stored, crc32(head)).to_bytes(_CHECKSUM_BYTES, "little")
+    codec, size = (_AS_IS, len(body)) if plain_bytes < 0 else (_ZSTD, plain_bytes)
+    head = bytes((FRAME_VERSION, codec)) + make_varint(len(body)) + make_varint(size)
+    return head + body + crc32(body, crc32(head)).to_bytes(_CHECKSUM_BYTES, "little")
 
 
 def check_frames(payload: bytes, max_bytes: int) -> None:
@@ -352,7 +352,7 @@ def measure_payload(payload: bytes, max_bytes: int) -> int:
     Raises:
         TooLargeError, IntegrityError: As ``check_frames``, of one frame.
     """
-    return sum(size for *_, size in _frames(payload, max_bytes))
+    return sum(size for *_, size in _iterate_frames(payload, max_bytes))
 
 
 def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
@@ -364,8 +364,8 @@ def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
         TooLargeError: one is longer than a state of ``max_bytes``.
         IntegrityError: unknown version or codec, cut off, damaged, or not the length that it says.
     """
-    for frame in _frames(payload, max_bytes):
-        yield _body(*frame)
+    for frame in _iterate_frames(payload, max_bytes):
+        yield _decode_body(*frame)
 
 
 def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
@@ -375,22 +375,22 @@ def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
         TooLargeError: Together they are longer than a state of ``max_bytes``.
         IntegrityError: As ``unpack_frames``.
     """
-    found = list(_frames(payload, max_bytes))
+    found = list(_iterate_frames(payload, max_bytes))
     _require_room(sum(size for *_, size in found), max_bytes)
-    return [_body(*frame) for frame in found]
+    return [_decode_body(*frame) for frame in found]
 
 
 def join_frames(payload: bytes, max_bytes: int) -> bytes:
     """Return the bodies of a payload's frames, joined; see ``unpack_record``."""
-    head, size = _plain_head(len(payload)), len(payload)
+    head, size = _make_plain_head(len(payload)), len(payload)
     if size <= max_bytes and payload.startswith(head) and crc32(payload) == _WHOLE:
         return payload[len(head) : _END]
     if not payload:
         return b""
-    is_compressed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
+    is_compressed, stored, plain_bytes, end = _parse_at(payload, memoryview(payload), 0, max_bytes)
     if end < len(payload):
         return b"".join(unpack_record(payload, max_bytes))
-    return _body(is_compressed, stored, plain_bytes)
+    return _decode_body(is_compressed, stored, plain_bytes)
 
 
 def unpack_verified(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
@@ -401,14 +401,14 @@ def unpack_verified(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
     bodies, heads = list[bytes](), dict[int, bytes]()
     for payload in payloads:
         size = len(payload)
-        head = heads.get(size) or heads.setdefault(size, _plain_head(size))
+        head = heads.get(size) or heads.setdefault(size, _make_plain_head(size))
         is_plain = payload.startswith(head) and size <= max_bytes
         bodies.append(payload[len(head) : _END] if is_plain else join_frames(payload, max_bytes))
     return bodies
 
 
 @lru_cache(maxsize=4096)
-def _plain_head(size: int) -> bytes:
+def _make_plain_head(size: int) -> bytes:
     """Return the head of an uncompressed frame that has ``size`` bytes."""
     for width in range(1, 6):  # bytes of a length: up to 32 GB
         body = make_varint(max(0, size - 2 - 2 * width - _CHECKSUM_BYTES))
@@ -417,15 +417,15 @@ def _plain_head(size: int) -> bytes:
     return bytes((FRAME_VERSION + 1,))  # no frame has this size
 
 
-def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, int]]:
+def _iterate_frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, int]]:
     """Yield for each frame whether it is compressed, its stored bytes, and its plain length."""
     at, end, view = 0, len(payload), memoryview(payload)
     while at < end:
-        is_compressed, stored, plain_bytes, at = _frame_at(payload, view, at, max_bytes)
+        is_compressed, stored, plain_bytes, at = _parse_at(payload, view, at, max_bytes)
         yield is_compressed, stored, plain_bytes
 
 
-def _frame_at(
+def _parse_at(
     payload: bytes, view: memoryview, start: int, max_bytes: int
 ) -> tuple[bool, memoryview, int, int]:
     """Return what ``_frames`` yields for the frame at a position, and the frame's end."""
@@ -473,13 +473,13 @@ _IS_COMPRESSED = {bytes((FRAME_VERSION, codec)): codec == _ZSTD for codec in (_A
 """A frame's first two bytes to whether it is compressed."""
 
 
-def _body(is_compressed: bool, stored: memoryview, plain_bytes: int) -> bytes:
+def _decode_body(is_compressed: bool, body: memoryview, plain_bytes: int) -> bytes:
     if not is_compressed:
-        return bytes(stored)
+        return bytes(body)
     try:
-        if zstandard.frame_content_size(stored) != plain_bytes:
+        if zstandard.frame_content_size(body) != plain_bytes:
             raise IntegrityError("a stored frame's length differs from its header")
-        return decompress(stored)
+        return decompress(body)
     except (zstandard.ZstdError, MemoryError) as exc:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
 

@@ -42,10 +42,10 @@ def has_value(metadata: Mapping[str, Any], key: str, value: Any) -> bool:
     A dot descends into objects, unless the whole key is there. A list matches when it contains
     ``value``, or every element of a list ``value``.
     """
-    return any(_matches(found, value) for found in _values(metadata, key))
+    return any(_matches(found, value) for found in _iterate_values(metadata, key))
 
 
-def _values(metadata: Mapping[str, Any], key: str) -> Iterator[Any]:
+def _iterate_values(metadata: Mapping[str, Any], key: str) -> Iterator[Any]:
     if key in metadata:
         yield metadata[key]
     at: Any = metadata
@@ -58,16 +58,16 @@ def _values(metadata: Mapping[str, Any], key: str) -> Iterator[Any]:
         yield at
 
 
-def _matches(found: Any, value: Any) -> bool:
-    if _equal(found, value):
+def _matches(candidate: Any, value: Any) -> bool:
+    if _is_equal(candidate, value):
         return True
-    if not isinstance(found, list):
+    if not isinstance(candidate, list):
         return False
     wanted = value if isinstance(value, list | tuple) else [value]
-    return all(any(_equal(item, it) for item in found) for it in wanted)
+    return all(any(_is_equal(item, it) for item in candidate) for it in wanted)
 
 
-def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def holds(metadata: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
     """Return whether ``metadata`` has all wanted values, by the rules of LangGraph's savers.
 
     A dot in a key descends into objects, unless the whole key is there. An object matches one that
@@ -75,40 +75,40 @@ def holds(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     its elements. All else is equality: ``1`` is ``1.0``, and neither is ``True`` or ``"1"``.
     """
     return all(
-        any(_contains(found, value) for found in _values(metadata, key))
-        for key, value in wanted.items()
+        any(_contains(found, value) for found in _iterate_values(metadata, key))
+        for key, value in conditions.items()
     )
 
 
-def _contains(found: Any, wanted: Any) -> bool:
-    if isinstance(wanted, Mapping):
-        return isinstance(found, Mapping) and all(
-            key in found and _contains(found[key], it) for key, it in wanted.items()
+def _contains(candidate: Any, part: Any) -> bool:
+    if isinstance(part, Mapping):
+        return isinstance(candidate, Mapping) and all(
+            key in candidate and _contains(candidate[key], item) for key, item in part.items()
         )
-    if isinstance(wanted, list | tuple):
-        return isinstance(found, list | tuple) and all(
-            any(_contains(item, it) for item in found) for it in wanted
+    if isinstance(part, list | tuple):
+        return isinstance(candidate, list | tuple) and all(
+            any(_contains(item, element) for item in candidate) for element in part
         )
-    if isinstance(found, str) and isinstance(wanted, str):
-        return found == wanted  # also one of a class of the caller's
-    return _equal(found, wanted)
+    if isinstance(candidate, str) and isinstance(part, str):
+        return candidate == part  # also one of a class of the caller's
+    return _is_equal(candidate, part)
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _is_equal(one: Any, other: Any) -> bool:
     """Return whether two JSON values are equal: numbers by value, and ``true`` is not 1."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, list) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(_equal, left, right))
-    if isinstance(left, dict) and isinstance(right, Mapping):
-        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
-    return (type(left) is type(right) and left == right) or (
-        _numbers(left, right) and left == right
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_is_equal(one[key], other[key]) for key in one)
+    return (type(one) is type(other) and one == other) or (
+        _are_numbers(one, other) and one == other
     )
 
 
-def _numbers(left: Any, right: Any) -> bool:
-    return isinstance(left, int | float) and isinstance(right, int | float)
+def _are_numbers(one: Any, other: Any) -> bool:
+    return isinstance(one, int | float) and isinstance(other, int | float)
 
 
 class Clause(NamedTuple):
@@ -151,34 +151,34 @@ class Filter:
         checked = canonicalize(_without_infinity(dict(wanted or {})), "filter")
         self.wanted = cast("dict[str, Any]", checked)
         """The conditions as JSON; a ``Filter`` of them has the same clauses."""
-        self.clauses = tuple(_clauses((), checked)) if checked else ()
+        self.clauses = tuple(_iterate_clauses((), checked)) if checked else ()
 
     def takes(self, value: Any) -> bool:
         """Return whether all conditions hold."""
-        return all(OPERATORS[it.operator](_at(value, it.path), it.operand) for it in self.clauses)
+        return all(OPERATORS[it.operator](_get(value, it.path), it.operand) for it in self.clauses)
 
 
-def _clauses(path: tuple[str, ...], wanted: Any) -> Iterator[Clause]:
-    if not isinstance(wanted, dict):
-        yield Clause(path, "$eq", wanted)
+def _iterate_clauses(path: tuple[str, ...], conditions: Any) -> Iterator[Clause]:
+    if not isinstance(conditions, dict):
+        yield Clause(path, "$eq", conditions)
         return
-    operators = [key for key in wanted if key.startswith("$")]
+    operators = [key for key in conditions if key.startswith("$")]
     if not operators:
-        if not wanted:
+        if not conditions:
             yield Clause(path, IS_OBJECT, None)
-        for key, below in wanted.items():
-            yield from _clauses((*path, key), below)
+        for key, below in conditions.items():
+            yield from _iterate_clauses((*path, key), below)
         return
-    for key in wanted:
+    for key in conditions:
         if key not in OPERATORS:
             raise InvalidArgumentError(
                 f"filter: no operator {key!r} beside {operators[0]!r}; known operators: "
                 + ", ".join(it for it in OPERATORS if it != IS_OBJECT)
                 + ". An object with such a key is compared by $eq"
             )
-        operand = wanted[key]
+        operand = conditions[key]
         if key in _ORDERS and isinstance(operand, dict) and operand.keys() == {_INFINITY}:
-            yield _beyond_all(path, key, operand[_INFINITY])
+            yield _replace_infinite_bound(path, key, operand[_INFINITY])
             continue
         _check_operand(key, operand)
         yield Clause(path, key, operand)
@@ -187,19 +187,19 @@ def _clauses(path: tuple[str, ...], wanted: Any) -> Iterator[Clause]:
 _INFINITY: Final = "\0infinity"
 
 
-def _without_infinity(wanted: Any, depth: int = 1) -> Any:
+def _without_infinity(conditions: Any, depth: int = 1) -> Any:
     """Return the conditions with infinite bounds replaced by marks, as JSON has no infinity."""
-    if not isinstance(wanted, dict) or depth > MAX_DEPTH:
-        return wanted
+    if not isinstance(conditions, dict) or depth > MAX_DEPTH:
+        return conditions
     return {
-        key: {_INFINITY: it > 0}
-        if key in _ORDERS and isinstance(it, float) and isinf(it)
-        else _without_infinity(it, depth + 1)
-        for key, it in wanted.items()
+        key: {_INFINITY: value > 0}
+        if key in _ORDERS and isinstance(value, float) and isinf(value)
+        else _without_infinity(value, depth + 1)
+        for key, value in conditions.items()
     }
 
 
-def _beyond_all(path: tuple[str, ...], operator: str, is_positive: bool) -> Clause:
+def _replace_infinite_bound(path: tuple[str, ...], operator: str, is_positive: bool) -> Clause:
     """Return the equivalent of an infinite bound with the greatest finite number."""
     is_below = operator in {"$lt", "$lte"}
     if is_below == is_positive:
@@ -219,7 +219,7 @@ def _check_operand(operator: str, operand: Any) -> None:
         raise InvalidArgumentError(f"filter: {operator} needs a number or string, not {operand!r}")
 
 
-def _at(value: Any, path: tuple[str, ...]) -> Any:
+def _get(value: Any, path: tuple[str, ...]) -> Any:
     for key in path:
         if not isinstance(value, dict) or key not in value:
             return _MISSING
@@ -228,11 +228,11 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _is_ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def both(found: Any, operand: Any) -> bool:
-        if isinstance(found, bool):
+    def both(value: Any, operand: Any) -> bool:
+        if isinstance(value, bool):
             return False
-        is_text = isinstance(found, str) and isinstance(operand, str)
-        return (is_text or _numbers(found, operand)) and compare(found, operand)
+        is_text = isinstance(value, str) and isinstance(operand, str)
+        return (is_text or _are_numbers(value, operand)) and compare(value, operand)
 
     return both
 
@@ -244,11 +244,11 @@ _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$lte": _is_ordered(lambda found, operand: found <= operand),
 }
 OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "$eq": lambda found, operand: found is not _MISSING and _equal(found, operand),
-    "$ne": lambda found, operand: found is _MISSING or not _equal(found, operand),
+    "$eq": lambda found, operand: found is not _MISSING and _is_equal(found, operand),
+    "$ne": lambda found, operand: found is _MISSING or not _is_equal(found, operand),
     **_ORDERS,
     "$in": lambda found, operand: (
-        found is not _MISSING and any(_equal(found, it) for it in operand)
+        found is not _MISSING and any(_is_equal(found, it) for it in operand)
     ),
     "$exists": lambda found, operand: (found is not _MISSING) == operand,
     IS_OBJECT: lambda found, _: isinstance(found, dict),

@@ -41,7 +41,7 @@ _MAX_LEVELS: Final = 150
 def to_json(kind: str, data: bytes) -> Any:
     """Return a serializer's type and bytes as JSON."""
     if kind == MSGPACK:
-        value = _taken_apart(data, _MAX_LEVELS)
+        value = _freeze_bytes(data, _MAX_LEVELS)
         if value is not _OPAQUE:
             return value
     return {TAG: "t", "t": kind, "v": encode_base64(data)}
@@ -59,10 +59,10 @@ def from_json(value: Any) -> tuple[str, bytes]:
         if isinstance(value, list):
             return MSGPACK, join_packed(list(map(get_packed, value)))
         if isinstance(value, dict) and value.get(TAG) == "t":
-            return str(value["t"]), _bytes(value["v"])
-        return MSGPACK, pack(thaw(value, _extension))
+            return str(value["t"]), _decode_base64(value["v"])
+        return MSGPACK, pack(thaw(value, _thaw_extension))
     except (LookupError, TypeError, ValueError) as exc:
-        raise _invalid(exc) from exc
+        raise _make_invalid_error(exc) from exc
 
 
 def as_json(data: object) -> Any:
@@ -103,17 +103,17 @@ def get_packed(value: Any) -> bytes:
     """
     try:
         if isinstance(value, dict) and value.get(TAG) == "t":
-            return _of_kind(str(value["t"]), _bytes(value["v"]))
-        return pack(thaw(value, _extension))
+            return _require_kind(str(value["t"]), _decode_base64(value["v"]))
+        return pack(thaw(value, _thaw_extension))
     except (LookupError, TypeError, ValueError) as exc:
-        raise _invalid(exc) from exc
+        raise _make_invalid_error(exc) from exc
 
 
-def _invalid(exc: Exception) -> IntegrityError:
+def _make_invalid_error(exc: Exception) -> IntegrityError:
     return IntegrityError(f"a stored value of a channel is not valid: {exc}")
 
 
-def _of_kind(kind: str, data: bytes) -> bytes:
+def _require_kind(kind: str, data: bytes) -> bytes:
     if kind != MSGPACK:
         raise ValueError(f"bytes of type {kind!r}")
     return data
@@ -168,12 +168,12 @@ _SIMPLE: Final = frozenset({str, bool, type(None)})
 """Exact types of scalars that are JSON whatever they hold."""
 
 
-def _taken_apart(data: bytes, levels: int) -> Any:
+def _freeze_bytes(data: bytes, levels: int) -> Any:
     """Return the JSON of MessagePack bytes; ``_OPAQUE`` if it would not restore the same bytes."""
     try:
         value = unpack(data)
         found = freeze(value, levels)
-        return found if pack(thaw(found, _extension)) == data else _OPAQUE
+        return found if pack(thaw(found, _thaw_extension)) == data else _OPAQUE
     except (_TooDeepError, ValueError, TypeError, OverflowError):
         return _OPAQUE
 
@@ -181,56 +181,56 @@ def _taken_apart(data: bytes, levels: int) -> Any:
 def freeze(value: Any, levels: int = _MAX_LEVELS) -> Any:
     """Return the JSON of a value that is nested at most this many levels deep."""
     if isinstance(value, _PLAIN):
-        return _frozen_scalar(value, levels)
+        return _freeze_scalar(value, levels)
     if isinstance(value, bytes):
-        return _tagged("b", levels, v=encode_base64(value))
+        return _make_tagged("b", levels, v=encode_base64(value))
     if levels <= 0:
         raise _TooDeepError
     if isinstance(value, TypedForm):
         held = [freeze(it, levels - 2) for it in (value.tag, *value.held)]
-        return _tagged("x", levels, c=FORM, v=held)
+        return _make_tagged("x", levels, c=FORM, v=held)
     if isinstance(value, list | tuple):
         return [it if type(it) in _SIMPLE else freeze(it, levels - 1) for it in value]
     if isinstance(value, dict):
-        return _frozen_dict(value, levels)
+        return _freeze_dict(value, levels)
     if isinstance(value, Extension):
-        return _frozen_extension(value, levels)
+        return _freeze_extension(value, levels)
     raise TypeError(f"no JSON for a {type(value).__name__}")
 
 
-def _frozen_scalar(value: Any, levels: int) -> Any:
+def _freeze_scalar(value: Any, levels: int) -> Any:
     if type(value) is float and not math.isfinite(value):
-        return _tagged("f", levels, v=repr(value))
+        return _make_tagged("f", levels, v=repr(value))
     if type(value) is int and not MIN_INT <= value <= MAX_INT:
-        return _tagged("x", levels, c=FORM, v=["int", str(value)])
+        return _make_tagged("x", levels, c=FORM, v=["int", str(value)])
     return value
 
 
-def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
+def _make_tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
     """Return a tagged object; pass ``held`` in the order of its keys, as stored JSON has it."""
     if levels <= 0:
         raise _TooDeepError
     return {TAG: tag, **held}
 
 
-def _frozen_extension(value: Extension, levels: int) -> dict[str, Any]:
-    inner = _taken_apart(value.data, levels - 1)
+def _freeze_extension(value: Extension, levels: int) -> dict[str, Any]:
+    inner = _freeze_bytes(value.data, levels - 1)
     if inner is _OPAQUE:
-        return _tagged("x", levels, b=encode_base64(value.data), c=value.code)
-    return _tagged("x", levels, c=value.code, v=inner)
+        return _make_tagged("x", levels, b=encode_base64(value.data), c=value.code)
+    return _make_tagged("x", levels, c=value.code, v=inner)
 
 
-def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
+def _freeze_dict(value: dict[Any, Any], levels: int) -> Any:
     keys = list(value)
     if not _TEXT.issuperset(map(type, keys)) and not all(isinstance(it, str) for it in keys):
         below = levels - 3
         pairs = [[freeze(key, below), freeze(it, below)] for key, it in value.items()]
-        return _tagged("m", below, v=pairs)
+        return _make_tagged("m", below, v=pairs)
     in_order = sorted(keys)
     is_plain = TAG not in value and keys == in_order
     below = levels - 1 if is_plain else levels - 2
     held = {key: it if type(it := value[key]) in _SIMPLE else freeze(it, below) for key in in_order}
-    return held if is_plain else _tagged("d", below, k=keys, v=held)
+    return held if is_plain else _make_tagged("d", below, k=keys, v=held)
 
 
 Read: TypeAlias = "Callable[[Mapping[str, Any]], Any]"
@@ -252,30 +252,30 @@ def thaw(value: Any, read: Read) -> Any:
     return _UNTAGGED[value[TAG]](value, read)
 
 
-def _ordered(value: Mapping[str, Any], read: Read) -> dict[str, Any]:
+def _thaw_ordered(value: Mapping[str, Any], read: Read) -> dict[str, Any]:
     held = value["v"]
     return {key: thaw(it, read) if type(it := held[key]) in _NESTED else it for key in value["k"]}
 
 
-def _pairs(value: Mapping[str, Any], read: Read) -> dict[Any, Any]:
-    return {_key(thaw(key, read)): thaw(it, read) for key, it in value["v"]}
+def _thaw_pairs(value: Mapping[str, Any], read: Read) -> dict[Any, Any]:
+    return {_thaw_key(thaw(key, read)): thaw(it, read) for key, it in value["v"]}
 
 
-def _extension(value: Mapping[str, Any]) -> Any:
-    data = _bytes(value["b"]) if "b" in value else pack(thaw(value["v"], _extension))
+def _thaw_extension(value: Mapping[str, Any]) -> Any:
+    data = _decode_base64(value["b"]) if "b" in value else pack(thaw(value["v"], _thaw_extension))
     return ormsgpack.Ext(value["c"], data)
 
 
-def _key(value: Any) -> Any:
-    return tuple(map(_key, value)) if isinstance(value, list) else value
+def _thaw_key(value: Any) -> Any:
+    return tuple(map(_thaw_key, value)) if isinstance(value, list) else value
 
 
 _NESTED: Final = {list, dict}
 
 _UNTAGGED: Final[dict[str, Callable[[Mapping[str, Any], Read], Any]]] = {
-    "d": _ordered,
-    "m": _pairs,
-    "b": lambda value, _: _bytes(value["v"]),
+    "d": _thaw_ordered,
+    "m": _thaw_pairs,
+    "b": lambda value, _: _decode_base64(value["v"]),
     "f": lambda value, _: float(value["v"]),
     "x": lambda value, read: read(value),
 }
@@ -310,11 +310,11 @@ def unpack(data: bytes) -> Any:
 
 def pack(value: Any) -> bytes:
     """Return the MessagePack of a value, in which extensions are ``Extension`` objects."""
-    packed: bytes = ormsgpack.packb(value, default=_repacked, option=ormsgpack.OPT_NON_STR_KEYS)
+    packed: bytes = ormsgpack.packb(value, default=_repack, option=ormsgpack.OPT_NON_STR_KEYS)
     return packed
 
 
-def _repacked(value: Any) -> Any:
+def _repack(value: Any) -> Any:
     if isinstance(value, Extension):
         return ormsgpack.Ext(value.code, value.data)
     raise TypeError(f"no MessagePack for a {type(value).__name__}")
@@ -325,5 +325,5 @@ def encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)

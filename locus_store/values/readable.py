@@ -49,22 +49,22 @@ class Readable(NamedTuple):
 
     def get_text(self, message: Any) -> str:
         """Return the text of a message; ``""`` if it has none."""
-        found = (_BYTES.sub("", it) for it in self._texts(message))
+        found = (_BYTES.sub("", it) for it in self._iterate_texts(message))
         text = "\n".join(it for it in found if it)
         return _SURROGATE.sub("\ufffd", text) if not text.isascii() else text
 
-    def _texts(self, value: Any) -> Iterator[str]:
+    def _iterate_texts(self, value: Any) -> Iterator[str]:
         if isinstance(value, str):
             yield value
         elif isinstance(value, Mapping):
-            for key, it in value.items():
+            for key, part in value.items():
                 if key in self.given:
-                    yield from _values(_parse_text(it))
+                    yield from _iterate_values(_parse_text(part))
                 elif key in self.said:
-                    yield from self._texts(it)
+                    yield from self._iterate_texts(part)
         elif isinstance(value, list | tuple):
-            for it in value:
-                yield from self._texts(it)
+            for part in value:
+                yield from self._iterate_texts(part)
 
 
 def _parse_text(value: Any) -> Any:
@@ -77,7 +77,7 @@ def _parse_text(value: Any) -> Any:
         return value
 
 
-def _values(value: Any) -> Iterator[str]:
+def _iterate_values(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -85,10 +85,10 @@ def _values(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         is_block = value.get("type") in _BLOCKS
         is_file = not _FORMATS.isdisjoint(value)
-        for key, it in value.items():
+        for key, part in value.items():
             is_hidden = is_file and (key in _FORMATS or key in _CONTENTS)
             if not is_hidden and (key in _READ or not is_block):
-                yield from _values(it)
+                yield from _iterate_values(part)
     elif isinstance(value, list | tuple):
-        for it in value:
-            yield from _values(it)
+        for part in value:
+            yield from _iterate_values(part)

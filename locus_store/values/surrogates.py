@@ -39,12 +39,12 @@ def escape(text: str) -> str:
 
 def unescape(text: str) -> str:
     """Return the string of ``escape``."""
-    return _ESCAPED.sub(_surrogate, text) if _MARK in text else text
+    return _ESCAPED.sub(_make_surrogate, text) if _MARK in text else text
 
 
-def may_be_escaped(encoded: bytes) -> bool:
+def may_be_escaped(encoding: bytes) -> bool:
     """Return whether a string in an encoding, or in MessagePack, may be one of ``escape``."""
-    return _FIRST_BYTE in encoded and _MARK_BYTES in encoded  # one byte is found 20 times as fast
+    return _FIRST_BYTE in encoding and _MARK_BYTES in encoding  # one byte is found 20 times as fast
 
 
 def restore(value: T) -> T:
@@ -56,17 +56,17 @@ def restore(value: T) -> T:
         may_have_one = bool(value) and may_be_escaped(encode_canonical(value))
     except ValueError:
         may_have_one = True
-    return cast("T", _restored(value)) if may_have_one else value
+    return cast("T", _restore_json(value)) if may_have_one else value
 
 
-def decode_restored(encoded: bytes) -> Json:
+def decode_restored(json_bytes: bytes) -> Json:
     """Return the value of JSON bytes with the strings that were given.
 
     Raises:
         IntegrityError: They are not JSON.
     """
-    value = decode(encoded)
-    return cast("Json", _restored(value)) if may_be_escaped(encoded) else value
+    value = decode(json_bytes)
+    return cast("Json", _restore_json(value)) if may_be_escaped(json_bytes) else value
 
 
 def escape_within(value: Any) -> Any:
@@ -83,10 +83,10 @@ def escape_within(value: Any) -> Any:
 def restore_within(value: Any) -> Any:
     """Return ``restore`` of a value; the fields of dataclasses are changed in place."""
     if is_dataclass(value) and not isinstance(value, type):
-        for it in fields(value):
-            held = getattr(value, it.name, None)
+        for field in fields(value):
+            held = getattr(value, field.name, None)
             if (found := restore_within(held)) is not held:
-                object.__setattr__(value, it.name, found)
+                object.__setattr__(value, field.name, found)
         return value
     if isinstance(value, list):
         value[:] = map(restore_within, value)
@@ -96,21 +96,21 @@ def restore_within(value: Any) -> Any:
     return unescape(value) if isinstance(value, str) else value
 
 
-def _restored(value: Any) -> Any:
+def _restore_json(value: Any) -> Any:
     if isinstance(value, str):
         return unescape(value)
     if isinstance(value, list):
-        return [_restored(it) for it in value]
+        return [_restore_json(it) for it in value]
     if isinstance(value, dict):
-        return {unescape(key): _restored(it) for key, it in value.items()}
+        return {unescape(key): _restore_json(it) for key, it in value.items()}
     return value
 
 
-def _escape(found: re.Match[str]) -> str:
-    digits = f"{ord(found[0]) - _FIRST_SURROGATE:03x}"
+def _escape(match: re.Match[str]) -> str:
+    digits = f"{ord(match[0]) - _FIRST_SURROGATE:03x}"
     return _MARK + "".join(chr(_FIRST_DIGIT + int(it, 16)) for it in digits)
 
 
-def _surrogate(found: re.Match[str]) -> str:
-    digits = "".join(f"{ord(it) - _FIRST_DIGIT:x}" for it in found[1])
+def _make_surrogate(match: re.Match[str]) -> str:
+    digits = "".join(f"{ord(it) - _FIRST_DIGIT:x}" for it in match[1])
     return chr(_FIRST_SURROGATE + int(digits, 16))

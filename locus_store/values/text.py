@@ -83,9 +83,9 @@ class Match:
         return find_snippet(self.text, self.wanted)
 
 
-def find_snippet(text: str, wanted: Iterable[str]) -> str:
+def find_snippet(text: str, words: Iterable[str]) -> str:
     """Return up to ``SNIPPET_CHARACTERS`` of a line around the first word found."""
-    targets = set(wanted)
+    targets = set(words)
     for line in text.splitlines():
         for found in _WORD.finditer(line):
             if targets.intersection(split_words(found.group())):

@@ -86,15 +86,15 @@ def pack(embedding: object, dimension: int, metric: Metric) -> bytes:
         raise InvalidArgumentError(
             "an embedding of zeros has no direction: cosine cannot compare it"
         )
-    return _little_endian(numbers).tobytes()
+    return _to_little_endian(numbers).tobytes()
 
 
 def unpack(data: bytes) -> list[float]:
     """Return the numbers of ``pack``, with the precision of float32."""
-    return _little_endian(array("f", data)).tolist()
+    return _to_little_endian(array("f", data)).tolist()
 
 
-def _little_endian(numbers: array[float]) -> array[float]:
+def _to_little_endian(numbers: array[float]) -> array[float]:
     if sys.byteorder == "big":
         numbers = array("f", numbers)
         numbers.byteswap()

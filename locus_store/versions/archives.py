@@ -362,11 +362,8 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
         return True
     if has_value(thread.metadata, key, value):
         return True
-    return any(
-        is_found(record.metadata, record.labels, key, value)
-        for line in thread.lines
-        for record in line.records
-    )
+    records = (it for line in thread.lines for it in line.records)
+    return any(is_found(it.metadata, it.labels, key, value) for it in records)
 
 
 def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:

@@ -119,7 +119,7 @@ def name_version_in_errors(version: Version) -> Iterator[None]:
     try:
         yield
     except IntegrityError as exc:
-        raise _add_place(_describe_place(version), exc) from exc
+        raise _add_place(_name(version), exc) from exc
 
 
 _REMEDY = "restore the database from a backup, or load another version"
@@ -133,7 +133,7 @@ def _add_place(where: str, exc: IntegrityError) -> IntegrityError:
     return IntegrityError(f"{where}: {exc}; {_REMEDY}")
 
 
-def _describe_place(version: Version) -> str:
+def _name(version: Version) -> str:
     return f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
 
 
@@ -154,7 +154,7 @@ def replay(
     versions: Iterable[Version],
     max_bytes: int,
     *,
-    is_packed: bool = False,
+    packed: bool = False,
     matches: Matches = has_digest,
 ) -> Iterator[tuple[Version, frames.Folder]]:
     """Yield the states of versions of one line, in one pass.
@@ -163,7 +163,7 @@ def replay(
         records: What ``StoresThreads.records`` gave for them.
         versions: The versions, in any order.
         max_bytes: The largest state that is folded.
-        is_packed: MessagePack stays bytes, and becomes no JSON.
+        packed: MessagePack stays bytes, and becomes no JSON.
         matches: See ``StorageBackend.is_digest_of``.
 
     Yields:
@@ -181,9 +181,7 @@ def replay(
     for sequence, chain, payload in records:
         if sequence > newest.get(chain, 0):
             continue
-        folder = folders.setdefault(
-            chain, frames.Folder(max_bytes, logs=True, in_json=not is_packed)
-        )
+        folder = folders.setdefault(chain, frames.Folder(max_bytes, logs=True, in_json=not packed))
         version = missing.pop(sequence, None)
         try:
             folder.apply(payload)
@@ -192,14 +190,12 @@ def replay(
                 if version is not None:
                     _require_digest(version, folder.build_exact(), matches)
         except IntegrityError as exc:
-            where = _describe_place(version) if version else f"version {sequence}"
+            where = _name(version) if version else f"version {sequence}"
             raise _add_place(where, exc) from exc
         if version is not None:
             yield version, folder
     for version in missing.values():
-        raise IntegrityError(
-            f"{_describe_place(version)} does not exist any more: it was removed meanwhile"
-        )
+        raise IntegrityError(f"{_name(version)} does not exist any more: it was removed meanwhile")
 
 
 def iterate_visible_texts(
@@ -318,11 +314,11 @@ async def read_states_from(
     records: Mapping[int, Sequence[tuple[int, int, bytes]]],
     make: Callable[[Version, frames.Folder], T],
     *,
-    is_packed: bool = False,
+    packed: bool = False,
 ) -> list[T]:
     """Return what ``read_states`` does for versions of any lines, from their records by line.
 
-    With ``is_packed``, MessagePack in their states stays bytes.
+    With ``packed``, MessagePack in their states stays bytes.
     """
     found = {(line, sequence) for line, some in records.items() for sequence, _, _ in some}
     missing = [it for it in versions if (it.mark.line, it.mark.sequence) not in found]
@@ -334,7 +330,7 @@ async def read_states_from(
 
     def made() -> list[T]:
         max_bytes, matches = backend.max_state_bytes, backend.is_digest_of
-        read = partial(replay, max_bytes=max_bytes, is_packed=is_packed, matches=matches)
+        read = partial(replay, max_bytes=max_bytes, packed=packed, matches=matches)
         states = {
             version.mark: make(version, folder)
             for line, some in wanted.items()

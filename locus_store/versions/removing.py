@@ -53,7 +53,7 @@ def forget(
     gone = [it for it in (lines.record(line, s) for s in sorted(set(sequences))) if it]
     if not gone:
         return
-    for sequence, payload in _compute_payloads(lines, line, gone):
+    for sequence, payload in _make_payloads(lines, line, gone):
         lines.rewrite(line, sequence, payload)
     _adopt_children(lines, line, gone)
     head_gone = any(it.sequence == line.head for it in gone)
@@ -125,9 +125,7 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
         )
 
 
-def _compute_payloads(
-    lines: Lines, line: Line, records: Sequence[Record]
-) -> list[tuple[int, bytes]]:
+def _make_payloads(lines: Lines, line: Line, records: Sequence[Record]) -> list[tuple[int, bytes]]:
     """Return the new payload after each removed run of versions."""
     found: list[tuple[int, bytes]] = []
     by_chain = sorted(records, key=lambda it: (it.chain, it.sequence))

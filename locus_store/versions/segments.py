@@ -216,10 +216,8 @@ def _prove(segment: RecordSegment, before: Sequence[bytes], digest: bytes, max_b
     Raises:
         IntegrityError: It does not give the state that was saved.
     """
-    for way in (
-        [it for _, it in segment.split_payloads(0, segment.last)],
-        segment.split_records().values(),
-    ):
+    payloads = [it for _, it in segment.split_payloads(0, segment.last)]
+    for way in (payloads, segment.split_records().values()):
         opened = open_records([*before, *way])
         state = frames.fold((it.payload for it in opened), max_bytes)
         if frames.build_digest_tree(state, keeps=False).digest != digest:

@@ -309,14 +309,14 @@ class ThreadTransaction:
         self.added.append((history, None))
         return history
 
-    def _find_history(self, line: Line) -> History:
+    def _get_history(self, line: Line) -> History:
         for history in self.thread.histories.values() if self.thread else ():
             if history.line.line == line.line:
                 return history
         raise LookupError(f"line {line.line} is not of thread {self.thread_id!r}")
 
     def update(self, line: Line) -> None:
-        self._find_history(line).line = line.copy()
+        self._get_history(line).line = line.copy()
 
     def touch(self, save: Save | LogEdit) -> None:
         assert self.thread is not None  # noqa: S101  (made, or found)
@@ -342,7 +342,7 @@ class ThreadTransaction:
     def drop(self, line: Line) -> None:
         assert self.thread is not None  # noqa: S101  (it had a line)
         self.adds_only = False
-        del self.thread.histories[self._find_history(line).namespace]
+        del self.thread.histories[self._get_history(line).namespace]
         if not self.thread.histories and not self.thread.exists:
             self.drop_thread()
         elif not self.thread.has_versions:
@@ -365,60 +365,58 @@ class ThreadTransaction:
         return self.drop_thread()
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        return self._find_history(line).record(line, sequence)
+        return self._get_history(line).record(line, sequence)
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        return self._find_history(line).named(line, checkpoint_id)
+        return self._get_history(line).named(line, checkpoint_id)
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        return next(
-            islice(reversed(self._find_history(line).list_sequences()), nth - 1, None), None
-        )
+        return next(islice(reversed(self._get_history(line).list_sequences()), nth - 1, None), None)
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
-        some = takewhile(lambda it: it < sequence, self._find_history(line).list_sequences())
+        some = takewhile(lambda it: it < sequence, self._get_history(line).list_sequences())
         return list(islice(some, limit))
 
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
     ) -> list[tuple[int, bytes]]:
-        return self._find_history(line).payloads(chain, upto)
+        return self._get_history(line).payloads(chain, upto)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        history, row = self._find_history(line), self.make_row(record, self.now, payload)
+        history, row = self._get_history(line), self.make_row(record, self.now, payload)
         history.put(row)
         self.added.append((history, row))
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
         self.adds_only = False
-        rows = self._find_history(line).rows
+        rows = self._get_history(line).rows
         old = rows[sequence]
         rows[sequence] = self.make_row(old.record, old.created_at, payload, old.line_changes)
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.adds_only = False
-        rows = self._find_history(line).rows
+        rows = self._get_history(line).rows
         rows[sequence] = rows[sequence].with_parent(parent=parent)
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
-        records = (row.record for row in self._find_history(line).rows.values())
+        records = (row.record for row in self._get_history(line).rows.values())
         return [it for it in records if it.parent in sequences]
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.adds_only = False
-        history = self._find_history(line)
+        history = self._get_history(line)
         for sequence in sequences:
             history.remove(sequence)
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        there = self._find_history(line).get_writes(checkpoint_id)
+        there = self._get_history(line).get_writes(checkpoint_id)
         return [it.write for it in there.values()]
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
-        return self._find_history(line).get_writes(checkpoint_id).keys()
+        return self._get_history(line).get_writes(checkpoint_id).keys()
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-        history = self._find_history(line)
+        history = self._get_history(line)
         there = history.get_writes(checkpoint_id)
         for write in writes:
             if (write.task_id, write.idx) in there:
@@ -439,10 +437,8 @@ class ThreadTransaction:
         for old in source.lines:
             history = self.add_history(thread, old.namespace)
             history.is_settled = False
-            for record in old.records:
-                history.put(
-                    self.make_row(versions.make_record(record), record.created_at, record.payload)
-                )
+            for one in old.records:
+                history.put(self.make_row(versions.make_record(one), one.created_at, one.payload))
             for write in old.writes:
                 history.put_write(write)
             line = history.line

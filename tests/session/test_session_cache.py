@@ -623,7 +623,7 @@ async def test_failures_are_counted(database, monkeypatch) -> None:
             def add(number: int, about: dict[str, str]) -> None:
                 counted.append((number, about["error.type"]))
 
-    monkeypatch.setattr(observe, "_telemetry", Telemetry)
+    monkeypatch.setattr(observe, "_find_telemetry", Telemetry)
     guard = guards.GuardedCache(cache := Failing())
     cache.error = OSError("down")
     await guard.get("k")

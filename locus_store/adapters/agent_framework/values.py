@@ -99,7 +99,7 @@ class CheckpointValues(Trees):
             return self.make_node("alias", self.convert(origin), *parts)
         if isinstance(obj, type):
             return self.make_node("class", self._name_class(obj, obj))
-        return self._form(obj) if forms.find_numpy_form(cls) else self._object(cls, obj)
+        return self._convert_form(obj) if forms.find_numpy_form(cls) else self._object(cls, obj)
 
     def _object(self, cls: type, value: Any) -> TypedForm:
         name, kind = self._name_class(cls, value), classes.find_kind(cls)

@@ -118,7 +118,7 @@ class _Packer(Trees):
             held = {**obj.__dict__, **(obj.__pydantic_extra__ or {})}
             return _pack_named(EXT_PYDANTIC_V2, name, self.convert(held), METHOD)
         if forms.is_numpy_scalar(obj):
-            return self._form(obj)
+            return self._convert_form(obj)
         kind = find_kind(cls)
         if name not in SAFE_MSGPACK_TYPES and kind is not None:
             self._rules.require_allowed(name, kind)

@@ -142,7 +142,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         self.share_messages = share_messages
         self.trust_new_versions = trust_new_versions
         self._given = GivenIds()
-        self._portals = Portals.of(self, self.saver)
+        self._portals = Portals.make_for(self, self.saver)
         self._owns_portals = True
 
     @classmethod
@@ -495,7 +495,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         for some in group_by_database(versions):
             lines = {it.line: it for it in await backend.contents(some)}
             records, reading = {at: it.records for at, it in lines.items()}, self._reading(lines)
-            made.update(await read_states_from(backend, some, records, reading, is_packed=True))
+            made.update(await read_states_from(backend, some, records, reading, packed=True))
         return [made[it.mark] for it in versions if it.mark in made]
 
     def _reading(self, lines: Mapping[int, LineContents]) -> Reading:

@@ -123,7 +123,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         self.index_config = index.copy() if index else None
         self.embeddings = ensure_embeddings(index.get("embed")) if index else None
         self._fields = [_split_path(it) for it in (index or {}).get("fields") or [ALL]]
-        self._portals = Portals() if index else Portals.of(self, store)
+        self._portals = Portals() if index else Portals.make_for(self, store)
         self._owns_portals = True
         self._sweeper: _Sweeper | None = None
         if index and store.dimension != _find_dimension(index):

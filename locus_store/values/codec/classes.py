@@ -34,10 +34,10 @@ _DATACLASS: Final = "__dataclass_fields__"
 _set: Final = object.__setattr__
 
 
-def is_listed(name: Name, listed: Iterable[tuple[str, ...]]) -> bool:
+def is_listed(name: Name, names: Iterable[tuple[str, ...]]) -> bool:
     """Return whether a list of modules and names has a class; LangGraph's omit outer classes."""
     module, path = name
-    return name in listed or (module, path.rpartition(".")[2]) in listed
+    return name in names or (module, path.rpartition(".")[2]) in names
 
 
 def find_kind(cls: Any) -> Kind | None:
@@ -113,11 +113,11 @@ class Classes:
         if found is None:
             found = self._known.get(name)
         if found is None:
-            raise SerializationError(_absence(name))
+            raise SerializationError(_describe_absence(name))
         return found
 
 
-def _absence(name: Name) -> str:
+def _describe_absence(name: Name) -> str:
     module, path = name
     if "<locals>" in path:
         return (
@@ -203,15 +203,15 @@ def build_model(cls: type[BaseModel], data: Any, names: list[str] | None = None)
         made = cls.model_validate(data, by_name=True, by_alias=False)
     except ValidationError as exc:
         if not _is_complete(cls, data):
-            raise SerializationError(_invalid(cls, exc)) from None
-        return _unvalidated(cls, data, names)
+            raise SerializationError(_describe_invalid(cls, exc)) from None
+        return _build_as_is(cls, data, names)
     except Exception as exc:
         if not _is_complete(cls, data):
             raise SerializationError(
                 f"stored data of {cls.__module__}.{cls.__qualname__} is not valid: a validator"
                 f" raised {type(exc).__name__}"
             ) from exc
-        return _unvalidated(cls, data, names)
+        return _build_as_is(cls, data, names)
     if names is not None:
         made.__pydantic_fields_set__.intersection_update(names)
     return made
@@ -224,7 +224,7 @@ def _is_complete(cls: type[BaseModel], data: Any) -> bool:
     return all(name in data for name, it in cls.model_fields.items() if it.is_required())
 
 
-def _unvalidated(cls: type[BaseModel], data: dict[str, Any], names: list[str] | None) -> BaseModel:
+def _build_as_is(cls: type[BaseModel], data: dict[str, Any], names: list[str] | None) -> BaseModel:
     """Return the model as it was stored, although its validators refuse it.
 
     A ``before`` validator may accept other values than it returns, and a field may have been
@@ -238,7 +238,7 @@ def _unvalidated(cls: type[BaseModel], data: dict[str, Any], names: list[str] | 
     return cls.model_construct(_fields_set=None if names is None else {*names}, **data)
 
 
-def _invalid(cls: type, exc: ValidationError) -> str:
+def _describe_invalid(cls: type, exc: ValidationError) -> str:
     first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"])) or "the model"
     return (
@@ -277,18 +277,18 @@ def build_dataclass(cls: Any, data: Mapping[str, Any]) -> Any:
     try:
         made = object.__new__(cls)
     except TypeError as exc:
-        raise SerializationError(_not_plain(cls)) from exc
-    for it in fields(cls):
-        if it.name in data:
-            _set(made, it.name, data[it.name])
-        elif it.default is not MISSING:
-            _set(made, it.name, it.default)
-        elif it.default_factory is not MISSING:
-            _set(made, it.name, it.default_factory())
-        elif it.init:
+        raise SerializationError(_describe_not_plain(cls)) from exc
+    for field in fields(cls):
+        if field.name in data:
+            _set(made, field.name, data[field.name])
+        elif field.default is not MISSING:
+            _set(made, field.name, field.default)
+        elif field.default_factory is not MISSING:
+            _set(made, field.name, field.default_factory())
+        elif field.init:
             raise SerializationError(
-                f"stored data of {cls.__module__}.{cls.__qualname__} has no {it.name!r}: give the"
-                " new field a default"
+                f"stored data of {cls.__module__}.{cls.__qualname__} has no {field.name!r}: give"
+                " the new field a default"
             )
     return made
 
@@ -302,10 +302,10 @@ def require_plain(cls: type) -> None:
     try:
         object.__new__(cls)
     except TypeError as exc:
-        raise SerializationError(_not_plain(cls)) from exc
+        raise SerializationError(_describe_not_plain(cls)) from exc
 
 
-def _not_plain(cls: type) -> str:
+def _describe_not_plain(cls: type) -> str:
     return (
         f"dataclass {cls.__module__}.{cls.__qualname__} is abstract or derives from a built-in"
         " class: it cannot be made from its fields"

@@ -62,11 +62,11 @@ class ValueForm(NamedTuple):
     load: Callable[[Any], Any]
 
 
-def _of_zone(value: timezone) -> list[Any]:
+def _dump_zone(value: timezone) -> list[Any]:
     return [*value.__getinitargs__()]  # type: ignore[attr-defined]  # the offset, and a name
 
 
-def _of_time(value: datetime | time) -> Any:
+def _dump_time(value: datetime | time) -> Any:
     if is_plain_time(value):
         return value.isoformat()
     return [value.replace(tzinfo=None, fold=0).isoformat(), value.fold, value.tzinfo]
@@ -76,7 +76,7 @@ def is_plain_time(value: datetime | time) -> bool:
     """Return whether ``isoformat`` keeps all of a time: no zone, or an offset without a name."""
     zone = value.tzinfo
     return value.fold == 0 and (
-        zone is None or (type(zone) is timezone and len(_of_zone(zone)) == 1)
+        zone is None or (type(zone) is timezone and len(_dump_zone(zone)) == 1)
     )
 
 
@@ -87,7 +87,7 @@ def _load_time(kind: type[datetime | time], content: Any) -> datetime | time:
     return kind.fromisoformat(text).replace(fold=fold, tzinfo=zone)
 
 
-def _of_int(value: int) -> str:
+def _dump_int(value: int) -> str:
     try:
         return str(value)
     except ValueError as exc:
@@ -96,38 +96,38 @@ def _of_int(value: int) -> str:
         ) from exc
 
 
-def _of_zone_info(value: ZoneInfo) -> str:
+def _dump_zone_info(value: ZoneInfo) -> str:
     if value.key is None or ZoneInfo(value.key) is not value:
         raise RefusedError("a ZoneInfo that is not ZoneInfo(key) cannot be stored")
     return value.key
 
 
-def _of_default(value: defaultdict[Any, Any]) -> list[Any]:
+def _dump_defaultdict(value: defaultdict[Any, Any]) -> list[Any]:
     factory = value.default_factory
     if factory is not None and _FACTORIES.get(getattr(factory, "__name__", "")) is not factory:
         raise RefusedError(
             f"a defaultdict with the factory {factory!r:.60} cannot be stored: only with one of "
             f"{', '.join(_FACTORIES)}; convert it to a dict"
         )
-    return [None if factory is None else factory.__name__, _pairs(value)]
+    return [None if factory is None else factory.__name__, _to_pairs(value)]
 
 
-def _default(content: list[Any]) -> defaultdict[Any, Any]:
+def _build_defaultdict(content: list[Any]) -> defaultdict[Any, Any]:
     name, pairs = content
-    return defaultdict(None if name is None else _FACTORIES[name], _dict(pairs))
+    return defaultdict(None if name is None else _FACTORIES[name], _to_dict(pairs))
 
 
-def _pairs(value: Any) -> list[list[Any]]:
+def _to_pairs(value: Any) -> list[list[Any]]:
     return [[key, it] for key, it in value.items()]
 
 
-def _dict(pairs: Any) -> dict[Any, Any]:
+def _to_dict(pairs: Any) -> dict[Any, Any]:
     return dict(map(tuple, pairs))
 
 
 _FACTORIES: Final[dict[str, Any]] = {
-    it.__name__: it
-    for it in (bool, bytes, dict, float, frozenset, int, list, set, str, tuple, deque, Counter)
+    cls.__name__: cls
+    for cls in (bool, bytes, dict, float, frozenset, int, list, set, str, tuple, deque, Counter)
 }
 
 _BY_TEXT: Final = (
@@ -139,18 +139,18 @@ _BY_TEXT: Final = (
 FORMS: Final[dict[type, ValueForm]] = {
     **{it: ValueForm(it.__name__.lower(), str, it) for it in _BY_TEXT},
     str: ValueForm("text", escape, unescape),  # those with a lone surrogate
-    int: ValueForm("int", _of_int, int),  # those beyond 64 bits
+    int: ValueForm("int", _dump_int, int),  # those beyond 64 bits
     float: ValueForm("float", str, float),  # those that JSON has not
     complex: ValueForm("complex", lambda it: [it.real, it.imag], lambda it: complex(*it)),
     bytearray: ValueForm("bytearray", bytes, bytearray),
     date: ValueForm("date", date.isoformat, date.fromisoformat),
-    datetime: ValueForm("datetime", _of_time, partial(_load_time, datetime)),
-    time: ValueForm("time", _of_time, partial(_load_time, time)),
+    datetime: ValueForm("datetime", _dump_time, partial(_load_time, datetime)),
+    time: ValueForm("time", _dump_time, partial(_load_time, time)),
     timedelta: ValueForm(
         "timedelta", lambda it: [it.days, it.seconds, it.microseconds], lambda it: timedelta(*it)
     ),
-    timezone: ValueForm("timezone", _of_zone, lambda it: timezone(*it)),
-    ZoneInfo: ValueForm("zone", _of_zone_info, ZoneInfo),
+    timezone: ValueForm("timezone", _dump_zone, lambda it: timezone(*it)),
+    ZoneInfo: ValueForm("zone", _dump_zone_info, ZoneInfo),
     range: ValueForm("range", lambda it: [it.start, it.stop, it.step], lambda it: range(*it)),
     slice: ValueForm("slice", lambda it: [it.start, it.stop, it.step], lambda it: slice(*it)),
     re.Pattern: ValueForm("pattern", lambda it: [it.pattern, it.flags], lambda it: re.compile(*it)),
@@ -158,10 +158,10 @@ FORMS: Final[dict[type, ValueForm]] = {
     set: ValueForm("set", list, set),
     frozenset: ValueForm("frozenset", list, frozenset),
     deque: ValueForm("deque", lambda it: [[*it], it.maxlen], lambda it: deque(*it)),
-    dict: ValueForm("map", _pairs, _dict),  # those with keys that the carrier cannot hold
-    defaultdict: ValueForm("defaultdict", _of_default, _default),
-    OrderedDict: ValueForm("ordereddict", _pairs, lambda it: OrderedDict(_dict(it))),
-    Counter: ValueForm("counter", _pairs, lambda it: Counter(_dict(it))),
+    dict: ValueForm("map", _to_pairs, _to_dict),  # those with keys that the carrier cannot hold
+    defaultdict: ValueForm("defaultdict", _dump_defaultdict, _build_defaultdict),
+    OrderedDict: ValueForm("ordereddict", _to_pairs, lambda it: OrderedDict(_to_dict(it))),
+    Counter: ValueForm("counter", _to_pairs, lambda it: Counter(_to_dict(it))),
 }
 """The forms by exact type."""
 
@@ -264,8 +264,8 @@ def find_numpy_form(kind: type) -> ValueForm | None:
     if found is None or not kind.__module__.startswith("numpy"):
         return None
     if kind is found.ndarray:
-        return ValueForm("array", _of_array, lambda it: build_array(*it))
-    return ValueForm("scalar", _of_scalar, _scalar) if issubclass(kind, found.generic) else None
+        return ValueForm("array", _dump_array, lambda it: build_array(*it))
+    return ValueForm("scalar", _as_parts, _to_scalar) if issubclass(kind, found.generic) else None
 
 
 def is_numpy_scalar(value: Any) -> bool:
@@ -274,22 +274,22 @@ def is_numpy_scalar(value: Any) -> bool:
     return found is not None and isinstance(value, found.generic)
 
 
-def _of_array(value: Any) -> list[Any]:
+def _dump_array(value: Any) -> list[Any]:
     require_exact(value.dtype)
     order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
     return [value.dtype.str, list(value.shape), order, value.tobytes(order=order)]
 
 
-def _of_scalar(value: Any) -> list[Any]:
+def _as_parts(value: Any) -> list[Any]:
     require_exact(value.dtype)
     return [value.dtype.str, value.tobytes()]
 
 
-def _scalar(content: list[Any]) -> Any:
+def _to_scalar(content: list[Any]) -> Any:
     return build_array(content[0], (1,), "C", content[1])[0]
 
 
 _NUMPY_LOADS: Final[dict[str, Callable[[Any], Any]]] = {
     "array": lambda it: build_array(*it),
-    "scalar": _scalar,
+    "scalar": _to_scalar,
 }

@@ -33,10 +33,10 @@ def find_imported(name: Name) -> Any:
     for part in parts:
         found = members.get(part)
         members = get_members(found) if is_class(found) else {}
-    return _specialised(found, parts[-1] + bracket + arguments) if bracket else found
+    return _find_specialised(found, parts[-1] + bracket + arguments) if bracket else found
 
 
-def _specialised(model: Any, name: str) -> Any:
+def _find_specialised(model: Any, name: str) -> Any:
     """Return the class ``Model[int]`` of a generic model, if the program has created it."""
     if not is_class(model) or model is type:
         return None

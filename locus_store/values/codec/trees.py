@@ -40,7 +40,7 @@ class Trees(ABC):
     def convert_formed(self, value: Any, kind: type) -> Any:
         """Return the node of a value whose type has a form."""
         del kind
-        return self._form(value)
+        return self._convert_form(value)
 
     def convert(self, value: Any) -> Any:
         """Return a value with a node for each part that is not plain.
@@ -50,12 +50,12 @@ class Trees(ABC):
         """
         kind = type(value)
         if kind in FLAT:
-            return self._form(value) if self._is_careful and not _is_held(value) else value
+            return self._convert_form(value) if self._is_careful and not _is_held(value) else value
         if kind is list:
             is_flat = not self._is_careful and FLAT.issuperset(map(type, value))
             return value if is_flat else self.convert_items(value)
         if kind is dict:
-            return self._dict(value)
+            return self._convert_dict(value)
         try:
             return (
                 self.convert_formed(value, kind)
@@ -90,16 +90,16 @@ class Trees(ABC):
             raise
         return made
 
-    def _dict(self, value: dict[Any, Any]) -> Any:
+    def _convert_dict(self, value: dict[Any, Any]) -> Any:
         if not _KEYS.issuperset(map(type, value)):
-            return self._form(value)
+            return self._convert_form(value)
         if not self._is_careful and FLAT.issuperset(map(type, value.values())):
             return value
         if self._is_careful and not all(map(_is_held, value)):
-            return self._form(value)
+            return self._convert_form(value)
         return self.convert_members(value)
 
-    def _form(self, value: Any) -> Any:
+    def _convert_form(self, value: Any) -> Any:
         tag, held = forms.dump(value) or ("", None)
         try:
             return self.make_node(tag, self.convert(held))

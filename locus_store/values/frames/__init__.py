@@ -164,7 +164,7 @@ def build_digest_tree(
     try:
         before = basis._root if basis else None  # noqa: SLF001  # a tree is opaque to others
         plain = cast("dict[str, object]", state)
-        root = build_object_by_entries(plain, before, 1, decoded=True, edits=edits, keeps=keeps)
+        root = build_object_by_entries(plain, before, 1, is_json=True, edits=edits, keeps=keeps)
         return DigestTree(root)
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
@@ -230,7 +230,7 @@ def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> byte
 
 
 def diff_value(
-    value: object, known: DigestTree, path: Sequence[str], max_bytes: int, *, packed: bool = False
+    value: object, tree: DigestTree, path: Sequence[str], max_bytes: int, *, packed: bool = False
 ) -> bytes | None:
     """Return the payload of frames that change the value at ``path`` of a state into ``value``.
 
@@ -241,7 +241,7 @@ def diff_value(
     """
     if _is_small(value):
         return None
-    node: Node | None = known._root  # noqa: SLF001  # a tree is opaque to others
+    node: Node | None = tree._root  # noqa: SLF001  # a tree is opaque to others
     for key in path:
         node = build_by_entries(node, ()).children.get(key) if is_object(node) else None
     if node is None or (isinstance(node, bytes) and not is_msgpack(value)):

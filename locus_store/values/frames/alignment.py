@@ -50,13 +50,13 @@ def measure_common_ends(old: _Run, new: _Run) -> tuple[int, int]:
 
 def measure_common_digests(old: bytes, new: bytes) -> tuple[int, int]:
     """Return the common start and the common end after it in bytes, rounded to whole digests."""
-    head, tail = _common_bytes(old, new)
+    head, tail = _measure_common_bytes(old, new)
     head -= head % DIGEST_BYTES
     tail = min(tail, len(old) - head, len(new) - head)
     return head, tail - tail % DIGEST_BYTES
 
 
-def _common_bytes(old: bytes, new: bytes, skip: int = 0) -> tuple[int, int]:
+def _measure_common_bytes(old: bytes, new: bytes, skip: int = 0) -> tuple[int, int]:
     """Return the lengths of the common start and of the common end, which may overlap.
 
     The first ``skip`` bytes of both do not count.
@@ -64,8 +64,8 @@ def _common_bytes(old: bytes, new: bytes, skip: int = 0) -> tuple[int, int]:
     end, at = len(old), len(new)
     length = min(end, at) - skip
     if end + at <= _SHORT_BYTES:
-        head = _same_bytes(old[skip : skip + length], new[skip : skip + length], "big")
-        return head, _same_bytes(old[end - length :], new[at - length :], "little")
+        head = _count_same_bytes(old[skip : skip + length], new[skip : skip + length], "big")
+        return head, _count_same_bytes(old[end - length :], new[at - length :], "little")
     view = memoryview(old)
     head = _bisect(
         length,
@@ -77,7 +77,7 @@ def _common_bytes(old: bytes, new: bytes, skip: int = 0) -> tuple[int, int]:
     return head, tail
 
 
-def _same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
+def _count_same_bytes(old: bytes, new: bytes, order: Literal["big", "little"]) -> int:
     """Return the number of equal bytes at the start (big-endian) or end, by one subtraction."""
     differing = int.from_bytes(old, order) ^ int.from_bytes(new, order)
     return len(old) - (differing.bit_length() + 7) // 8
@@ -114,7 +114,7 @@ class Runs:
     def __init__(self, old: bytes, lengths: Iterable[int], new: bytes, count: int) -> None:
         self._old, self._new, self._count = old, new, count
         self._ends = list(accumulate(lengths, initial=LIST_HEAD))
-        same, self._tail = _common_bytes(old, new, LIST_HEAD) if old else (0, 0)
+        same, self._tail = _measure_common_bytes(old, new, LIST_HEAD) if old else (0, 0)
         self.head = min(bisect_right(self._ends, same + LIST_HEAD) - 1, count)
         """The number of equal elements at the start."""
 
@@ -157,10 +157,10 @@ def align(old: bytes, new: bytes) -> list[Gap]:
     if len(a) <= DIGEST_BYTES and len(b) <= DIGEST_BYTES:
         gap = (0, len(a) // DIGEST_BYTES, 0, len(b) // DIGEST_BYTES)
         return shift_gaps([gap] if a or b else [], head // DIGEST_BYTES)
-    gaps, done = _single_edits(a, b)
+    gaps, done = _find_single_edits(a, b)
     a, b = a[done:], b[done:]
     if a or b:
-        rest = _slide(a, b) or _gaps(split(a), split(b))
+        rest = _find_slide(a, b) or _find_gaps(split(a), split(b))
         gaps += shift_gaps(rest, done // DIGEST_BYTES)
     return shift_gaps(gaps, head // DIGEST_BYTES)
 
@@ -170,7 +170,7 @@ def shift_gaps(gaps: list[Gap], by: int) -> list[Gap]:
     return [(start + by, stop + by, first + by, last + by) for start, stop, first, last in gaps]
 
 
-def _single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
+def _find_single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
     """Return the gaps of single edited elements, and how many bytes they cover."""
     gaps: list[Gap] = []
     done = 0
@@ -184,7 +184,7 @@ def _single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
     return gaps, done
 
 
-def _slide(old: bytes, new: bytes) -> list[Gap]:
+def _find_slide(old: bytes, new: bytes) -> list[Gap]:
     """Return the gaps of a sliding window, without comparing each element."""
     at = old.find(new[:DIGEST_BYTES]) if old and new else -1
     if at < 0 or at % DIGEST_BYTES or not new.startswith(old[at:]):
@@ -193,10 +193,10 @@ def _slide(old: bytes, new: bytes) -> list[Gap]:
     return [(0, gone, 0, 0), (gone + kept, gone + kept, kept, length)]
 
 
-def _gaps(old: list[bytes], new: list[bytes]) -> list[Gap]:
+def _find_gaps(old: list[bytes], new: list[bytes]) -> list[Gap]:
     gaps = []
     at_old = at_new = 0
-    for i, j in [*_anchors(old, new), (len(old), len(new))]:
+    for i, j in [*_find_anchors(old, new), (len(old), len(new))]:
         if i < at_old or j < at_new:
             continue
         start, first, stop, last = at_old, at_new, i, j
@@ -210,9 +210,9 @@ def _gaps(old: list[bytes], new: list[bytes]) -> list[Gap]:
     return gaps
 
 
-def _anchors(old: list[bytes], new: list[bytes]) -> list[tuple[int, int]]:
+def _find_anchors(old: list[bytes], new: list[bytes]) -> list[tuple[int, int]]:
     """Return the longest run, increasing on both sides, of elements that occur once on both."""
-    here, there = _once(old), _once(new)
+    here, there = _index_unique(old), _index_unique(new)
     pairs = [(here[found], j) for found, j in there.items() if found in here]
     tops: list[int] = []  # least last index of a run of each length
     ends: list[int] = []  # the pair that it belongs to
@@ -230,7 +230,7 @@ def _anchors(old: list[bytes], new: list[bytes]) -> list[tuple[int, int]]:
     return run[::-1]
 
 
-def _once(items: list[bytes]) -> dict[bytes, int]:
+def _index_unique(items: list[bytes]) -> dict[bytes, int]:
     """Return the index of each item that occurs once, in order."""
     index = {item: at for at, item in enumerate(items)}
     if len(index) < len(items):
@@ -239,11 +239,11 @@ def _once(items: list[bytes]) -> dict[bytes, int]:
     return index
 
 
-def split(packed: bytes) -> list[bytes]:
+def split(digests: bytes) -> list[bytes]:
     """Split packed digests into single ones."""
-    return [packed[at : at + DIGEST_BYTES] for at in range(0, len(packed), DIGEST_BYTES)]
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
 
-def digest_at(packed: bytes, index: int) -> bytes:
+def digest_at(digests: bytes, index: int) -> bytes:
     """Return one of packed digests."""
-    return packed[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

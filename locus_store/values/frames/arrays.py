@@ -86,7 +86,7 @@ class ArrayNode:
 
 
 def build_array(
-    value: list[object], before: object, depth: int, *, decoded: bool, keeps: bool = True
+    value: list[object], before: object, depth: int, *, is_json: bool, keeps: bool = True
 ) -> ArrayNode:
     """Return the node of a list.
 
@@ -94,18 +94,18 @@ def build_array(
         value: A list or tuple.
         before: The node of the older value at the same path, if any.
         depth: The number of objects and lists from the root to this one.
-        decoded: The list was decoded from JSON.
+        is_json: The list was decoded from JSON.
         keeps: Of a decoded list: keep its elements.
     """
     require_depth(depth)
-    if decoded:
+    if is_json:
         return _build_decoded(value, depth, keeps=keeps)
     old = before if isinstance(before, ArrayNode) else _NO_ARRAY
     items = value if type(value) is list else list(value)
     chunks = _encode_chunks(items)
     if chunks == old.chunks and old.is_kept:
         return old
-    return _edit(old, items, chunks, depth)
+    return _edit_array(old, items, chunks, depth)
 
 
 def _encode_chunks(items: list[object]) -> list[bytes]:
@@ -118,7 +118,7 @@ def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
     if old.token is not None and old.token is value.token:
         return old
     if old.token is None or old.token is not value.base:
-        made = build_array(list(value), before, depth, decoded=False)
+        made = build_array(list(value), before, depth, is_json=False)
     else:
         require_depth(depth)
         made = extend_array(old, value, depth)
@@ -143,13 +143,13 @@ def _append(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int) 
     return _replace(old, (len(old.lengths), 0), new, raws, chunks=chunks, depth=depth)
 
 
-def _edit(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
+def _edit_array(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
     """Return the node of a list whose elements are compared with those of an older one as bytes."""
-    first, last = _equal_chunks(old.chunks, chunks), 0
+    first, last = _count_equal_chunks(old.chunks, chunks), 0
     if _begins_with(chunks, old.chunks, first):
         return _append(old, value[len(old.lengths) :], chunks, depth)
     if len(value) == len(old.lengths) and first < len(chunks) - 1:
-        last = _equal_chunks(old.chunks[::-1], chunks[::-1])
+        last = _count_equal_chunks(old.chunks[::-1], chunks[::-1])
     behind = len(value) - min(len(value), (len(chunks) - last) * _CHUNK)
     return _align(old, (first * _CHUNK, behind), value, chunks, depth)
 
@@ -159,7 +159,7 @@ def _align(
 ) -> ArrayNode:
     """Return the node of a list that has ``same`` many elements of an older one at its ends."""
     start, behind = same
-    new, lengths = _between(same, value), _between(same, old.lengths)
+    new, lengths = _select_between(same, value), _select_between(same, old.lengths)
     if min(len(new), len(lengths)) <= _MANY:
         raws = [encode_canonical(item) for item in new]
         return _replace(old, same, new, raws, chunks=chunks, depth=depth)
@@ -173,20 +173,20 @@ def _align(
         stays = start + head, len(lengths) - head - gone
         left = _replace(old, stays, [], [], chunks=[], depth=depth)
         return _append(left, value[sum(stays) :], chunks, depth)
-    raws = [encode_canonical(item) for item in _between((head, tail), new)]
+    raws = [encode_canonical(item) for item in _select_between((head, tail), new)]
     if not runs.fit(tail, raws):
         raws += [encode_canonical(item) for item in new[len(new) - tail :]]
         tail = 0
-    edited = _between((head, tail), new)
+    edited = _select_between((head, tail), new)
     return _replace(old, (start + head, behind + tail), edited, raws, chunks=chunks, depth=depth)
 
 
-def _between(ends: tuple[int, int], items: Items) -> Items:
+def _select_between(ends: tuple[int, int], items: Items) -> Items:
     """Return a list without so many elements at its start and end."""
     return items[ends[0] : len(items) - ends[1]]
 
 
-def _equal_chunks(old: list[bytes], new: list[bytes]) -> int:
+def _count_equal_chunks(old: list[bytes], new: list[bytes]) -> int:
     """Return how many chunks are equal at the start."""
     at, most = 0, min(len(old), len(new))
     while at < most and old[at] == new[at]:
@@ -253,19 +253,19 @@ def _replace(
 
 
 def _check_elements(
-    items: list[object], raws: list[bytes], known: dict[bytes, bytes], depth: int
+    items: list[object], raws: list[bytes], cache: dict[bytes, bytes], depth: int
 ) -> tuple[bytes, bytes, dict[bytes, bytes]]:
-    """Return fingerprints and digests of elements, and the large ones that are not ``known``."""
+    """Return fingerprints and digests of elements, and the large ones that are not ``cache``."""
     fresh: dict[bytes, bytes] = {}
     fingerprints = [digest(raw) for raw in raws]
     is_msgpack = {*map(type, items)} == {bytes}
     for item, raw, fingerprint in zip(items, raws, fingerprints, strict=True):
-        if fingerprint not in known:
+        if fingerprint not in cache:
             canonical_bytes = raw if is_msgpack else encode_checked(item, len(raw), depth)
-            known[fingerprint] = fingerprint if canonical_bytes == raw else digest(canonical_bytes)
+            cache[fingerprint] = fingerprint if canonical_bytes == raw else digest(canonical_bytes)
             if len(canonical_bytes) > KEEP_BYTES:
-                fresh[known[fingerprint]] = canonical_bytes
-    return b"".join(fingerprints), b"".join([known[mark] for mark in fingerprints]), fresh
+                fresh[cache[fingerprint]] = canonical_bytes
+    return b"".join(fingerprints), b"".join([cache[mark] for mark in fingerprints]), fresh
 
 
 def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode:
@@ -305,10 +305,10 @@ def _require_levels(items: list[object], raws: list[bytes], sizes: list[int], de
 
 
 def _select_large(
-    old: ArrayNode, gone: list[bytes], digests: bytes, fresh: dict[bytes, bytes]
+    old: ArrayNode, lost_digests: list[bytes], digests: bytes, fresh: dict[bytes, bytes]
 ) -> dict[bytes, bytes]:
-    """Return the large elements of a list: an older one's without those ``gone``, and new ones."""
-    lost = old.large.keys() & gone
+    """Return the large elements: those of an older list that are not lost, and new ones."""
+    lost = old.large.keys() & lost_digests
     if not fresh and not lost:
         return old.large
     every = old.large | fresh

@@ -131,7 +131,7 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
         nodes = build_by_entries(old, path), build_by_entries(new, path)
         _diff_objects(*nodes, cast("dict[str, object]", value), path, frame)
     elif _is_list(old) and _is_list(new):
-        arrays = _by_elements(old, path), _by_elements(new, path)
+        arrays = _as_array(old, path), _as_array(new, path)
         _diff_arrays(*arrays, cast("list[object]", value), path, frame)
     else:
         frame.add("=", path, value)
@@ -170,13 +170,13 @@ def build_by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
     if isinstance(node, ObjectNode):
         return node
     value = cast("dict[str, object]", node.decode())
-    return build_object_by_entries(value, None, len(path) + 1, decoded=True)
+    return build_object_by_entries(value, None, len(path) + 1, is_json=True)
 
 
-def _by_elements(node: SmallNode | ArrayNode, path: Path) -> ArrayNode:
+def _as_array(node: SmallNode | ArrayNode, path: Path) -> ArrayNode:
     if isinstance(node, ArrayNode):
         return node
-    return build_array(cast("list[object]", node.decode()), None, len(path) + 1, decoded=True)
+    return build_array(cast("list[object]", node.decode()), None, len(path) + 1, is_json=True)
 
 
 def _diff_objects(
@@ -318,7 +318,7 @@ def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
     if min(len(old), len(new)) <= KEEP_BYTES and not _is_in_element(path):
         frame.add("=", path, new)
         return
-    head, tail = _whole_words(new, *measure_common_ends(old, new))
+    head, tail = _keep_words_whole(new, *measure_common_ends(old, new))
     middle = new[head : len(new) - tail]
     if len(middle) + _SPLICE_BYTES < len(new):
         gone = len(old) - tail - head
@@ -327,18 +327,18 @@ def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
         frame.add("=", path, new)
 
 
-def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
+def _keep_words_whole(text: str, head: int, tail: int) -> tuple[int, int]:
     """Return ends that cut no word, so that a search finds whole words in a frame.
 
     ``head`` and ``tail`` are how many characters of ``text`` are not new at either end. A run of
     letters that is longer than ``_WORD_REACH`` stays cut.
     """
-    before = _reach(lambda by: _is_in_word(text, head - by), head)
-    behind = _reach(lambda by: _is_in_word(text, len(text) - tail + by), tail)
+    before = _measure_reach(lambda by: _is_in_word(text, head - by), head)
+    behind = _measure_reach(lambda by: _is_in_word(text, len(text) - tail + by), tail)
     return head - before, tail - behind
 
 
-def _reach(is_in_word: Callable[[int], bool], most: int) -> int:
+def _measure_reach(is_in_word: Callable[[int], bool], most: int) -> int:
     """Return the distance to the end of the word; 0 if it is too far."""
     for by in range(min(most, _WORD_REACH) + 1):
         if not is_in_word(by):

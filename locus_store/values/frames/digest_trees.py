@@ -202,7 +202,7 @@ def build_object_by_entries(
     before: Node | None,
     depth: int,
     *,
-    decoded: bool = False,
+    is_json: bool = False,
     edits: Edits = None,
     keeps: bool = True,
 ) -> ObjectNode:
@@ -212,7 +212,7 @@ def build_object_by_entries(
         value: The object.
         before: The node of the older value at the same path; nodes of equal values are reused.
         depth: The number of objects and lists from the root to this one.
-        decoded: The object was decoded from JSON, so it is canonical and needs no check.
+        is_json: The object was decoded from JSON, so it is canonical and needs no check.
         edits: The places where it differs from ``before``, if they are known.
         keeps: Of a decoded object: keep the elements of its lists, which later changes need.
     """
@@ -234,7 +234,7 @@ def build_object_by_entries(
         item, was = value[key], get(key)
         if type(item) in NESTED:
             below = edits.get(key, _NO_EDITS) if isinstance(edits, dict) else None
-            child = _build_nested(item, was, depth + 1, decoded=decoded, edits=below, keeps=keeps)
+            child = _build_nested(item, was, depth + 1, is_json=is_json, edits=below, keeps=keeps)
             size += child.size
             weight += child.weight - child.size
             has_msgpack |= child.has_msgpack
@@ -260,28 +260,28 @@ def build_object_by_entries(
 
 
 def _build_nested(
-    value: object, before: Node | None, depth: int, *, decoded: bool, edits: Edits, keeps: bool
+    value: object, before: Node | None, depth: int, *, is_json: bool, edits: Edits, keeps: bool
 ) -> SmallNode | ObjectNode | ArrayNode:
     if edits is _NO_EDITS and isinstance(before, SmallNode | ObjectNode | ArrayNode):
         return before
     if type(value) is not dict:
         items = cast("list[object]", value)
-        return _build_list(items, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+        return _build_list(items, before, depth, is_json=is_json, edits=edits, keeps=keeps)
     if not isinstance(before, ObjectNode):
         kinds = {*map(type, value.values())}
         if kinds.isdisjoint(_MAY_BE_MSGPACK) or not any(map(is_msgpack, value.values())):
-            plain = _plain(value) if Grown in kinds else value
-            small = _as_small(plain, before, depth, decoded=decoded)
+            plain = _replace_grown(value) if Grown in kinds else value
+            small = _as_small(plain, before, depth, is_json=is_json)
             if small is not None:
                 return small
-    made = build_object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+    made = build_object_by_entries(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES and not made.has_msgpack:
-        plain = _plain(value)
-        return _build_small(plain, encode_canonical(plain), depth, decoded=decoded)
+        plain = _replace_grown(value)
+        return _build_small(plain, encode_canonical(plain), depth, is_json=is_json)
     return made
 
 
-def _plain(value: dict[str, object]) -> dict[str, object]:
+def _replace_grown(value: dict[str, object]) -> dict[str, object]:
     """Return an object with plain lists in place of ``Grown`` ones."""
     if Grown not in map(type, value.values()):
         return value
@@ -293,20 +293,20 @@ def _build_list(
     before: Node | None,
     depth: int,
     *,
-    decoded: bool,
+    is_json: bool,
     edits: Edits,
     keeps: bool,
 ) -> SmallNode | ArrayNode:
     items = value if type(value) is list else list(value)
     if is_msgpack(items):
-        return _build_long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+        return _build_long_list(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
     if not isinstance(before, ArrayNode) and len(encode_canonical(items[:_SAMPLE])) <= SMALL_BYTES:
-        small = _as_small(items, before, depth, decoded=decoded)
+        small = _as_small(items, before, depth, is_json=is_json)
         if small is not None:
             return small
-    made = _build_long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+    made = _build_long_list(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES:
-        return _build_small(items, encode_canonical(items), depth, decoded=decoded)
+        return _build_small(items, encode_canonical(items), depth, is_json=is_json)
     return made
 
 
@@ -315,7 +315,7 @@ def _build_long_list(
     before: Node | None,
     depth: int,
     *,
-    decoded: bool,
+    is_json: bool,
     edits: Edits,
     keeps: bool,
 ) -> ArrayNode:
@@ -324,8 +324,8 @@ def _build_long_list(
     if isinstance(edits, int) and isinstance(before, ArrayNode) and before.is_kept:
         if edits >= len(before.lengths):
             return extend_array(before, value, depth)
-        decoded = not before.is_canonical  # if not, each element would have to be checked
-    return build_array(value, before, depth, decoded=decoded, keeps=keeps)
+        is_json = not before.is_canonical  # if not, each element would have to be checked
+    return build_array(value, before, depth, is_json=is_json, keeps=keeps)
 
 
 def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
@@ -340,21 +340,21 @@ def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
     return raw
 
 
-def _as_small(value: object, before: Node | None, depth: int, *, decoded: bool) -> SmallNode | None:
+def _as_small(value: object, before: Node | None, depth: int, *, is_json: bool) -> SmallNode | None:
     """Return the node of a value of up to ``SMALL_BYTES``; ``None`` for a larger one."""
     encoded = encode_canonical(value)
     if isinstance(before, SmallNode) and encoded == before.given_bytes:
         return before
     is_small = len(encoded) <= SMALL_BYTES
-    return _build_small(value, encoded, depth, decoded=decoded) if is_small else None
+    return _build_small(value, encoded, depth, is_json=is_json) if is_small else None
 
 
-def _build_small(value: object, encoded: bytes, depth: int, *, decoded: bool) -> SmallNode:
-    if decoded:
-        require_levels(value, encoded, depth - 1)
-        return SmallNode(digest(encoded), len(encoded), encoded, encoded)
-    canon = encode_checked(value, len(encoded), depth - 1)
-    return SmallNode(digest(canon), len(encoded), encoded, encoded if canon == encoded else canon)
+def _build_small(value: object, raw: bytes, depth: int, *, is_json: bool) -> SmallNode:
+    if is_json:
+        require_levels(value, raw, depth - 1)
+        return SmallNode(digest(raw), len(raw), raw, raw)
+    canon = encode_checked(value, len(raw), depth - 1)
+    return SmallNode(digest(canon), len(raw), raw, raw if canon == raw else canon)
 
 
 def _drop_elements(node: Node) -> Node:

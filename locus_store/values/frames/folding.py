@@ -201,13 +201,13 @@ class Folder:
         """
         return self.get_state() if self._exact is None else self._exact.get_state()
 
-    def perform(self, found: Iterable[list[Json]]) -> None:
+    def perform(self, operations: Iterable[list[Json]]) -> None:
         """Perform operations, whose bytes are not counted.
 
         Raises:
             IntegrityError: One is not valid.
         """
-        for operation in found:
+        for operation in operations:
             if self.watch is not None:
                 self.watch(operation, self._root)
             self._apply(operation)
@@ -272,7 +272,7 @@ class Folder:
             case ["-", [*path, str() as key]]:
                 self._delete(path, key)
             case ["m", [*path, key], list() as inner]:
-                self._edit(self._walk(path), key, inner)
+                self._edit_msgpack(self._walk(path), key, inner)
             case ["t", [*path, key], int() as start, int() as gone, str() as text]:
                 self._open_rope(self._walk(path), key).splice(start, gone, text)
             case _:
@@ -297,7 +297,7 @@ class Folder:
             cast("list[Json]", holder)[cast("int", key)] = value
         self._forget(holder, cast("str | int", key))
 
-    def _edit(self, holder: Json, key: Json, inner: list[list[Any]]) -> None:
+    def _edit_msgpack(self, holder: Json, key: Json, inner: list[list[Any]]) -> None:
         """Perform operations within the MessagePack at a key, which is packed again later."""
         data = _get_item(holder, key)
         _, opened = self._opened.setdefault(id(holder), (holder, {}))
@@ -318,15 +318,15 @@ class Folder:
         holder.pop(key, None)
         self._forget(holder, key)
 
-    def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
-        if not isinstance(target, list) or not _is_within(start, gone, len(target)):
-            raise make_malformed_error("splice", (start, gone))
+    def _splice(self, target: Json, start: int, delete_count: int, elements: list[Json]) -> None:
+        if not isinstance(target, list) or not _is_within(start, delete_count, len(target)):
+            raise make_malformed_error("splice", (start, delete_count))
         if self._ropes:
             _, ropes = self._ropes.pop(id(target), (target, {}))
             _write_ropes(target, ropes)
         if self._opened:
             _write_opened(*self._opened.pop(id(target), (target, {})))
-        target[start : start + gone] = elements
+        target[start : start + delete_count] = elements
 
     def _open_rope(self, holder: Json, key: Json) -> _Rope:
         text = _get_item(holder, key)
@@ -352,9 +352,9 @@ def _get_item(holder: Json, key: Json) -> Json:
     raise make_malformed_error("path", key)
 
 
-def _is_within(start: int, gone: int, length: int) -> bool:
-    whole = type(start) is int and type(gone) is int  # not True
-    return whole and start >= 0 and gone >= 0 and start + gone <= length
+def _is_within(start: int, delete_count: int, length: int) -> bool:
+    whole = type(start) is int and type(delete_count) is int  # not True
+    return whole and start >= 0 and delete_count >= 0 and start + delete_count <= length
 
 
 def _write_ropes(holder: dict[str, Json] | list[Json], ropes: dict[str | int, _Rope]) -> None:
@@ -366,8 +366,8 @@ _VALUE: Final = ""
 """The key of a value that is folded by itself."""
 
 
-def _write_opened(holder: Json, opened: dict[str | int, Folder]) -> None:
-    for key, folder in opened.items():
+def _write_opened(holder: Json, folders: dict[str | int, Folder]) -> None:
+    for key, folder in folders.items():
         value = folder.get_settled()
         if _VALUE not in value:
             raise make_malformed_error("edit", key)
@@ -385,14 +385,14 @@ class _Rope:
     def join(self) -> str:
         return "".join(self._pieces)
 
-    def splice(self, start: int, gone: int, text: str) -> None:
-        if not _is_within(start, gone, self._length):
-            raise make_malformed_error("splice", (start, gone))
+    def splice(self, start: int, delete_count: int, text: str) -> None:
+        if not _is_within(start, delete_count, self._length):
+            raise make_malformed_error("splice", (start, delete_count))
         first, begin = self._find(start)
-        last, end = self._find(start + gone)
+        last, end = self._find(start + delete_count)
         joined = self._pieces[first][:begin] + text + self._pieces[last][end:]
         self._pieces[first : last + 1] = self._cut(joined)
-        self._length += len(text) - gone
+        self._length += len(text) - delete_count
 
     def _cut(self, text: str) -> list[str]:
         if len(text) <= 2 * self._piece:

@@ -45,8 +45,8 @@ def iterate_json_operations(operation: list[Any]) -> Iterator[list[Json]]:
     """Yield an operation as operations of JSON; those within MessagePack begin at its place."""
     match operation:
         case ["m", list() as path, list() as inner]:
-            for it in inner:
-                kind, below, *rest = check_operation(it)
+            for operation_within in inner:
+                kind, below, *rest = check_operation(operation_within)
                 yield [kind, [*path, *below], *rest]
         case _:
             kind, path, *rest = check_operation(operation)
@@ -75,47 +75,47 @@ def read_restorable_operations(payload: bytes, max_bytes: int) -> list[Any]:
     if all(map(is_json, bodies)):
         return found
     try:
-        return [MSGPACK, *map(_marked, found)]
+        return [MSGPACK, *map(_mark_msgpack, found)]
     except RecursionError as exc:
         raise make_malformed_error("operation", "nested too deeply") from exc
 
 
-def encode_operations(found: list[Any]) -> bytes:
+def encode_operations(operations: list[Any]) -> bytes:
     """Return the payload of operations in the form of ``read_restorable_operations``.
 
     Raises:
         IntegrityError: They are not in this form.
     """
-    if found[:1] == [MSGPACK]:
-        return pack_frame(pack_sorted(list(map(_unmarked, found[1:]))))
-    return pack_frame(encode(found)) if found else b""
+    if operations[:1] == [MSGPACK]:
+        return pack_frame(pack_sorted(list(map(_unmark_msgpack, operations[1:]))))
+    return pack_frame(encode(operations)) if operations else b""
 
 
 _MARK: Final = "$m"
 
 
-def _marked(value: Any) -> Any:
+def _mark_msgpack(value: Any) -> Any:
     if type(value) is bytes:
         return {_MARK: [as_json(value)]}
     if isinstance(value, list):
-        return list(map(_marked, value))
+        return list(map(_mark_msgpack, value))
     if not isinstance(value, dict):
         return value
-    held = {key: _marked(it) for key, it in value.items()}
+    held = {key: _mark_msgpack(it) for key, it in value.items()}
     return {_MARK: held} if held.keys() == {_MARK} else held
 
 
-def _unmarked(value: Any) -> Any:
+def _unmark_msgpack(value: Any) -> Any:
     if isinstance(value, list):
-        return list(map(_unmarked, value))
+        return list(map(_unmark_msgpack, value))
     if not isinstance(value, dict):
         return value
     if value.keys() != {_MARK}:
-        return {key: _unmarked(it) for key, it in value.items()}
+        return {key: _unmark_msgpack(it) for key, it in value.items()}
     held = value[_MARK]
     if isinstance(held, list) and len(held) == 1:
         return get_packed(held[0])
-    return {key: _unmarked(it) for key, it in held.items()}
+    return {key: _unmark_msgpack(it) for key, it in held.items()}
 
 
 def extract_text(payload: bytes, max_bytes: int) -> str:
@@ -125,19 +125,19 @@ def extract_text(payload: bytes, max_bytes: int) -> str:
     """
     if is_sealed(payload):
         return ""
-    return "\n".join(text for op in read_operations(payload, max_bytes) for text in _texts(op))
+    return "\n".join(text for op in read_operations(payload, max_bytes) for text in _find_texts(op))
 
 
 def collect_text(value: Json) -> str:
     """Return all strings of a state or other value, in the form of ``extract_text``."""
-    return "\n".join(_strings([value]))
+    return "\n".join(_iterate_strings([value]))
 
 
-def _texts(operation: list[Json]) -> Iterator[str]:
-    return _strings(operation[:1:-1])  # without kind and path
+def _find_texts(operation: list[Json]) -> Iterator[str]:
+    return _iterate_strings(operation[:1:-1])  # without kind and path
 
 
-def _strings(rest: list[Json]) -> Iterator[str]:
+def _iterate_strings(rest: list[Json]) -> Iterator[str]:
     while rest:
         item = rest.pop()
         if isinstance(item, str):
@@ -164,6 +164,6 @@ def parse_frame(body: bytes) -> list[list[Any]]:
 _LIST: Final = frozenset({list})
 
 
-def make_malformed_error(what: str, found: object) -> IntegrityError:
+def make_malformed_error(what: str, value: object) -> IntegrityError:
     """Return the error of a frame that no save wrote."""
-    return IntegrityError(f"a stored frame has an invalid {what} ({short(found)[:60]})")
+    return IntegrityError(f"a stored frame has an invalid {what} ({short(value)[:60]})")
