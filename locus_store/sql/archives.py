@@ -78,7 +78,7 @@ def read_writes(
     line = repo.connection.execute(
         sa.select(lines.c.line)
         .join(threads, make_same_thread_condition(repo.tables))
-        .where(lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id)
         .where(lines.c.namespace == namespace, is_live(repo.tables))
     ).scalar()
     return {} if line is None else pending.group_by_checkpoint(repo, line, checkpoint_ids)
@@ -93,7 +93,7 @@ def list_writes(
         sa.select(writes)
         .join(lines, lines.c.line == writes.c.line)
         .join(threads, make_same_thread_condition(reads.tables))
-        .where(lines.c.tenant == reads.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.tenant == reads.tenant, lines.c.thread_id == thread_id)
         .where(lines.c.namespace == namespace, is_live(reads.tables))
     )
     if checkpoint_id is not None:
@@ -108,7 +108,7 @@ def list_namespaces(repo: Repository, thread_id: str) -> list[str]:
     query = (
         sa.select(lines.c.namespace)
         .join(threads, make_same_thread_condition(repo.tables))
-        .where(lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id)
         .where(lines.c.head.is_not(None), is_live(repo.tables))
     )
     return sorted(repo.connection.execute(query).scalars())
@@ -118,7 +118,7 @@ def scan(repo: Repository, limit: int, after: str | None) -> list[str]:
     """See ``StoresThreads.scan``."""
     threads = repo.tables.threads
     query = sa.select(threads.c.thread_id).where(
-        threads.c.tenant == repo.scope.tenant, is_live(repo.tables)
+        threads.c.tenant == repo.tenant, is_live(repo.tables)
     )
     if after is not None:
         query = query.where(threads.c.thread_id > after)
@@ -130,7 +130,7 @@ def read_thread(repo: Repository, thread_id: str) -> ArchivedThread | None:
     threads, logs = repo.tables.threads, repo.tables.logs
     row = repo.connection.execute(
         sa.select(threads.c.thread, *(threads.c[name] for name in _THREAD)).where(
-            threads.c.tenant == repo.scope.tenant,
+            threads.c.tenant == repo.tenant,
             threads.c.thread_id == thread_id,
             is_live(repo.tables),
         )
@@ -153,7 +153,7 @@ def _read_lines(repo: Repository, thread_id: str) -> list[ArchivedLine]:
     lines = repo.tables.lines
     query = (
         sa.select(lines)
-        .where(lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id)
         .order_by(lines.c.line)
     )
     found = [
@@ -207,7 +207,7 @@ def restore(repo: Repository, thread: ArchivedThread) -> None:
     if not repo.open_thread(thread.thread_id):
         raise make_occupied_error(thread.thread_id, "written")
     threads = repo.tables.threads
-    which = threads.c.tenant == repo.scope.tenant, threads.c.thread_id == thread.thread_id
+    which = threads.c.tenant == repo.tenant, threads.c.thread_id == thread.thread_id
     minute = cut_to_minute(thread.active_at)
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
     values[threads.c.active_at] = minute
@@ -219,7 +219,7 @@ def restore(repo: Repository, thread: ArchivedThread) -> None:
     lines = repo.tables.lines
     repo.connection.execute(
         lines.update()
-        .where(lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread.thread_id)
+        .where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread.thread_id)
         .values(updated_at=compute_last_active_at(thread))
     )
 
@@ -236,7 +236,7 @@ def rewrite_thread(
     threads, lines = repo.tables.threads, repo.tables.lines
     key = repo.connection.execute(sa.select(threads.c.thread).where(*repo.is_thread(thread_id)))
     message_log.rewrite(repo, key.scalar_one(), made.messages)
-    of_thread = lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id
+    of_thread = lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id
     keys = dict(
         repo.connection.execute(sa.select(lines.c.namespace, lines.c.line).where(*of_thread)).all()
     )
@@ -304,7 +304,7 @@ def find_threads(repo: Repository, key: str, value: Any, user_id: str | None) ->
     if user_id is not None:
         may_match = sa.or_(make_user_condition(repo, user_id), may_match)
     named = sa.select(threads.c.thread_id, threads.c.user_id, threads.c.metadata).where(
-        threads.c.tenant == repo.scope.tenant, is_live(repo.tables), may_match
+        threads.c.tenant == repo.tenant, is_live(repo.tables), may_match
     )
     found = [
         row.thread_id
@@ -344,7 +344,7 @@ def _select_live(repo: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select
         sa.select(*columns)
         .join_from(versions_, lines, versions_.c.line == lines.c.line)
         .join(threads, make_same_thread_condition(repo.tables))
-        .where(lines.c.tenant == repo.scope.tenant, is_live(repo.tables))
+        .where(lines.c.tenant == repo.tenant, is_live(repo.tables))
     )
 
 
@@ -355,7 +355,7 @@ def forget_items(repo: Repository, key: str, value: Any) -> int:
     """
     store = repo.tables.store
     query = sa.select(store.c.item, store.c.metadata).where(
-        store.c.tenant == repo.scope.tenant, repo.may_have(store.c.metadata, key, value)
+        store.c.tenant == repo.tenant, repo.may_have(store.c.metadata, key, value)
     )
     gone = [
         row.item for row in repo.connection.execute(query) if has_value(row.metadata, key, value)

@@ -33,7 +33,7 @@ from locus_store.errors import (
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import encode_key, make_clock
 from locus_store.sql.schema.tables import check_prefix, make_tables
-from locus_store.sql.threads.statements import Scope, compile_statements
+from locus_store.sql.threads.statements import Tenancy, compile_statements
 from locus_store.types import Removed, Written
 from locus_store.types.acting import get_actor
 from locus_store.types.arguments import check_text
@@ -106,7 +106,7 @@ class RecordedCall:
     detail: dict[str, Any]
 
     def record(
-        self, connection: Connection, scope: Scope, result: object, thread_id: str | None = None
+        self, connection: Connection, tenancy: Tenancy, result: object, thread_id: str | None = None
     ) -> None:
         """Write the row of a call in its transaction, if it has changed anything."""
         if not _has_changed(result):
@@ -114,23 +114,23 @@ class RecordedCall:
         is_side = isinstance(result, Written) and result.outcome == "side"
         detail = {**self.detail, **_describe_result(result)}
         made = replace(self, thread_id=thread_id or self.thread_id, detail=detail)
-        made.write(connection, scope, "side" if is_side else DONE)
+        made.write(connection, tenancy, "side" if is_side else DONE)
 
     def make_values(self) -> dict[str, Any]:
         """Return the values of a statement that does the work of the call and records it."""
         return {"who": encode_key(self.who), "detail": _dump(self.detail)}
 
-    def write(self, connection: Connection, scope: Scope, result: str) -> None:
+    def write(self, connection: Connection, tenancy: Tenancy, result: str) -> None:
         """Write the row of a call."""
         row = {
-            "tenant": scope.tenant,
+            "tenant": tenancy.tenant,
             "who": self.who,
             "method": self.method,
             "thread_id": self.thread_id,
             "detail": _dump(self.detail),
             "result": result,
         }
-        compile_statements(scope.tables, connection.dialect).new_entry.run(connection, row)
+        compile_statements(tenancy.tables, connection.dialect).new_entry.run(connection, row)
 
 
 def _has_changed(result: object) -> bool:
@@ -304,7 +304,7 @@ class SqlAudit:
 
         def write(connection: Connection) -> None:
             database.enter_tenant(connection)
-            call.write(connection, database.scope, result)
+            call.write(connection, database.tenancy, result)
 
         with self._translate_errors():
             await self._runner.write(write)
@@ -374,7 +374,7 @@ class SqlAudit:
         return await self._query(lambda it: _list_entries(it, after, upto, limit), self._runner)
 
     async def read_audited(self) -> Audited:
-        return await self._query(lambda it: Audited(it.scope.store, it.scope.tenant), self._runner)
+        return await self._query(lambda it: Audited(it.tenancy.store, it.tenant), self._runner)
 
     async def read_last_seal(self) -> Seal | None:
         return await self._query(_read_last_seal, self._runner)
@@ -407,20 +407,20 @@ def _read_last_seal(repository: Repository, below: int = LAST) -> Seal | None:
 
 def _select_seals(repository: Repository) -> sa.Select[Any]:
     c = repository.tables.seals.c
-    return sa.select(*(it.label(it.key) for it in c)).where(c.tenant == repository.scope.tenant)
+    return sa.select(*(it.label(it.key) for it in c)).where(c.tenant == repository.tenant)
 
 
 def _list_entries(repository: Repository, after: int, upto: int, limit: int) -> list[AuditEntry]:
     c = repository.tables.audit.c
     query = sa.select(*(c[name] for name in AuditEntry._fields)).where(
-        c.tenant == repository.scope.tenant, c.entry > after, c.entry <= upto
+        c.tenant == repository.tenant, c.entry > after, c.entry <= upto
     )
     rows = repository.connection.execute(query.order_by(c.entry).limit(limit))
     return [AuditEntry(*row) for row in rows]
 
 
 def _find_prunable(repository: Repository, before: datetime) -> int:
-    c, tenant = repository.tables.seals.c, repository.scope.tenant
+    c, tenant = repository.tables.seals.c, repository.tenant
     kept = sa.select(sa.func.min(c.number)).where(c.tenant == tenant, c.sealed_at >= before)
     first = repository.connection.execute(kept).scalar() or LAST
     if (last := _read_last_seal(repository, first)) is None:
@@ -435,7 +435,7 @@ def _delete_entries(repository: Repository, upto: int) -> int:
     """Delete the first entries up to one; return how many those were."""
     found = _list_entries(repository, 0, upto, MOST_SEALED)
     table, end = repository.tables.audit, found[-1].entry if found else 0
-    mine = table.c.tenant == repository.scope.tenant, table.c.entry <= end
+    mine = table.c.tenant == repository.tenant, table.c.entry <= end
     repository.connection.execute(table.delete().where(*mine))
     return len(found)
 
@@ -462,7 +462,7 @@ def _read_window(repository: Repository) -> Window:
     c, window, last = repository.tables.seals.c, Window(), _read_last_seal(repository)
     if last is not None:
         ended = sa.select(sa.func.max(c.number)).where(
-            c.tenant == repository.scope.tenant, c.newest <= last.oldest
+            c.tenant == repository.tenant, c.newest <= last.oldest
         )
         first = repository.connection.execute(ended).scalar() or 1
         while window.last is None or window.last.number < last.number:
@@ -477,12 +477,12 @@ def put_seal(
 ) -> bool:
     """Put a seal behind another one; ``False``: another process has done so."""
     c = repository.tables.seals.c
-    last = sa.select(sa.func.max(c.number)).where(c.tenant == repository.scope.tenant)
+    last = sa.select(sa.func.max(c.number)).where(c.tenant == repository.tenant)
     number = before.number if before else 0
     if (repository.connection.execute(last).scalar() or 0) != number:
         return False
     seal = Seal(
-        tenant=repository.scope.tenant,
+        tenant=repository.tenant,
         number=number + 1,
         sealed_at=repository.connection.execute(sa.select(make_clock())).scalar_one(),
         highest=highest,

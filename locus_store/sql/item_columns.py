@@ -11,7 +11,7 @@ from sqlalchemy.engine import Row
 
 from locus_store.sql.columns.types import EPOCH
 from locus_store.sql.schema.vectors import FoundVectors
-from locus_store.sql.threads.statements import Scope
+from locus_store.sql.threads.statements import Tenancy
 from locus_store.types.items import Put, encode_namespace
 from locus_store.values import vectors
 
@@ -23,12 +23,12 @@ class StoreContext:
     """The tables, the embeddings and the clock of one opened store.
 
     Args:
-        scope: Tables and tenant.
+        tenancy: Tables and tenant.
         found: What the database has for embeddings.
         metric: How they are compared.
     """
 
-    scope: Scope
+    tenancy: Tenancy
     found: FoundVectors
     metric: vectors.Metric
     written_at: datetime = field(default=EPOCH)

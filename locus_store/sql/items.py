@@ -79,7 +79,7 @@ class Items:
     def __init__(self, connection: Connection, context: StoreContext) -> None:
         self.connection = connection
         self.context = context
-        self.tables = context.scope.tables
+        self.tables = context.tenancy.tables
         self.store = self.tables.store
         self.embeddings = self.tables.embeddings
         self._dimension_said: bool | None = None
@@ -217,7 +217,7 @@ class Items:
         is_new = [not it for it in is_old]
         compiled = compile_statements(self.tables, self.connection.dialect)
         if new := [*compress(puts, is_new)]:
-            columns = make_new_columns(new, [*compress(times, is_new)], self.context.scope.tenant)
+            columns = make_new_columns(new, [*compress(times, is_new)], self.context.tenancy.tenant)
             compiled.new_item.run_all(self.connection, columns)
         if old := [*compress(puts, is_old)]:
             rows = [old_rows[it.name] for it in old]
@@ -411,7 +411,7 @@ class Items:
 
     @property
     def _is_ours(self) -> sa.ColumnElement[bool]:
-        return self.store.c.tenant == self.context.scope.tenant
+        return self.store.c.tenant == self.context.tenancy.tenant
 
     @property
     def _is_live(self) -> sa.ColumnElement[bool]:

@@ -133,7 +133,7 @@ def _scan(reads: Reads, request: LogWanted) -> Iterator[ArchivedMessage]:
 def _bind(reads: Reads, request: LogWanted) -> dict[str, Any]:
     """Return the parameters of the statements below."""
     return {
-        "tenant": reads.scope.tenant,
+        "tenant": reads.tenant,
         "thread_id": request.thread_id,
         "namespace": request.namespace,
         **{name: getattr(request, name) for name in _CONDITIONS},
@@ -265,7 +265,7 @@ def _list_values(reads: Reads, request: LogsWanted) -> dict[str, Any]:
     """Return the parameters of ``_select_matching``."""
     after_thread, after_namespace = request.after or (None, None)
     return {
-        "tenant": reads.scope.tenant,
+        "tenant": reads.tenant,
         "thread_id": request.thread_id,
         "prefix": request.prefix,
         "beyond": find_prefix_end(request.prefix),

@@ -71,7 +71,7 @@ def _lock_row(repo: Repository, thread_id: str, *, creates: bool) -> Sequence[An
         repo.open_thread(thread_id)
     else:
         repo.lock_thread(thread_id)
-    key = {"tenant": repo.scope.tenant, "thread_id": thread_id}
+    key = {"tenant": repo.tenant, "thread_id": thread_id}
     *row, turn = repo.sql.thread.fetch_rows(repo.connection, key)[0]
     if repo.is_outside_turns:
         turns.require_none(repo, thread_id, turn)

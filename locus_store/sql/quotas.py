@@ -488,7 +488,7 @@ def _read(reads: Reads) -> sa.Row[Any] | None:
     """Return the row of the tenant, with the server's time in seconds since 1970."""
     c = reads.tables.quotas.c
     query = sa.select(c.limits, c.usage, c.revision, make_clock().label("at"))
-    return reads.connection.execute(query.where(c.tenant == reads.scope.tenant)).first()
+    return reads.connection.execute(query.where(c.tenant == reads.tenant)).first()
 
 
 def _take(repository: Repository, request: LeaseRequest) -> LeaseAnswer | None:
@@ -506,7 +506,7 @@ def _put(repository: Repository, row: sa.Row[Any], **values: Any) -> bool:
     table = repository.tables.quotas
     if all(getattr(row, name) == value for name, value in values.items()):
         return True
-    is_it = table.c.tenant == repository.scope.tenant, table.c.revision == row.revision
+    is_it = table.c.tenant == repository.tenant, table.c.revision == row.revision
     changed = table.update().where(*is_it).values(**values, revision=row.revision + 1)
     return bool(repository.connection.execute(changed).rowcount)
 
@@ -515,9 +515,7 @@ def _put_limits(repository: Repository, limits: Amounts, count: Count) -> None:
     """Store the limits of the tenant; without any it has no row."""
     table, settings = repository.tables.quotas, repository.tables.settings
     if not limits:
-        repository.connection.execute(
-            table.delete().where(table.c.tenant == repository.scope.tenant)
-        )
+        repository.connection.execute(table.delete().where(table.c.tenant == repository.tenant))
         return
     while (row := _read(repository)) is not None:
         usage = load_usage(row.usage)
@@ -530,13 +528,13 @@ def _put_limits(repository: Repository, limits: Amounts, count: Count) -> None:
     usage.count_seconds = count.seconds
     if repository.sql.setting.fetch_first(repository.connection, {"name": QUOTAS_SETTING}) is None:
         repository.connection.execute(settings.insert().values(name=QUOTAS_SETTING, value="on"))
-    row_values = {"tenant": repository.scope.tenant, "limits": limits, "usage": asdict(usage)}
+    row_values = {"tenant": repository.tenant, "limits": limits, "usage": asdict(usage)}
     repository.connection.execute(table.insert().values(**row_values, revision=1))
 
 
 def count_stored(reads: Reads, thread_id: str | None = None) -> Amounts:
     """Return what the tenant, or one thread of reads, stores; one statement."""
-    t, tenant = reads.tables, reads.scope.tenant
+    t, tenant = reads.tables, reads.tenant
     is_line = t.lines.c.tenant == tenant
     is_thread = t.threads.c.tenant == tenant
     threads = sa.select(sa.func.count()).where(is_thread, is_live(t))

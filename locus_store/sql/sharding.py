@@ -125,7 +125,7 @@ def _make_key(repository: Repository, thread_id: str) -> Row:
     # In ``turns``, which an application may write, and of the tenant, as row security demands.
     # Longer than an id: a turn of such a thread would replace the move, and lose what was taken.
     digest = sha256(thread_id.encode(errors="surrogatepass")).hexdigest()
-    return {"tenant": repository.scope.tenant, "thread_id": digest.zfill(MAX_ID_CHARACTERS + 1)}
+    return {"tenant": repository.tenant, "thread_id": digest.zfill(MAX_ID_CHARACTERS + 1)}
 
 
 def _list_moves(repository: Repository, **key: Any) -> list[Move]:
@@ -196,4 +196,4 @@ def _admit_thread(repository: Repository, database: Database, thread_id: str) ->
 def _is_of(repository: Repository, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions of a thread's lines."""
     c = repository.tables.lines.c
-    return c.tenant == repository.scope.tenant, c.thread_id == thread_id
+    return c.tenant == repository.tenant, c.thread_id == thread_id

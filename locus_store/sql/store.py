@@ -131,7 +131,7 @@ class SqlStore(BaseStore):
     async def _open_context(self) -> StoreContext:
         """Return the statements' context in the opened database."""
         context = self._context
-        if context is None or context.scope != self._shared.database.scope:
+        if context is None or context.tenancy != self._shared.database.tenancy:
             with self._shared.translating():
                 context = self._context = await self._open()
         return context
@@ -155,7 +155,7 @@ class SqlStore(BaseStore):
                     found = await self._define(self._make_table)
                 except UnsupportedError as exc:  # all else works
                     self._no_vectors = exc
-        return StoreContext(database.scope, found, self.metric)
+        return StoreContext(database.tenancy, found, self.metric)
 
     def _make_table(self, connection: Connection) -> vectors.FoundVectors:
         """Create the table of embeddings."""
@@ -194,7 +194,7 @@ class SqlStore(BaseStore):
         def write(items: Items) -> T:
             result = body(items)
             if call is not None:
-                call.record(items.connection, items.context.scope, result)
+                call.record(items.connection, items.context.tenancy, result)
             return result
 
         with self._shared.translating():
@@ -333,7 +333,7 @@ def _apply(items: Items, batches: Sequence[Sequence[Change]], *, waits: bool) ->
     for batch, outcome in zip(batches, outcomes, strict=True):
         is_done = isinstance(outcome, list) and not items.records_changes
         if is_done and isinstance(batch, RecordedChanges):
-            batch.call.record(items.connection, items.context.scope, outcome)
+            batch.call.record(items.connection, items.context.tenancy, outcome)
     return outcomes
 
 

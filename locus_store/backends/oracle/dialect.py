@@ -149,7 +149,7 @@ class OracleDatabase(ServerDatabase):
     driver_errors = (*Database.driver_errors, LostConnectionError, *DRIVER_ERRORS)
 
     def make_repository(self, connection: Connection) -> OracleRepository:
-        return OracleRepository(connection, self.scope)
+        return OracleRepository(connection, self.tenancy)
 
     def create_index(self, connection: Connection) -> bool:
         """Create and fill the text index; return whether it was missing."""

@@ -39,12 +39,12 @@ def delete_thread(repo: IndexedRepository, thread_id: str, *, has_index: bool) -
         thread_id: The thread.
         has_index: As far as is known, there is a full-text index.
     """
-    key: dict[str, Any] = {"tenant": repo.scope.tenant, "thread_ids": [encode_key(thread_id)]}
+    key: dict[str, Any] = {"tenant": repo.tenant, "thread_ids": [encode_key(thread_id)]}
     locked = compile_other(repo.sql, _lock, lambda: _lock(repo)).fetch_first(repo.connection, key)
     if locked is None:
         return Removed(existed=False, versions=0)
     lines = locked[1]
-    key |= {"lines": len(lines), "store": repo.scope.store, "setting_rows": 1 + has_index}
+    key |= {"lines": len(lines), "store": repo.tenancy.store, "setting_rows": 1 + has_index}
     [(versions, _, existed, is_decided)] = _run(repo, key, lines, has_index=has_index, is_sole=True)
     return Removed(existed is not None, versions) if is_decided else None
 
@@ -53,7 +53,7 @@ def drop_threads(repo: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
     """Remove locked threads with all they own, a batch in a statement; return how much that was."""
     versions = messages = 0
     for some in split_batches(thread_ids):
-        key = {"tenant": repo.scope.tenant, "thread_ids": [encode_key(one) for one in some]}
+        key = {"tenant": repo.tenant, "thread_ids": [encode_key(one) for one in some]}
         lines = repo.find_lines_of(some)
         [gone] = _run(repo, key, lines, has_index=repo.has_index, is_sole=False)
         versions, messages = versions + gone[0], messages + gone[1]

@@ -101,7 +101,7 @@ class PostgreSQLRepository(IndexedRepository):
     measures = sa.func.octet_length
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
-        """See ``Scoped``. In a transaction of the caller's, only the caller limits the pauses."""
+        """See ``TenantConnection``. In a caller's transaction, the caller limits the pauses."""
         if self.connection.in_nested_transaction():
             return ()
         return (set_config("idle_in_transaction_session_timeout", LONGEST_PAUSE),)
@@ -258,7 +258,7 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         self.enter_tenant(connection)
-        return PostgreSQLRepository(connection, self.scope)
+        return PostgreSQLRepository(connection, self.tenancy)
 
     def read_settings(self, settings: Settings) -> None:
         super().read_settings(settings)

@@ -117,12 +117,12 @@ class PostgreSQLItems(Items):
 
     def _bind(self, calls: Sequence[Sequence[Change]]) -> dict[str, Any]:
         """Return the parameters: one list for each field."""
-        scope = self.context.scope
+        tenancy = self.context.tenancy
         changes = [it for batch in calls for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
         bound = {
-            "tenant": encode_key(scope.tenant),
-            "store_id": scope.store,
+            "tenant": encode_key(tenancy.tenant),
+            "store_id": tenancy.store,
             "setting_rows": 1 + self._has_embeddings,
             "namespaces": [encode_path(encode_namespace(it.namespace)) for it in changes],
             "keys": [encode_key(it.key) for it in changes],
@@ -187,7 +187,7 @@ class PostgreSQLItems(Items):
         """The condition that this is the opened database, with embeddings if it had them then."""
         settings = self.tables.settings.c
         is_setting = sa.or_(
-            sa.and_(settings.name == "store_id", settings.value == self.context.scope.store),
+            sa.and_(settings.name == "store_id", settings.value == self.context.tenancy.store),
             settings.name == DIMENSION_SETTING,
         )
         count = sa.select(sa.func.count()).where(is_setting).scalar_subquery()

@@ -467,7 +467,7 @@ class Saves:
             if item.charge is not None:
                 item.charge.appended = repository.appended_bytes
             if item.call is not None:
-                item.call.record(connection, repository.scope, written)
+                item.call.record(connection, repository.tenancy, written)
             return written
 
         def begin(connection: Connection) -> None:

@@ -28,7 +28,7 @@ from locus_store.sql.message_log import SqlMessageLog, make_columns
 from locus_store.sql.quotas import limit_calls, measure_change
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.store import ServerStore
-from locus_store.sql.threads.statements import Scope
+from locus_store.sql.threads.statements import Tenancy
 from locus_store.store import Embed
 from locus_store.types import FOREVER
 from locus_store.types.arguments import choose_backend
@@ -157,7 +157,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
 
             def append(connection: Connection) -> int:
                 database.enter_tenant(connection)
-                return _append(connection, database.scope, change, call)
+                return _append(connection, database.tenancy, change, call)
 
             return await write(append, thread_id=thread_id)
 
@@ -167,15 +167,15 @@ class _NotPlainError(Exception):
 
 
 def _append(
-    connection: Connection, scope: Scope, change: LogChange, call: RecordedCall | None
+    connection: Connection, tenancy: Tenancy, change: LogChange, call: RecordedCall | None
 ) -> int:
-    tables, quote = scope.tables, connection.dialect.identifier_preparer
+    tables, quote = tenancy.tables, connection.dialect.identifier_preparer
     statement = _make_statement(tables, quote, has_audit=call is not None)
     revision = 0
     for edit in change.split():
         require_user_id(edit.user_id, tables.user_id_type)
         recorded = call.make_values() if call else {}
-        row = connection.execute(statement, {**_bind(scope, edit, change), **recorded}).one()
+        row = connection.execute(statement, {**_bind(tenancy, edit, change), **recorded}).one()
         if not row.is_plain:
             raise _NotPlainError
         if edit is change:
@@ -185,13 +185,13 @@ def _append(
     return revision
 
 
-def _bind(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
+def _bind(tenancy: Tenancy, edit: LogEdit, change: LogChange) -> dict[str, Any]:
     """Return the parameters of one log: one list for each column."""
     columns = make_columns(edit.puts)
     ttl = edit.ttl_seconds
     return {
-        "tenant": encode_key(scope.tenant),
-        "store_id": scope.store,
+        "tenant": encode_key(tenancy.tenant),
+        "store_id": tenancy.store,
         "thread_id": encode_key(edit.thread_id),
         "namespace": encode_key(edit.namespace),
         "expected": change.expected_revision if edit is change else None,

@@ -113,7 +113,7 @@ class SQLiteRepository(Repository):
         row = self.sql.append_columns.fetch_first(
             self.connection,
             {
-                "tenant": self.scope.tenant,
+                "tenant": self.tenant,
                 "thread_id": save.thread_id,
                 "namespace": save.namespace,
                 "checkpoint_id": save.checkpoint_id,

@@ -64,7 +64,7 @@ class _SQLiteItems(Items):
         )
         c = self.store.c
         return sa.and_(
-            c.tenant == self.context.scope.tenant,
+            c.tenant == self.context.tenancy.tenant,
             sa.tuple_(c.namespace, c.key).in_(sa.select(*parts)),
         )
 

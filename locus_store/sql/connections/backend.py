@@ -198,7 +198,7 @@ def make_writing(
         if charge is not None:
             charge.appended = repository.appended_bytes
         if call is not None:
-            call.record(connection, repository.scope, result, thread_id)
+            call.record(connection, repository.tenancy, result, thread_id)
         return result
 
     return run

@@ -17,7 +17,7 @@ from locus_store.sql.quotas import QUOTAS_SETTING, KnownQuotas
 from locus_store.sql.schema.status import SEARCH_SETTING, SHARDS_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import Scope, compile_statements
+from locus_store.sql.threads.statements import Tenancy, compile_statements
 from locus_store.types.tenants import ForTenants
 from locus_store.types.thread_info import UserIdType
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -57,7 +57,7 @@ class Database(ForTenants, ABC):
     them alive.
 
     Args:
-        tables: Of one prefix and schema; ``scope`` has those with the opened database's types.
+        tables: Of one prefix and schema; ``tenancy`` has them with its types.
         tenant: The tenant whose threads are read and changed; no others are.
         auto_migrate: ``True`` creates the schema where none exists, and never upgrades one;
             ``"upgrade"`` does both; ``False`` only verifies.
@@ -90,11 +90,11 @@ class Database(ForTenants, ABC):
         """The recording of calls, if they are recorded; its backend sets it."""
 
         self._opened = OpenedDatabase()
-        self._scope: Scope | None = None
+        self._tenancy: Tenancy | None = None
 
     def _enter(self, tenant: str) -> None:
         self.tenant = tenant
-        self._scope = None
+        self._tenancy = None
 
     @property
     def may_create(self) -> bool:
@@ -131,22 +131,22 @@ class Database(ForTenants, ABC):
         self._opened.joins_set = True
 
     @property
-    def scope(self) -> Scope:
-        """The scope of the opened database."""
+    def tenancy(self) -> Tenancy:
+        """The tables, the tenant and the limits of the opened database."""
         assert self.store  # noqa: S101  (a runner opens before it runs)
         users = self._opened.user_id_type
         if (
-            self._scope is None
-            or self._scope.store != self.store
-            or self._scope.tables.user_id_type != users
+            self._tenancy is None
+            or self._tenancy.store != self.store
+            or self._tenancy.tables.user_id_type != users
         ):
-            self._scope = Scope(
+            self._tenancy = Tenancy(
                 tables=make_tables(self.tables.prefix, self.tables.schema, users),
                 tenant=self.tenant,
                 store=self.store,
                 max_state_bytes=self.max_state_bytes,
             )
-        return self._scope
+        return self._tenancy
 
     @property
     def store(self) -> str:
@@ -178,7 +178,7 @@ class Database(ForTenants, ABC):
 
     def make_repository(self, connection: Connection) -> Repository:
         """Return the repository on a connection of the opened database."""
-        return self.repository(connection, self.scope)
+        return self.repository(connection, self.tenancy)
 
     def enter_tenant(self, connection: Connection) -> None:
         """Name this tenant to a server that keeps tenants apart itself."""
@@ -209,7 +209,7 @@ class Database(ForTenants, ABC):
             if not self.is_lost_schema(exc):
                 raise
             row = None
-        if row is None or row[0] != self.scope.store:
+        if row is None or row[0] != self.tenancy.store:
             raise InvalidArgumentError(
                 "connection= leads to another database, or another schema, than these tables are "
                 "in; nothing was written"

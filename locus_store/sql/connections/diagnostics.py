@@ -158,7 +158,7 @@ class Examination:
         lines = self.tables.lines
         found = self.connection.execute(
             sa.select(lines.c.thread_id, lines.c.namespace, lines.c.last_sequence)
-            .where(lines.c.tenant == self.repository.scope.tenant, lines.c.head.is_not(None))
+            .where(lines.c.tenant == self.repository.tenant, lines.c.head.is_not(None))
             .order_by(lines.c.last_sequence.desc(), lines.c.line)
             .limit(LONGEST)
         ).all()
@@ -173,7 +173,7 @@ class Examination:
         """Yield facts about invisible rows that a sweep would remove."""
         threads, lines = self.tables.threads, self.tables.lines
         checkpoints = self.tables.checkpoints
-        tenant = self.repository.scope.tenant
+        tenant = self.repository.tenant
         over = self._count(
             sa.select(threads.c.thread).where(
                 threads.c.tenant == tenant, threads.c.expires_at <= make_clock()

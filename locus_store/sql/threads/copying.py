@@ -101,7 +101,7 @@ class _Copy:
         )
 
     def _match(self, lines: sa.FromClause, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
-        return lines.c.tenant == self._it.scope.tenant, lines.c.thread_id == thread_id
+        return lines.c.tenant == self._it.tenant, lines.c.thread_id == thread_id
 
     def _insert(self, table: sa.Table, names: Sequence[str], rows: sa.Select[Any]) -> None:
         made = table.insert().from_select(names, rows, include_defaults=False)

@@ -102,7 +102,7 @@ def _with_heads(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     checkpoints, lines = reads.tables.checkpoints, reads.tables.lines
     page = threads.subquery("page")
     is_root = sa.and_(
-        lines.c.tenant == reads.scope.tenant,
+        lines.c.tenant == reads.tenant,
         lines.c.thread_id == page.c.thread_id,
         lines.c.namespace == ROOT,
     )
@@ -121,7 +121,7 @@ def select_page(
     """Return a query for a page of existing threads that meet the conditions, in order."""
     c, exact = reads.tables.threads.c, select_last_active(reads.tables)
     is_listed = (
-        c.tenant == reads.scope.tenant,
+        c.tenant == reads.tenant,
         is_live(reads.tables),
         reads.make_any_activity_condition(),
         *conditions,
@@ -171,7 +171,7 @@ def _find_place(reads: Reads, thread_id: str) -> Any:
     c, exact = reads.tables.threads.c, select_last_active(reads.tables)
     found = reads.connection.execute(
         sa.select(c.active_at, exact.label("exact"), c.thread).where(
-            c.tenant == reads.scope.tenant, c.thread_id == thread_id
+            c.tenant == reads.tenant, c.thread_id == thread_id
         )
     ).first()
     if found is None or found.exact is None:

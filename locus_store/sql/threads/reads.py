@@ -15,8 +15,8 @@ from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
     RECORD,
-    Scope,
-    Scoped,
+    Tenancy,
+    TenantConnection,
     compile_other,
     is_live,
     list_segment_columns,
@@ -41,17 +41,17 @@ QUERY_GROWTH = 4
 """Each further batch is larger by this factor."""
 
 
-class Reads(Scoped):
+class Reads(TenantConnection):
     """Portable queries within one transaction, on a synchronous connection.
 
     Never opens, commits or closes anything. The methods under "dialect hooks" are all that may
     differ between databases; without overrides they are correct on any.
     """
 
-    def __init__(self, connection: Connection, scope: Scope) -> None:
-        super().__init__(connection, scope)
-        self.store = scope.store
-        self.max_state_bytes = scope.max_state_bytes
+    def __init__(self, connection: Connection, tenancy: Tenancy) -> None:
+        super().__init__(connection, tenancy)
+        self.store = tenancy.store
+        self.max_state_bytes = tenancy.max_state_bytes
         self.active_thread: str | None = None
         """A thread whose row has the activity of this minute, so that a save need not write it."""
         self.seen_records: dict[tuple[int, int | str], Record] = {}
@@ -114,7 +114,7 @@ class Reads(Scoped):
 
     def find_line(self, thread_id: str, namespace: str, beside: str | None = None) -> Line | None:
         """Return the live line, if it has a head; ``beside`` is a checkpoint to read with it."""
-        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
         if beside is None:
             row = self.sql.line.fetch_first(self.connection, key)
         else:
@@ -226,7 +226,7 @@ class Reads(Scoped):
         self, thread_id: str, namespace: str, checkpoint_id: str | None
     ) -> tuple[Any, ...] | None:
         """Return the row of ``select_lone_version``; ``None`` if there is no such version."""
-        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
         named = checkpoint_id is not None
@@ -419,7 +419,7 @@ class Reads(Scoped):
         threads = self.tables.threads
         return (
             sa.select(threads.c.thread)
-            .where(make_same_thread_condition(self.tables), threads.c.tenant == self.scope.tenant)
+            .where(make_same_thread_condition(self.tables), threads.c.tenant == self.tenant)
             .where(is_live(self.tables))
             .correlate(self.tables.lines)
             .scalar_subquery()

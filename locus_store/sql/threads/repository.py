@@ -157,7 +157,7 @@ class Repository(Reads):
             return False
         if found is not None and self.lock(thread_id):
             self.drop_threads([thread_id])
-        key = {"tenant": self.scope.tenant, "thread_id": thread_id}
+        key = {"tenant": self.tenant, "thread_id": thread_id}
         self.sql.new_thread.run(self.connection, key)
         return True
 
@@ -166,13 +166,13 @@ class Repository(Reads):
 
         Does not wait for a lock: a locked line is a lost race, and the transaction is retried.
         """
-        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
         row = self.sql.any_line.fetch_first(self.connection, key)
         return make_line(row) if row else Line(line=self.add_line(thread_id, namespace))
 
     def is_live_thread(self, thread_id: str) -> bool | None:
         """Return whether the thread is live; ``None`` if it has no row."""
-        key = {"tenant": self.scope.tenant, "thread_id": thread_id}
+        key = {"tenant": self.tenant, "thread_id": thread_id}
         row = self.sql.thread.fetch_rows(self.connection, key)[0]
         if self.is_outside_turns:
             turns.require_none(self, thread_id, row[-1])
@@ -180,7 +180,7 @@ class Repository(Reads):
 
     def add_line(self, thread_id: str, namespace: str) -> int:
         """Create an empty line; return its key."""
-        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
         return self.sql.new_line.insert(self.connection, key)
 
     def update(self, line: Line) -> None:
@@ -191,7 +191,7 @@ class Repository(Reads):
     def touch(self, save: Save | LogEdit) -> None:
         """Record activity at most once a minute, so that its index is rarely updated."""
         self._is_save = True
-        key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
+        key = {"of_tenant": self.tenant, "of_thread_id": save.thread_id}
         if save.ttl_seconds is None:
             if self.active_thread != save.thread_id:
                 self.sql.touch.run(self.connection, key)
@@ -207,7 +207,7 @@ class Repository(Reads):
         threads = self.tables.threads
         slack = compute_ttl_slack(ttl_seconds)
         least, most = make_expiry(ttl_seconds), make_expiry(ttl_seconds + slack)
-        is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
+        is_it = threads.c.tenant == self.tenant, threads.c.thread_id == thread_id
         at = threads.c.expires_at
         is_short = at.is_(None) if begins else at.between(make_clock(), least)
         renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
@@ -360,7 +360,7 @@ class Repository(Reads):
         """Return the keys of the lines of threads."""
         lines = self.tables.lines
         found = sa.select(lines.c.line).where(
-            lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids)
+            lines.c.tenant == self.tenant, lines.c.thread_id.in_(thread_ids)
         )
         return list(self.connection.execute(found).scalars())
 
@@ -390,7 +390,7 @@ class Repository(Reads):
         """Return a batch of threads whose time to live is over."""
         threads = self.tables.threads
         found = sa.select(threads.c.thread_id).where(
-            threads.c.tenant == self.scope.tenant, threads.c.expires_at <= make_clock()
+            threads.c.tenant == self.tenant, threads.c.expires_at <= make_clock()
         )
         if among is not None:
             found = found.where(threads.c.thread_id.in_(among))
@@ -411,7 +411,7 @@ class Repository(Reads):
         found = (
             sa.select(lines.c.thread_id)
             .join(checkpoints, checkpoints.c.line == lines.c.line)
-            .where(lines.c.tenant == self.scope.tenant)
+            .where(lines.c.tenant == self.tenant)
             .where(checkpoints.c.created_at < make_cutoff(seconds))
             .distinct()
         )
@@ -453,7 +453,7 @@ class Repository(Reads):
     def _list_namespaces(self, thread_id: str) -> list[str]:
         lines = self.tables.lines
         found = sa.select(lines.c.namespace).where(
-            lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
+            lines.c.tenant == self.tenant, lines.c.thread_id == thread_id
         )
         return list(self.connection.execute(found).scalars())
 

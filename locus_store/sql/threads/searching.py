@@ -89,7 +89,7 @@ def find_candidates(reads: Reads, words: Sequence[str]) -> list[Candidate]:
     ]
     query = (
         sa.select(lines.c.line, stored[0] + stored[1])
-        .where(lines.c.tenant == reads.scope.tenant, reads.select_live_thread().is_not(None))
+        .where(lines.c.tenant == reads.tenant, reads.select_live_thread().is_not(None))
         .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
         .order_by(lines.c.line.desc())
     )

@@ -38,7 +38,7 @@ class LockingRepository(Repository):
         """See ``Reads.fetch``; one statement, and one more for pending writes."""
         mark = known_mark if known_mark is not None and known_mark.store == self.store else NO_MARK
         key: dict[str, Any] = {
-            "tenant": self.scope.tenant,
+            "tenant": self.tenant,
             "thread_id": thread_id,
             "namespace": namespace,
             "known_line": mark.line,
@@ -77,7 +77,7 @@ class LockingRepository(Repository):
             found = 0
             for thread_id in thread_ids:
                 key = {"thread_id": thread_id, "namespace": namespace}
-                key["tenant"] = self.scope.tenant
+                key["tenant"] = self.tenant
                 found += len(self.sql.lock_line.fetch_rows(self.connection, key))
             return found > 0
         threads = self.tables.threads
@@ -96,7 +96,7 @@ class LockingRepository(Repository):
     def lock_unheld(self, thread_id: str, namespace: str | None = None) -> bool:
         """See ``Repository``; locks in the order of ``lock``."""
         lines, threads = self.tables.lines, self.tables.threads
-        of_thread = lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
+        of_thread = lines.c.tenant == self.tenant, lines.c.thread_id == thread_id
         wanted = [sa.select(lines.c.line).where(*of_thread)]
         if namespace is None:
             wanted.append(sa.select(threads.c.thread).where(*self.is_thread(thread_id)))
@@ -119,7 +119,7 @@ class LockingRepository(Repository):
         lines = self.tables.lines
         self.connection.execute(
             sa.select(lines.c.line)
-            .where(lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids))
+            .where(lines.c.tenant == self.tenant, lines.c.thread_id.in_(thread_ids))
             .order_by(lines.c.thread_id, lines.c.namespace)
             .with_for_update()
         )
@@ -167,7 +167,7 @@ class IndexedRepository(LockingRepository):
             sa.select(settings.name, settings.value).where(settings.name.in_(_FACTS))
         )
         facts = {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
-        if facts.get("store_id") != self.scope.store:
+        if facts.get("store_id") != self.tenancy.store:
             raise OtherDatabaseError(
                 "another database has replaced the opened one; nothing was done. "
                 "Load the thread again and repeat the step"

@@ -408,7 +408,7 @@ def record_columns(checkpoints: sa.FromClause) -> list[sa.ColumnElement[Any]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class Tenancy:
     """The tables, the tenant and the limits of one opened backend."""
 
     tables: Tables
@@ -420,17 +420,18 @@ class Scope:
     """The largest state that is folded."""
 
 
-class Scoped:
-    """A synchronous connection in a transaction, and its scope."""
+class TenantConnection:
+    """A synchronous connection in a transaction, with the tables and the tenant of its backend."""
 
     measures: ClassVar[Any] = sa.func.length
     """The function that ``measure_column`` uses."""
 
-    def __init__(self, connection: Connection, scope: Scope) -> None:
+    def __init__(self, connection: Connection, tenancy: Tenancy) -> None:
         self.connection = connection
-        self.scope = scope
-        self.tables = scope.tables
-        self.sql = compile_statements(scope.tables, connection.dialect)
+        self.tenancy = tenancy
+        self.tenant = tenancy.tenant
+        self.tables = tenancy.tables
+        self.sql = compile_statements(tenancy.tables, connection.dialect)
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
         """Dialect hook: return what a query selects so that a stopped client keeps no lock."""
@@ -445,4 +446,4 @@ class Scoped:
     def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         """Return conditions of the rows of ``threads`` of these ids."""
         threads = self.tables.threads
-        return threads.c.tenant == self.scope.tenant, threads.c.thread_id.in_(thread_ids)
+        return threads.c.tenant == self.tenant, threads.c.thread_id.in_(thread_ids)

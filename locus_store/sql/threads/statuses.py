@@ -191,7 +191,7 @@ def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     t = reads.tables
     lines, c = t.lines, t.checkpoints.c
     page = threads.cte("page").prefix_with("MATERIALIZED", dialect="postgresql")
-    its = lines.c.tenant == reads.scope.tenant
+    its = lines.c.tenant == reads.tenant
     is_visible = sa.or_(c.sequence >= lines.c.floor, c.sequence == lines.c.head)
     counts = (
         sa.select(

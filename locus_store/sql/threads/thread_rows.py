@@ -12,7 +12,7 @@ from locus_store.sql.columns.dialect_columns import unescape_text
 from locus_store.sql.columns.types import Later, make_cutoff
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.reads import Reads
-from locus_store.sql.threads.statements import Scoped, is_live, make_same_thread_condition
+from locus_store.sql.threads.statements import TenantConnection, is_live, make_same_thread_condition
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.messages import require_sealed
 from locus_store.types.thread_info import (
@@ -74,11 +74,11 @@ def select_last_change(t: Tables) -> sa.ScalarSelect[Any]:
     )
 
 
-def has_thread(repo: Scoped, thread_id: str) -> bool:
+def has_thread(repo: TenantConnection, thread_id: str) -> bool:
     """See ``StorageBackend.has_thread``."""
     threads = repo.tables.threads
     found = sa.select(threads.c.thread).where(
-        threads.c.tenant == repo.scope.tenant,
+        threads.c.tenant == repo.tenant,
         threads.c.thread_id == thread_id,
         is_live(repo.tables),
         has_activity(repo.tables),
@@ -86,7 +86,7 @@ def has_thread(repo: Scoped, thread_id: str) -> bool:
     return repo.connection.execute(found).first() is not None
 
 
-def keep_place(repo: Scoped, thread_id: str, saved_at: datetime) -> None:
+def keep_place(repo: TenantConnection, thread_id: str, saved_at: datetime) -> None:
     """Keep a thread's position in lists when a line or log changed at ``saved_at`` is deleted.
 
     A thread without versions is listed by the time of the last change of its logs.
@@ -95,7 +95,7 @@ def keep_place(repo: Scoped, thread_id: str, saved_at: datetime) -> None:
     c = lines.c.updated_at
     saved = sa.literal(saved_at, c.type)
     moved = lines.update().values(updated_at=sa.case((c < saved, saved), else_=c))
-    mine = lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id
+    mine = lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id
     if repo.connection.execute(moved.where(*mine, lines.c.head.is_not(None))).rowcount:
         return
     newest = sa.select(select_last_change(repo.tables)).where(*repo.is_thread(thread_id))
@@ -105,16 +105,16 @@ def keep_place(repo: Scoped, thread_id: str, saved_at: datetime) -> None:
         repo.connection.execute(moved.where(*repo.is_thread(thread_id)))
 
 
-def find_versionless(repo: Scoped) -> list[str]:
+def find_versionless(repo: TenantConnection) -> list[str]:
     """Return the threads without any version."""
     threads = repo.tables.threads
     found = sa.select(threads.c.thread_id).where(
-        threads.c.tenant == repo.scope.tenant, select_last_save(repo.tables).is_(None)
+        threads.c.tenant == repo.tenant, select_last_save(repo.tables).is_(None)
     )
     return list(repo.connection.execute(found).scalars())
 
 
-def is_old(repo: Scoped, thread_id: str, seconds: float) -> bool:
+def is_old(repo: TenantConnection, thread_id: str, seconds: float) -> bool:
     """Return whether all versions, messages and pending writes of a thread are older than this.
 
     The age of a thread that has none of them is that of its last activity.
@@ -125,14 +125,12 @@ def is_old(repo: Scoped, thread_id: str, seconds: float) -> bool:
             threads.c.thread,
             sa.case((threads.c.active_at < make_cutoff(seconds), 1), else_=0),
             threads.c.expires_at,
-        ).where(threads.c.tenant == repo.scope.tenant, threads.c.thread_id == thread_id)
+        ).where(threads.c.tenant == repo.tenant, threads.c.thread_id == thread_id)
     ).one_or_none()
     if thread is None or thread.expires_at == FOREVER:  # None: another caller has removed it
         return False
     keys = repo.connection.execute(
-        sa.select(lines.c.line).where(
-            lines.c.tenant == repo.scope.tenant, lines.c.thread_id == thread_id
-        )
+        sa.select(lines.c.line).where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id)
     ).scalars()
     owned = [(table.c.line == key, table) for key in keys for table in (t.checkpoints, t.writes)]
     ages = [_is_old(repo, table.c.created_at, is_its, seconds) for is_its, table in owned]
@@ -143,7 +141,10 @@ def is_old(repo: Scoped, thread_id: str, seconds: float) -> bool:
 
 
 def _is_old(
-    repo: Scoped, moments: sa.ColumnElement[Any], is_its: sa.ColumnElement[bool], seconds: float
+    repo: TenantConnection,
+    moments: sa.ColumnElement[Any],
+    is_its: sa.ColumnElement[bool],
+    seconds: float,
 ) -> bool | None:
     """Return whether all rows are older than this; ``None`` if there are no rows."""
     newest = sa.func.max(moments)
@@ -191,7 +192,7 @@ def find_facts(reads: Reads, thread_id: str) -> ThreadFacts | None:
         sa.select(
             *(c.thread_id, c.created_at, exact.label("exact")),
             *(c[name] for name in StoredFacts._fields),
-        ).where(c.tenant == reads.scope.tenant, c.thread_id == thread_id, is_live(reads.tables))
+        ).where(c.tenant == reads.tenant, c.thread_id == thread_id, is_live(reads.tables))
     ).first()
     return None if row is None or row.exact is None else parse_facts(row)
 

@@ -9,13 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import make_clock, to_microseconds
-from locus_store.sql.threads.statements import Scoped
+from locus_store.sql.threads.statements import TenantConnection
 from locus_store.types.turns import ThreadTurn
 from locus_store.versions import turns
 from locus_store.versions.turns import Ticket
 
 
-def require_turn(repository: Scoped, thread_id: str, number: int | None) -> None:
+def require_turn(repository: TenantConnection, thread_id: str, number: int | None) -> None:
     """Refuse a write that the thread's turn does not permit; see ``turns.require_turn``.
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
@@ -27,14 +27,16 @@ def require_turn(repository: Scoped, thread_id: str, number: int | None) -> None
     turns.require_turn(guard, number)
 
 
-def require_none(repository: Scoped, thread_id: str, turn: int | None) -> None:
+def require_none(repository: TenantConnection, thread_id: str, turn: int | None) -> None:
     """Refuse a write of no turn if one is held; ``turn`` is its number, as it was read."""
     if turn is not None:
         require_turn(repository, thread_id, None)
 
 
 def change_tickets(
-    repository: Scoped, thread_id: str, change: Callable[[list[Ticket], datetime], list[Ticket]]
+    repository: TenantConnection,
+    thread_id: str,
+    change: Callable[[list[Ticket], datetime], list[Ticket]],
 ) -> turns.ReadGuard:
     """Change the tickets of a thread; return what they are then.
 
@@ -48,7 +50,7 @@ def change_tickets(
             return guard._replace(tickets=tickets)
 
 
-def end_turn(repository: Scoped, thread_id: str, turn_key: str | None) -> bool:
+def end_turn(repository: TenantConnection, thread_id: str, turn_key: str | None) -> bool:
     """See ``TakesTurns.end_turn``."""
     ended: list[bool] = []
 
@@ -62,17 +64,17 @@ def end_turn(repository: Scoped, thread_id: str, turn_key: str | None) -> bool:
     return ended[-1]
 
 
-def end_expired(repository: Scoped) -> None:
+def end_expired(repository: TenantConnection) -> None:
     """Remove the turns of a tenant that have ended without a renewal."""
     c = repository.tables.turns.c
-    dead = sa.select(c.thread_id).where(
-        c.tenant == repository.scope.tenant, c.expires_at <= make_clock()
-    )
+    dead = sa.select(c.thread_id).where(c.tenant == repository.tenant, c.expires_at <= make_clock())
     for thread_id in list(repository.connection.execute(dead).scalars()):
         end_turn(repository, thread_id, "")
 
 
-def read_tickets(repository: Scoped, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
+def read_tickets(
+    repository: TenantConnection, thread_id: str
+) -> tuple[turns.ReadGuard, int | None]:
     """Return the tickets of a thread at the present time, and the revision of their row."""
     c = repository.tables.turns.c
     query = _select(repository, thread_id, c.tickets, c.revision, make_clock().label("at"))
@@ -82,9 +84,11 @@ def read_tickets(repository: Scoped, thread_id: str) -> tuple[turns.ReadGuard, i
     return turns.ReadGuard(thread_id, _load(row), row.at), row.revision
 
 
-def _select(repository: Scoped, thread_id: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _select(
+    repository: TenantConnection, thread_id: str, *columns: sa.ColumnElement[Any]
+) -> sa.Select[Any]:
     c = repository.tables.turns.c
-    is_its = c.tenant == repository.scope.tenant, c.thread_id == thread_id
+    is_its = c.tenant == repository.tenant, c.thread_id == thread_id
     return sa.select(*columns).where(*is_its)
 
 
@@ -92,20 +96,23 @@ def _load(row: Sequence[Any] | None) -> list[Ticket]:
     return turns.load_tickets(row[0].get("tickets")) if row else []
 
 
-def _read_clock(repository: Scoped) -> datetime:
+def _read_clock(repository: TenantConnection) -> datetime:
     at: datetime = repository.connection.execute(sa.select(make_clock())).scalar_one()
     return at
 
 
 def _put(
-    repository: Scoped, guard: turns.ReadGuard, revision: int | None, tickets: list[Ticket]
+    repository: TenantConnection,
+    guard: turns.ReadGuard,
+    revision: int | None,
+    tickets: list[Ticket],
 ) -> bool:
     """Replace the tickets of a row, unless it has changed; without any there is no row.
 
     A revision is from the clock, so that a row that is created again has another one.
     """
     table = repository.tables.turns
-    key = {"tenant": repository.scope.tenant, "thread_id": guard.thread_id}
+    key = {"tenant": repository.tenant, "thread_id": guard.thread_id}
     which = [*(table.c[name] == value for name, value in key.items()), table.c.revision == revision]
     if not tickets:
         return bool(repository.connection.execute(table.delete().where(*which)).rowcount)
@@ -122,10 +129,10 @@ def _put(
     return bool(repository.connection.execute(changed).rowcount)
 
 
-def list_turns(repository: Scoped, thread_id: str | None, limit: int) -> list[ThreadTurn]:
+def list_turns(repository: TenantConnection, thread_id: str | None, limit: int) -> list[ThreadTurn]:
     """See ``TakesTurns.list_turns``."""
     c = repository.tables.turns.c
-    is_turn = c.tenant == repository.scope.tenant, c.turn >= 0
+    is_turn = c.tenant == repository.tenant, c.turn >= 0
     query = sa.select(c.thread_id, c.tickets, make_clock()).where(*is_turn)
     if thread_id is not None:
         query = query.where(c.thread_id == thread_id)

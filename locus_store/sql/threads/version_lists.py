@@ -54,7 +54,7 @@ _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 def list_newest(reads: Reads, request: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
     if 0 < limit <= MOST_BY_LINE and is_plain(request):
-        key = {"tenant": reads.scope.tenant, "thread_id": request.thread_id}
+        key = {"tenant": reads.tenant, "thread_id": request.thread_id}
         lines = limit + (MORE_IF_ROUNDED if reads.rounding else MORE_LINES)
         rows = _compile_by_line(reads, request).fetch_rows(
             reads.connection, {**key, "limit": limit, "others": limit - 1, "lines": lines}
@@ -200,8 +200,8 @@ def _select_page(reads: Reads, request: VersionsWanted, limit: int) -> sa.Select
         query = (
             _select(reads, lines.c.thread_id, lines.c.namespace)
             .join_from(lines, versions, versions.c.line == lines.c.line)
-            .where(lines.c.tenant == reads.scope.tenant, lines.c.thread_id == request.thread_id)
-            .where(*is_shown, _is_live(reads, reads.scope.tenant, request.thread_id), *hints)
+            .where(lines.c.tenant == reads.tenant, lines.c.thread_id == request.thread_id)
+            .where(*is_shown, _is_live(reads, reads.tenant, request.thread_id), *hints)
         )
         if request.namespace is not None:
             query = query.where(lines.c.namespace == request.namespace)
@@ -275,7 +275,7 @@ def read_contents(reads: Reads, versions: Sequence[Version]) -> list[LineContent
             reads.sql, (_select_contents, size), partial(_select_contents, reads.tables, size)
         )
         values = {
-            "tenant": reads.scope.tenant,
+            "tenant": reads.tenant,
             **_fill_parameters("line", [one.mark.line for one in batch], size),
             **_fill_parameters("sequence", [one.mark.sequence for one in batch], size),
         }
