@@ -121,7 +121,7 @@ def _count_rows(at: TableOptions) -> dict[str, str]:
 @add_command(db, "current")
 def print_revision(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
-    revision = at.definition.current(at.url, **at.names)
+    revision = at.definition.read_revision(at.url, **at.names)
     put_outcome({"revision": revision}, revision or "none", as_json=as_json)
 
 
@@ -150,7 +150,9 @@ def print_sql(
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
     """Print the SQL of an upgrade, to be run by hand or by a DBA; needs no database."""
-    sys.stdout.write(_import_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
+    sys.stdout.write(
+        _import_migrate().render_upgrade(dialect, revision, prefix=prefix, schema=schema)
+    )
 
 
 @add_command(db, "search-index")
@@ -248,7 +250,7 @@ async def _search_index(at: TableOptions) -> bool:
 @add_command(db, "history")
 def print_revisions(*, as_json: AsJson = False) -> None:
     """List the revisions that this library knows, oldest first; --json: [{revision, title}]."""
-    revisions = _import_migrate().history()
+    revisions = _import_migrate().list_revisions()
     if as_json:
         put_json([{"revision": revision, "title": title} for revision, title in revisions])
         return
@@ -287,7 +289,7 @@ class _Indexes:
             f"an index of OpenSearch is not downgraded to {revision!r}; restore a snapshot of it"
         )
 
-    def current(self, url: str, *, prefix: str, schema: str | None) -> str | None:
+    def read_revision(self, url: str, *, prefix: str, schema: str | None) -> str | None:
         """Return the version of the mapping of threads."""
         with _open_indexes(url, prefix, schema) as (threads, _):
             return _check_index(threads).revision

@@ -118,7 +118,7 @@ class SqlBackend(
             return repository.save(save)
 
         self._database.require_joinable(connection)
-        with self._translating():
+        with self._translate_errors():
             await self._runner.open()
             return await run_joined(self._database, connection, make_writing(self._database, saved))
 
@@ -417,7 +417,7 @@ class ServerBackend(SqlBackend):
     _runner: PooledRunner
 
     async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
-        with self._translating():
+        with self._translate_errors():
             return await self._runner.write_once(make_writing(self._database, body))
 
     async def _write_by_itself(self, work: Body[T]) -> T:
@@ -430,5 +430,5 @@ class ServerBackend(SqlBackend):
         body = make_writing(
             self._database, lambda it: copying.copy_thread(it, source_thread_id, dest_thread_id)
         )
-        with self._translating():
+        with self._translate_errors():
             return await self._runner.write(body, self._database.begin_copy)
