@@ -126,9 +126,9 @@ def test_generated_cases_match_often_enough_and_use_every_operator() -> None:
     answers: set[tuple[str, bool]] = set()
     for seed in range(2):
         cases = Cases(seed)
-        items = cases.items(100)
+        items = cases.make_items(100)
         for _ in range(100):
-            wanted = cases.filters(items)
+            wanted = cases.make_filters(items)
             made = Filter(wanted["filter"]), Filter(wanted["metadata_filter"])
             for _, value, metadata in items:
                 pairs = [(made[0], value), (made[1], metadata)]

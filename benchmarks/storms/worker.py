@@ -335,7 +335,7 @@ def _any_basis() -> None:
 
 def _frames_stay() -> None:
     """Deleting a record leaves the frames after it as they were."""
-    removing._compute_payloads = lambda *_: []
+    removing._make_payloads = lambda *_: []
 
 
 def _lost_acknowledgement() -> None:

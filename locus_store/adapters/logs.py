@@ -92,8 +92,8 @@ async def list_all(
     """Give all that ``BaseMessageLog.logs`` or ``heads`` lists, a page at a time."""
     after = None
     while page := await call(*args, limit=PAGE, after=after, **options):
-        for it in page:
-            yield it
+        for item in page:
+            yield item
         if len(page) < PAGE:
             return
         last = page[-1]
@@ -139,9 +139,9 @@ def untag_numbers(value: Any) -> Any:
         raise IntegrityError(f"a stored number is damaged: {exc}") from exc
 
 
-def _parse_long_integer(tagged: Mapping[str, Any]) -> int:
-    kind, text = tagged["v"]
-    if (tagged["c"], kind) != (FORM, "int"):
+def _parse_long_integer(node: Mapping[str, Any]) -> int:
+    kind, text = node["v"]
+    if (node["c"], kind) != (FORM, "int"):
         raise ValueError(f"a value of the form {kind!r:.40}")
     return int(text)
 
@@ -157,18 +157,18 @@ def _has_none(value: Any) -> bool:
     return value is None
 
 
-def restore_floats(made: Any, source: Any) -> Any:
+def restore_floats(value: Any, source: Any) -> Any:
     """Return the JSON that pydantic made, with NaN and infinities, which it writes as ``None``.
 
     Args:
-        made: Its JSON.
+        value: Its JSON.
         source: The same as Python's values.
     """
-    if made is None and isinstance(source, float):
+    if value is None and isinstance(source, float):
         return source
-    if isinstance(made, dict) and isinstance(source, dict) and len(made) == len(source):
-        pairs = zip(made.items(), source.values(), strict=True)
+    if isinstance(value, dict) and isinstance(source, dict) and len(value) == len(source):
+        pairs = zip(value.items(), source.values(), strict=True)
         return {key: restore_floats(it, its) for (key, it), its in pairs}
-    if isinstance(made, list) and isinstance(source, list | tuple) and len(made) == len(source):
-        return [restore_floats(it, its) for it, its in zip(made, source, strict=True)]
-    return made
+    if isinstance(value, list) and isinstance(source, list | tuple) and len(value) == len(source):
+        return [restore_floats(it, its) for it, its in zip(value, source, strict=True)]
+    return value

@@ -28,20 +28,20 @@ class Rows(Protocol):
     is_sqlite: bool
     """It is SQLite, not PostgreSQL."""
 
-    def snapshot(self) -> AbstractAsyncContextManager[Any]:
+    def take_snapshot(self) -> AbstractAsyncContextManager[Any]:
         """Read everything within the block as of one point in time."""
 
     async def fetch_all(self, query: str, *values: str) -> Sequence[Any]:
         """Return the rows of a query; each ``?`` stands for a value."""
 
-    def pages(self, query: str, size: int) -> AsyncIterator[Sequence[Any]]:
+    def iterate_pages(self, query: str, size: int) -> AsyncIterator[Sequence[Any]]:
         """Yield the rows of a query, ``size`` at a time; within a snapshot."""
 
     async def list_columns(self, table: str) -> set[str]:
         """Return the columns of a table; none if there is no such table."""
 
 
-def scheme_of(url: str) -> str:
+def get_scheme(url: str) -> str:
     """Return the scheme of a URL, without a driver.
 
     Raises:
@@ -65,7 +65,7 @@ async def open_rows(url: str, readable: str) -> AsyncIterator[Rows]:
         IntegrityError: SQLite cannot read the file.
         InvalidArgumentError: The scheme is not supported, or there is none.
     """
-    scheme = scheme_of(url)
+    scheme = get_scheme(url)
     if scheme == "sqlite":
         with _open_sqlite(url) as rows:
             yield rows
@@ -106,7 +106,7 @@ class _SQLite:
         self.shown = f"SQLite {path}"
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[None]:
+    async def take_snapshot(self) -> AsyncIterator[None]:
         self._connection.execute("BEGIN")
         try:
             yield
@@ -116,7 +116,7 @@ class _SQLite:
     async def fetch_all(self, query: str, *values: str) -> Sequence[Any]:
         return self._connection.execute(query, values).fetchall()
 
-    async def pages(self, query: str, size: int) -> AsyncIterator[Sequence[Any]]:
+    async def iterate_pages(self, query: str, size: int) -> AsyncIterator[Sequence[Any]]:
         cursor = self._connection.execute(query)
         while rows := cursor.fetchmany(size):
             yield rows
@@ -134,7 +134,7 @@ class _PostgreSQL:
         self._client = client
         self.shown = f"PostgreSQL {shown}"
 
-    def snapshot(self) -> AbstractAsyncContextManager[Any]:
+    def take_snapshot(self) -> AbstractAsyncContextManager[Any]:
         found: AbstractAsyncContextManager[Any] = self._client.transaction(
             isolation="repeatable_read", readonly=True
         )
@@ -146,7 +146,7 @@ class _PostgreSQL:
         rows: list[Any] = await self._client.fetch("".join([first, *numbered]), *values)
         return rows
 
-    async def pages(self, query: str, size: int) -> AsyncIterator[Sequence[Any]]:
+    async def iterate_pages(self, query: str, size: int) -> AsyncIterator[Sequence[Any]]:
         cursor = await self._client.cursor(query)
         while rows := await cursor.fetch(size):
             yield rows
@@ -159,11 +159,11 @@ class _PostgreSQL:
         return {row[0] for row in await self.fetch_all(query, f'"{table}"')}
 
 
-def parse_time(stored: str | float | datetime) -> datetime:
+def parse_time(value: str | float | datetime) -> datetime:
     """Return a time of a column: a timestamp, its text, or seconds since 1970."""
-    if isinstance(stored, int | float):
-        return datetime.fromtimestamp(stored, UTC)
-    found = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    if isinstance(value, int | float):
+        return datetime.fromtimestamp(value, UTC)
+    found = datetime.fromisoformat(value) if isinstance(value, str) else value
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 

@@ -13,9 +13,9 @@ import typer
 from locus_store import __version__
 from locus_store.cli import keys, running  # noqa: F401  (they register commands)
 from locus_store.cli.audit import audit
-from locus_store.cli.benchmark import bench
+from locus_store.cli.benchmark import measure_storage
 from locus_store.cli.database import db, oci, row_security, shards
-from locus_store.cli.doctor import doctor
+from locus_store.cli.doctor import diagnose
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import HelpGroup, add_command, give
 from locus_store.cli.imports import imports
@@ -40,8 +40,8 @@ from locus_store.cli.service import inspect, serve, tokens
 from locus_store.cli.store import store
 from locus_store.cli.tenants import tenants
 from locus_store.cli.threads import threads
-from locus_store.cli.timeline import bisect, blame, messages, report, rewind, watch
-from locus_store.cli.transfer import backup, copy, export, verify
+from locus_store.cli.timeline import bisect, blame, print_messages, report, rewind, watch
+from locus_store.cli.transfer import copy, export, verify, write_backup
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 
 __all__ = ["DEFAULT_PREFIX", "DEFAULT_URL", "EXIT_CODES", "app", "db", "main", "threads"]
@@ -57,14 +57,14 @@ app = typer.Typer(
 )
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _tell_version(value: bool) -> None:
+    if value:
         print_line(f"locus-store {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def options(
+def parse_options(
     ctx: typer.Context,
     *,
     url: Annotated[
@@ -92,9 +92,14 @@ db.add_typer(row_security, name="row-security")
 app.add_typer(audit, name="audit")
 app.add_typer(oci, name="oci")
 app.add_typer(shards, name="shards")
-for of_threads in (messages, blame, bisect, watch, rewind, report, delete, prune, vacuum, expire):
+add_command(threads, "messages")(print_messages)
+for of_threads in (blame, bisect, watch, rewind, report, delete, prune, vacuum, expire):
     add_command(threads)(of_threads)
-for of_all in (doctor, bench, verify, backup, copy, export, forget, serve, inspect):
+add_command(app, "doctor")(diagnose)
+add_command(app, "bench")(measure_storage)
+add_command(app)(verify)
+add_command(app, "backup")(write_backup)
+for of_all in (copy, export, forget, serve, inspect):
     add_command(app)(of_all)
 app.add_typer(imports, name="import")
 

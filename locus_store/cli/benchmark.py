@@ -54,7 +54,7 @@ class Measured:
     """Calls of all writers, in the time from the first to the last."""
 
 
-def bench(
+def measure_storage(
     *,
     url: Url = DEFAULT_URL,
     seconds: Annotated[float, typer.Option(min=1, help="Time to measure, in all.")] = 120,
@@ -85,10 +85,10 @@ def bench(
     cases = [(size, count) for size in state_bytes or STATE_BYTES for count in writers or WRITERS]
     note(f"measuring for about {seconds:g} seconds in tables that begin with {place.prefix!r}")
     try:
-        results = run(_results(place, cases, seconds))
+        results = run(_measure_cases(place, cases, seconds))
     finally:
         place.drop()
-    rows = [_row(it) for it in results]
+    rows = [_make_row(it) for it in results]
     if svg is not None:
         save_table(svg, f"locus-store {__version__} on {place.database}", COLUMNS, rows)
     kept = [asdict(it) for it in results]
@@ -96,15 +96,15 @@ def bench(
     put_found(document, COLUMNS, rows, as_json=as_json)
 
 
-def _row(it: Measured) -> tuple[object, ...]:
-    share = math.log(it.p50_ms / LEAST_MS) / math.log(MOST_MS / LEAST_MS)
+def _make_row(result: Measured) -> tuple[object, ...]:
+    share = math.log(result.p50_ms / LEAST_MS) / math.log(MOST_MS / LEAST_MS)
     bar = "#" * max(1, min(BAR, round(BAR * share)))
-    times = f"{it.p50_ms:.2f}", f"{it.p99_ms:.2f}"
-    return (it.operation, _size(it.state_bytes), it.writers, it.calls, *times,
-            f"{it.per_second:,.0f}", bar)  # fmt: skip
+    times = f"{result.p50_ms:.2f}", f"{result.p99_ms:.2f}"
+    size, per_second = _format_size(result.state_bytes), f"{result.per_second:,.0f}"
+    return (result.operation, size, result.writers, result.calls, *times, per_second, bar)
 
 
-def _size(state_bytes: int) -> str:
+def _format_size(state_bytes: int) -> str:
     for unit, size in (("MB", 1_000_000), ("KB", 1_000)):
         if state_bytes >= size:
             return f"{state_bytes / size:g} {unit}"
@@ -162,23 +162,23 @@ class _Threads:
         self.state_bytes = state_bytes
         self.names = [f"{state_bytes}-{writers}-{number}" for number in range(writers)]
         self._dice = random.Random(state_bytes)  # noqa: S311  (test data)
-        self._states = {name: self._state() for name in self.names}
+        self._states = {name: self._make_state() for name in self.names}
         self.main: Checkpointer
         self.other: Checkpointer
         """Has the part of another process."""
 
-    def _message(self) -> str:
+    def _make_message(self) -> str:
         words = self._dice.choices(_WORDS, k=MESSAGE_BYTES // 6)
         return " ".join(words)[:MESSAGE_BYTES]
 
-    def _state(self) -> dict[str, Any]:
+    def _make_state(self) -> dict[str, Any]:
         count = max(1, self.state_bytes // MESSAGE_BYTES)
-        return {"step": 0, "messages": [self._message() for _ in range(count)]}
+        return {"step": 0, "messages": [self._make_message() for _ in range(count)]}
 
     async def save_changed(self, name: str) -> str:
         """Save the thread with another last message; return the checkpoint id."""
         state = self._states[name]
-        messages = [*state["messages"][:-1], self._message()]
+        messages = [*state["messages"][:-1], self._make_message()]
         self._states[name] = {"step": state["step"] + 1, "messages": messages}
         return await self.main.save(self._states[name], name)
 
@@ -190,7 +190,7 @@ _WORDS = [
 ]
 
 
-async def _timed(work: Awaitable[object]) -> float:
+async def _measure_time(work: Awaitable[object]) -> float:
     start = time.perf_counter()
     await work
     return time.perf_counter() - start
@@ -198,33 +198,35 @@ async def _timed(work: Awaitable[object]) -> float:
 
 async def _load_behind(threads: _Threads, name: str) -> float:
     await threads.save_changed(name)
-    return await _timed(threads.other.load(name))
+    return await _measure_time(threads.other.load(name))
 
 
 async def _put_writes(threads: _Threads, name: str) -> float:
     head = await threads.save_changed(name)
     write = PendingWrite(token_hex(8), 0, "messages", "bytes", bytes(MESSAGE_BYTES))
     backend = cast("FullBackend", threads.main.backend)
-    return await _timed(backend.put_writes(name, head, [write]))
+    return await _measure_time(backend.put_writes(name, head, [write]))
 
 
-async def _last_versions(checkpointer: Checkpointer, name: str) -> None:
+async def _load_last_versions(checkpointer: Checkpointer, name: str) -> None:
     for checkpoint_id in await checkpointer.list_checkpoints(name, HISTORY):
         await checkpointer.load(name, checkpoint_id)
 
 
 OPERATIONS: dict[str, Once] = {
-    "save": lambda threads, name: _timed(threads.save_changed(name)),
-    "load, known": lambda threads, name: _timed(threads.main.load(name)),
+    "save": lambda threads, name: _measure_time(threads.save_changed(name)),
+    "load, known": lambda threads, name: _measure_time(threads.main.load(name)),
     "load, one behind": _load_behind,
-    "list": lambda threads, name: _timed(threads.main.list_checkpoints(name)),
+    "list": lambda threads, name: _measure_time(threads.main.list_checkpoints(name)),
     "put_writes": _put_writes,
-    f"history of {HISTORY}": lambda threads, name: _timed(_last_versions(threads.main, name)),
+    f"history of {HISTORY}": lambda threads, name: _measure_time(
+        _load_last_versions(threads.main, name)
+    ),
 }
 COLD = "load, cold"
 
 
-async def _results(
+async def _measure_cases(
     place: _Place, cases: Sequence[tuple[int, int]], seconds: float
 ) -> list[Measured]:
     share = seconds / len(cases) / (len(OPERATIONS) + 1)
@@ -238,14 +240,14 @@ async def _results(
                     await asyncio.gather(*map(threads.save_changed, threads.names))
                 await asyncio.gather(*map(other.load, threads.names))
                 for name, once in OPERATIONS.items():
-                    found.append(await _measured(threads, name, once, share))
+                    found.append(await _measure(threads, name, once, share))
                     advance()
-                found.append(await _measured_cold(threads, share))
+                found.append(await _measure_cold(threads, share))
                 advance()
     return found
 
 
-async def _measured(threads: _Threads, operation: str, once: Once, seconds: float) -> Measured:
+async def _measure(threads: _Threads, operation: str, once: Once, seconds: float) -> Measured:
     """Have each caller repeat an operation until the time is over, at least once."""
     start = time.perf_counter()
     times: list[float] = []
@@ -256,22 +258,22 @@ async def _measured(threads: _Threads, operation: str, once: Once, seconds: floa
             times.append(await once(threads, name))
 
     await asyncio.gather(*map(repeat, threads.names))
-    return _summary(threads, operation, times, time.perf_counter() - start)
+    return _summarize(threads, operation, times, time.perf_counter() - start)
 
 
-async def _measured_cold(threads: _Threads, seconds: float) -> Measured:
+async def _measure_cold(threads: _Threads, seconds: float) -> Measured:
     """Load all threads by one new checkpointer after another, whose opening does not count."""
     times: list[float] = []
     took, end = 0.0, time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
         async with threads.place.open() as fresh:
             start = time.perf_counter()
-            times += await asyncio.gather(*(_timed(fresh.load(it)) for it in threads.names))
+            times += await asyncio.gather(*(_measure_time(fresh.load(it)) for it in threads.names))
             took += time.perf_counter() - start
-    return _summary(threads, COLD, times, took)
+    return _summarize(threads, COLD, times, took)
 
 
-def _summary(threads: _Threads, operation: str, times: list[float], took: float) -> Measured:
+def _summarize(threads: _Threads, operation: str, times: list[float], took: float) -> Measured:
     in_order = sorted(times)
     p50, p99 = (1000 * in_order[min(len(times) - 1, int(len(times) * it))] for it in (0.5, 0.99))
     return Measured(

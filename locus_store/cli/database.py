@@ -71,7 +71,7 @@ class TableOptions:
     @property
     def definition(self) -> Any:
         """The operations on the schema of what the URL names."""
-        return _Indexes() if self.url.startswith("opensearch") else _migrate()
+        return _Indexes() if self.url.startswith("opensearch") else _import_migrate()
 
 
 @add_command(db)
@@ -88,22 +88,24 @@ def downgrade(revision: Revision, *, at: TableOptions, yes: Yes = False) -> None
     if not yes:
         status = at.definition.check(at.url, **at.names)
         note(status.message)
-        lost = _lost(status.revision, revision, at.prefix, _rows(at))
+        lost = _list_losses(status.revision, revision, at.prefix, _count_rows(at))
         deletes = f"deletes {'; '.join(lost)}" if lost else "deletes nothing that is stored"
         confirm(f"This goes down to {revision} and {deletes}.")
     reached = at.definition.downgrade(at.url, revision, **at.names)
     print_line(f"schema revision {reached or 'none'}")
 
 
-def _lost(current: str | None, revision: str, prefix: str, rows: dict[str, str]) -> list[str]:
+def _list_losses(
+    current: str | None, revision: str, prefix: str, rows: dict[str, str]
+) -> list[str]:
     """Return what a downgrade deletes."""
     if revision == "base" or current is None:
         return [f"rows of {table} {count}" for table, count in rows.items()] or ["every table"]
-    lost = _migrate().list_losses(current, revision)
+    lost = _import_migrate().list_losses(current, revision)
     return [it for table, it in lost.items() if rows.get(prefix + table) not in {"0", ""}]
 
 
-def _rows(at: TableOptions) -> dict[str, str]:
+def _count_rows(at: TableOptions) -> dict[str, str]:
     """Return the number of rows of each table, as far as they can be read."""
 
     async def asked() -> list[Fact]:
@@ -116,10 +118,10 @@ def _rows(at: TableOptions) -> dict[str, str]:
     return {}
 
 
-@add_command(db)
-def current(*, at: TableOptions, as_json: AsJson = False) -> None:
+@add_command(db, "current")
+def print_revision(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
-    revision = at.definition.current(at.url, **at.names)
+    revision = at.definition.read_revision(at.url, **at.names)
     put_outcome({"revision": revision}, revision or "none", as_json=as_json)
 
 
@@ -139,8 +141,8 @@ def check(*, at: TableOptions, as_json: AsJson = False) -> None:
         raise typer.Exit(PROBLEMS)
 
 
-@add_command(db)
-def sql(
+@add_command(db, "sql")
+def print_sql(
     revision: Annotated[str, typer.Argument(help="The target revision, or from:to.")] = "head",
     *,
     dialect: Annotated[str, typer.Option(help="sqlite, postgresql or oracle.")],
@@ -148,7 +150,9 @@ def sql(
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
     """Print the SQL of an upgrade, to be run by hand or by a DBA; needs no database."""
-    sys.stdout.write(_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
+    sys.stdout.write(
+        _import_migrate().render_upgrade(dialect, revision, prefix=prefix, schema=schema)
+    )
 
 
 @add_command(db, "search-index")
@@ -156,15 +160,15 @@ def search_index(*, at: TableOptions) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
     with show_progress("creating"):
         created = run(_search_index(at))
-    print_line(_outcome("the full-text index", is_new=created))
+    print_line(_describe_outcome("the full-text index", is_new=created))
 
 
-def _outcome(what: str, *, is_new: bool) -> str:
+def _describe_outcome(what: str, *, is_new: bool) -> str:
     return f"created {what}" if is_new else f"{what} exists already; nothing was changed"
 
 
 @add_command(db, "vector-index")
-def vector_index(
+def create_vector_index(
     *,
     dimension: Annotated[int, typer.Option(help="Dimensions of the embeddings; permanent.")],
     metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine",
@@ -177,7 +181,9 @@ def vector_index(
         at.url, dimension=dimension, metric=metric, method=method, **at.names
     )
     print_line(
-        _outcome(f"the vector index of dimension {dimension} ({metric}, {method})", is_new=made)
+        _describe_outcome(
+            f"the vector index of dimension {dimension} ({metric}, {method})", is_new=made
+        )
     )
 
 
@@ -205,7 +211,7 @@ def partition(
 
 
 @add_command(db, "user-ids")
-def user_ids(
+def set_user_id_type(
     users: Annotated[str, typer.Argument(metavar="TYPE", help="string, int or bigint.")],
     *,
     dialect: Annotated[
@@ -241,10 +247,10 @@ async def _search_index(at: TableOptions) -> bool:
         return made
 
 
-@add_command(db)
-def history(*, as_json: AsJson = False) -> None:
+@add_command(db, "history")
+def print_revisions(*, as_json: AsJson = False) -> None:
     """List the revisions that this library knows, oldest first; --json: [{revision, title}]."""
-    revisions = _migrate().history()
+    revisions = _import_migrate().list_revisions()
     if as_json:
         put_json([{"revision": revision, "title": title} for revision, title in revisions])
         return
@@ -252,7 +258,7 @@ def history(*, as_json: AsJson = False) -> None:
         print_line(f"{revision}  {title}")
 
 
-def _migrate() -> Any:
+def _import_migrate() -> Any:
     return importlib.import_module("locus_store.sql.migrate")
 
 
@@ -268,7 +274,7 @@ class _Indexes:
         """
         if revision != "head":
             raise InvalidArgumentError(f"an index is upgraded to 'head' only, not to {revision!r}")
-        with _indexes(url, prefix, schema) as (threads, store):
+        with _open_indexes(url, prefix, schema) as (threads, store):
             store.get_own_alias()
             threads.create()
             return str(threads.layout.version)
@@ -283,26 +289,26 @@ class _Indexes:
             f"an index of OpenSearch is not downgraded to {revision!r}; restore a snapshot of it"
         )
 
-    def current(self, url: str, *, prefix: str, schema: str | None) -> str | None:
+    def read_revision(self, url: str, *, prefix: str, schema: str | None) -> str | None:
         """Return the version of the mapping of threads."""
-        with _indexes(url, prefix, schema) as (threads, _):
-            return _status(threads).revision
+        with _open_indexes(url, prefix, schema) as (threads, _):
+            return _check_index(threads).revision
 
     def check(self, url: str, *, prefix: str, schema: str | None) -> IndexStatus:
         """Return the status of the index of threads, or of the store's if that is not usable."""
-        with _indexes(url, prefix, schema) as both:
-            threads, store = map(_status, both)
+        with _open_indexes(url, prefix, schema) as both:
+            threads, store = map(_check_index, both)
         return store if threads.usable and not store.usable else threads
 
 
-def _status(index: IndexClient) -> IndexStatus:
+def _check_index(index: IndexClient) -> IndexStatus:
     module = importlib.import_module("locus_store.backends.opensearch.backend")
     found: IndexStatus = module.check_index(index)
     return found
 
 
 @contextmanager
-def _indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[IndexClient, ...]]:
+def _open_indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[IndexClient, ...]]:
     """Yield the indexes of threads and of items that a URL names.
 
     Raises:
@@ -405,25 +411,25 @@ def group() -> None:
     """Keep ``lifecycle`` a command of its own."""
 
 
-@add_command(oci)
-def lifecycle(*, days: Days = 90, write: Write = False, url: Url = DEFAULT_URL) -> None:
+@add_command(oci, "lifecycle")
+def print_lifecycle(*, days: Days = 90, write: Write = False, url: Url = DEFAULT_URL) -> None:
     """Print the lifecycle rule that removes idle threads, as JSON.
 
     With --write it is added to the bucket's policy, whose other rules stay. The rule covers the
     heads of threads only: run 'threads vacuum' to remove what belonged to them.
     """
     rules = importlib.import_module("locus_store.backends.oci.lifecycle")
-    run(_applied(_bucket(url), rules, days, write=write))
+    run(_apply_rule(_open_bucket(url), rules, days, write=write))
 
 
-def _bucket(url: str) -> BucketBackend:
+def _open_bucket(url: str) -> BucketBackend:
     if not url.startswith("oci://"):
         raise InvalidArgumentError("pass --url oci://namespace/bucket/prefix")
     backend: Any = open_backend(url)
     return backend  # type: ignore[no-any-return]  # the scheme says so
 
 
-async def _applied(backend: BucketBackend, rules: Any, days: int, *, write: bool) -> None:
+async def _apply_rule(backend: BucketBackend, rules: Any, days: int, *, write: bool) -> None:
     rule = rules.make_rule(backend.documents.prefix, days)
     try:
         if write:
@@ -457,12 +463,12 @@ def rebalance(
     interrupted rebalance is continued by the next one. --json: {shards, moved}.
     """
     with show_progress("moving"):
-        done = run(_rebalanced(url, remove))
+        done = run(_rebalance(url, remove))
     text = f"{format_count(done['moved'], 'thread')} moved; the set has {done['shards']} shards"
     put_outcome(done, text, as_json=as_json)
 
 
-async def _rebalanced(url: str, last: str | None) -> dict[str, int]:
+async def _rebalance(url: str, last: str | None) -> dict[str, int]:
     if not url.startswith("sharded:"):
         raise InvalidArgumentError("pass --url 'sharded:URL URL …', the URLs of all shards")
     if last is not None and url.removeprefix("sharded:").split()[-1:] != [last]:

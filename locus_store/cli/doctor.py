@@ -35,7 +35,7 @@ LARGEST = 10
 """Tenants, users and threads that are named with their bytes."""
 
 
-def doctor(
+def diagnose(
     *,
     sizes: Annotated[
         bool,
@@ -65,7 +65,7 @@ def doctor(
         _try_compatibility(compatibility, as_json=at.as_json)
         return
     facts = [Fact("locus-store", __version__), Fact("Python", platform.python_version())]
-    facts += run(_facts(at, sizes=sizes))
+    facts += run(_collect_facts(at, sizes=sizes))
     is_well = all(it.verdict != "fail" for it in facts)
     document = {"ok": is_well, "facts": [asdict(it) for it in facts]}
     rows = ((it.verdict, it.name, it.value, it.remedy) for it in facts)
@@ -95,35 +95,39 @@ def _try_compatibility(url: str, *, as_json: bool) -> None:
         raise typer.Exit(PROBLEMS)
 
 
-async def _facts(at: TenantsOptions, *, sizes: bool) -> list[Fact]:
+async def _collect_facts(at: TenantsOptions, *, sizes: bool) -> list[Fact]:
     try:
         async with open_backend(at.url, **at.options) as backend:
-            found = [*await backend.facts(), *await _of_tenants(backend, at)]
-            return [*found, *await _sizes(await make_covered(backend, at))] if sizes else found
+            found = [*await backend.facts(), *await _collect_tenant_facts(backend, at)]
+            return (
+                [*found, *await _measure_sizes(await make_covered(backend, at))] if sizes else found
+            )
     except SchemaError as error:
-        return [_failure("schema", error)]
+        return [_make_failure("schema", error)]
     except ConnectionFailedError as error:
-        return [_failure("connection", error)]
+        return [_make_failure("connection", error)]
     except (BackendError, IntegrityError) as error:
-        return [_failure("storage", error)]
+        return [_make_failure("storage", error)]
 
 
-async def _of_tenants(backend: FullBackend, at: TenantsOptions) -> list[Fact]:
+async def _collect_tenant_facts(backend: FullBackend, at: TenantsOptions) -> list[Fact]:
     """Return facts of the chosen tenants; with several, each fact names its tenant."""
     each = await make_covered(backend, at)
     if backend.tenant is None:
-        return await _reading(backend)
+        return await _check_reading(backend)
     if not at.all_tenants:
         named = Fact("tenant", repr(backend.tenant))
-        return [named, *await backend.tenant_facts(), *await _reading(backend)]
+        return [named, *await backend.tenant_facts(), *await _check_reading(backend)]
     found = [Fact("tenants", f"{len(each):,}")]
-    for it in each:
-        about = f"tenant {it.tenant!r}: "
-        found += [replace(fact, name=about + fact.name) for fact in await it.tenant_facts()]
-    return [*found, *await _reading(backend)]
+    for tenant_backend in each:
+        about = f"tenant {tenant_backend.tenant!r}: "
+        found += [
+            replace(fact, name=about + fact.name) for fact in await tenant_backend.tenant_facts()
+        ]
+    return [*found, *await _check_reading(backend)]
 
 
-async def _sizes(backends: list[FullBackend]) -> list[Fact]:
+async def _measure_sizes(backends: list[FullBackend]) -> list[Fact]:
     """Return the bytes of states, writes and messages by tenant, and of the largest users."""
     tenants: Counter[str] = Counter()
     users: Counter[str] = Counter()
@@ -133,17 +137,17 @@ async def _sizes(backends: list[FullBackend]) -> list[Fact]:
             whose = f", tenant {backend.tenant!r}" if len(backends) > 1 else ""
             async for thread_id in all_threads(backend):
                 thread = await backend.read_thread(thread_id)
-                size = 0 if thread is None else _bytes(thread)
+                size = 0 if thread is None else _count_bytes(thread)
                 owner = thread.user_id if thread else None
                 tenants[repr(backend.tenant) if backend.tenant else "all threads"] += size
                 users[("no user" if owner is None else repr(owner)) + whose] += size
                 threads[repr(thread_id) + whose] += size
                 advance()
     named = {"tenants": tenants, "users": users, "threads": threads}
-    return [Fact(f"bytes of {name}", _largest(it)) for name, it in named.items() if it]
+    return [Fact(f"bytes of {name}", _format_largest(it)) for name, it in named.items() if it]
 
 
-def _bytes(thread: ArchivedThread) -> int:
+def _count_bytes(thread: ArchivedThread) -> int:
     """Return the stored bytes of a thread, without indexes and the columns of rows."""
     lines = thread.lines
     size = sum(len(it.payload) for line in lines for it in line.records)
@@ -151,7 +155,7 @@ def _bytes(thread: ArchivedThread) -> int:
     return size + sum(len(it.payload or (it.text or "").encode()) for it in thread.messages)
 
 
-def _largest(sizes: Counter[str]) -> str:
+def _format_largest(sizes: Counter[str]) -> str:
     largest = sizes.most_common(LARGEST)
     named = [f"{name}: {size:,}" for name, size in largest]
     if more := len(sizes) - len(largest):
@@ -160,7 +164,7 @@ def _largest(sizes: Counter[str]) -> str:
     return ", ".join(named)
 
 
-async def _reading(backend: FullBackend) -> list[Fact]:
+async def _check_reading(backend: FullBackend) -> list[Fact]:
     """Check that the storage can be read."""
     with suppress(UnsupportedError):
         await backend.scan(1)
@@ -168,7 +172,7 @@ async def _reading(backend: FullBackend) -> list[Fact]:
     return []
 
 
-def _failure(name: str, error: LocusStoreError) -> Fact:
+def _make_failure(name: str, error: LocusStoreError) -> Fact:
     text = str(error)
     what, _, remedy = text.partition("; ") if "; " in text else text.rpartition(": ")
     return Fact(name, what or text, "fail", remedy)

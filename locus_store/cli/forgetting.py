@@ -131,18 +131,18 @@ async def find_left(
     with suppress(InvalidArgumentError, UnsupportedError):  # no store, or an id that is no segment
         check_namespace((user,))
         async with open_existing_store(at.url, **at.options) as store:
-            for it in backends:
-                its_store = store if it.tenant is None else store.for_tenant(it.tenant)
+            for backend in backends:
+                its_store = store if backend.tenant is None else store.for_tenant(backend.tenant)
                 found = await _find_namespaces(its_store, str(user))
-                named[it.tenant] = [name for name in found if not _is_in(name, but)]
+                named[backend.tenant] = [name for name in found if not _is_in(name, but)]
     return [
         Left(
-            it.tenant,
+            backend.tenant,
             user,
-            [format_namespace(name) for name in named.get(it.tenant, [])],
-            *await _count_unattributed(it, user),
+            [format_namespace(name) for name in named.get(backend.tenant, [])],
+            *await _count_unattributed(backend, user),
         )
-        for it in backends
+        for backend in backends
     ]
 
 
@@ -277,13 +277,13 @@ def forget(
         (held, *each_tenant), left = run(_count_held(at, owner, wheres))
         if dry_run:
             print_line(f"This would delete all {owner}: {held}.")
-            for it in each_tenant:
-                print_line(it)
+            for line in each_tenant:
+                print_line(line)
             _tell_left(left, "not covered")
             at.tell_others()
             return
-        for it in each_tenant:
-            note(it)
+        for line in each_tenant:
+            note(line)
         confirm(f"This deletes all {owner}: {held}.")
     found, left, receipts = run(_forget_all(at, owner, wheres))
     if not receipts and not any(add_up(found).values()):
@@ -309,10 +309,10 @@ def _tell_receipts(receipts: list[Receipt]) -> None:
         print_line(f"receipt: {receipt}")
 
 
-def _tell_left(left: list[Left], label: str = "not removed") -> None:
-    for it in left:
-        it.tell_unremoved(label)
-        it.tell_unattributed()
+def _tell_left(remainders: list[Left], label: str = "not removed") -> None:
+    for remainder in remainders:
+        remainder.tell_unremoved(label)
+        remainder.tell_unattributed()
 
 
 def _find_owner(user: str | None, where: str | None) -> _Owner:

@@ -48,9 +48,9 @@ class HelpGroup(TyperGroup):
 def _remove_types(parameters: Iterable[Any]) -> list[Any]:
     """Return the parameters without the type of flags, which Typer 0.29 shows as a value."""
     found = list(parameters)
-    for it in found:
-        if getattr(it, "is_flag", False) and it.metavar is None:
-            it.metavar = ""
+    for parameter in found:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
     return found
 
 
@@ -74,11 +74,11 @@ def _with_options(work: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(work, include_extras=True)
     groups: dict[str, Any] = {it: kind for it, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
-    for it in inspect.signature(work).parameters.values():
-        if it.name in groups:
-            parameters += _list_options(groups[it.name])
+    for parameter in inspect.signature(work).parameters.values():
+        if parameter.name in groups:
+            parameters += _list_options(groups[parameter.name])
         else:
-            parameters.append(it.replace(annotation=hints[it.name]))
+            parameters.append(parameter.replace(annotation=hints[parameter.name]))
 
     def run(**given: Any) -> None:
         for name, group in groups.items():
@@ -100,8 +100,8 @@ def _list_options(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
-        inspect.Parameter(it.name, kind, default=it.default, annotation=hints[it.name])
-        for it in _list_given_fields(group)
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in _list_given_fields(group)
     ]
 
 

@@ -56,8 +56,8 @@ def _require_encryption(backend: Any) -> Any:
     return encryption
 
 
-@add_command(keys)
-def status(*, at: TenantOptions) -> None:
+@add_command(keys, "status")
+def print_status(*, at: TenantOptions) -> None:
     """Print a tenant's data keys, and how many stored values each has sealed.
 
     Reads all data. --json: {keys, values: {key_id: …}}; "clear" are values without encryption.

@@ -112,14 +112,14 @@ async def describe_contents(
     return ", ".join(format_count(number, noun) for noun, number in counts.items() if number)
 
 
-def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -> T:
-    """Return ``found`` if it is not empty.
+def require(value: T | None, thread_id: str, checkpoint_id: str | None = None) -> T:
+    """Return ``value`` if it is not empty.
 
     Raises:
         NotFoundError: Nothing was found.
     """
-    if found:
-        return found
+    if value:
+        return value
     if checkpoint_id is None:
         raise NotFoundError(
             f"there is no thread {thread_id!r}, or it has no version in this namespace; see "
@@ -139,62 +139,62 @@ NAMED = 5
 """Ids that an error names."""
 
 
-async def thread_named(backend: FullBackend, typed: str, *, exactly: bool = False) -> str:
+async def find_thread_id(backend: FullBackend, name: str, *, exactly: bool = False) -> str:
     """Return the id of the thread that is named so, or whose id alone begins so.
 
     Args:
         backend: The storage.
-        typed: The id, or the beginning of one.
+        name: The id, or the beginning of one.
         exactly: A beginning is not enough.
 
     Raises:
         NotFoundError: Several ids begin so, or a similar one exists.
     """
-    check_names(typed, "")
-    if await backend.exists(typed) or not backend.capabilities.list_threads:
-        return typed
-    if backend.capabilities.branching and await backend.read_thread(typed) is not None:
-        return typed  # it has pending writes only
-    begin = await backend.list_threads(NAMED, f"{glob.escape(typed)}*")
+    check_names(name, "")
+    if await backend.exists(name) or not backend.capabilities.list_threads:
+        return name
+    if backend.capabilities.branching and await backend.read_thread(name) is not None:
+        return name  # it has pending writes only
+    begin = await backend.list_threads(NAMED, f"{glob.escape(name)}*")
     if len(begin) == 1 and not exactly:
         return begin[0]
     if begin and not exactly:
-        raise _make_ambiguity_error("thread", typed, begin)
-    similar = did_you_mean(typed, begin or await backend.list_threads(NEARBY))
+        raise _make_ambiguity_error("thread", name, begin)
+    similar = did_you_mean(name, begin or await backend.list_threads(NEARBY))
     if similar:
-        raise NotFoundError(f"there is no thread {typed!r}{similar}")
-    return typed
+        raise NotFoundError(f"there is no thread {name!r}{similar}")
+    return name
 
 
-async def version_named(
-    backend: FullBackend, thread: str, typed: str | None, namespace: str = ""
+async def find_version_id(
+    backend: FullBackend, thread: str, name: str | None, namespace: str = ""
 ) -> str | None:
     """Return the id of the version that is named so, or whose id alone begins so.
 
     Raises:
         NotFoundError: Several ids begin so.
     """
-    if typed is None:
+    if name is None:
         return None
-    check_names(thread, namespace, typed)
-    if await backend.version(thread, typed, namespace=namespace) is not None:
-        return typed
+    check_names(thread, namespace, name)
+    if await backend.version(thread, name, namespace=namespace) is not None:
+        return name
     names = [it.checkpoint_id async for it in read_line(backend, thread, namespace)]
-    found = [it for it in names if it.startswith(typed)]
+    found = [it for it in names if it.startswith(name)]
     if len(found) > 1:
-        raise _make_ambiguity_error("version", typed, found)
-    return found[0] if found else typed
+        raise _make_ambiguity_error("version", name, found)
+    return found[0] if found else name
 
 
 async def find_named(
     backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
 ) -> tuple[str, str | None]:
     """Return the ids of a thread and of a version of it, of which the beginnings were typed."""
-    thread = await thread_named(backend, thread)
-    return thread, await version_named(backend, thread, checkpoint, namespace)
+    thread = await find_thread_id(backend, thread)
+    return thread, await find_version_id(backend, thread, checkpoint, namespace)
 
 
-def _make_ambiguity_error(what: str, typed: str, found: list[str]) -> NotFoundError:
-    more = ", …" if len(found) > NAMED else ""
-    names = ", ".join(map(repr, found[:NAMED]))
-    return NotFoundError(f"several {what}s begin with {typed!r}: {names}{more}")
+def _make_ambiguity_error(what: str, name: str, matches: list[str]) -> NotFoundError:
+    more = ", …" if len(matches) > NAMED else ""
+    names = ", ".join(map(repr, matches[:NAMED]))
+    return NotFoundError(f"several {what}s begin with {name!r}: {names}{more}")

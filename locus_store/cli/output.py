@@ -59,10 +59,10 @@ _GAP = 2
 def escape(value: object) -> str:
     """Return the text with control characters, such as terminal escapes, made visible."""
     text = str(value)
-    return text if text.isprintable() else "".join(map(_escaped, text))
+    return text if text.isprintable() else "".join(map(_escape_character, text))
 
 
-def _escaped(character: str) -> str:
+def _escape_character(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
@@ -71,16 +71,16 @@ def render_json(document: object, *, indent: bool = False) -> str:
     try:
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else None).decode()
     except TypeError:  # a lone surrogate: a byte of a file's name that is no UTF-8
-        text = _standard_json(document, indent=indent)
-    return _SPECIAL.sub(_escaped_in_json, text)
+        text = _dump_standard_json(document, indent=indent)
+    return _SPECIAL.sub(_escape_in_json, text)
 
 
 def escape_json(line: bytes) -> bytes:
     """Return a line of JSON that is safe to show on a terminal, and reads back the same."""
-    return _SPECIAL.sub(_escaped_in_json, line.decode()).encode()
+    return _SPECIAL.sub(_escape_in_json, line.decode()).encode()
 
 
-def _standard_json(document: object, *, indent: bool) -> str:
+def _dump_standard_json(document: object, *, indent: bool) -> str:
     form: Any = {"indent": 2} if indent else {"separators": (",", ":")}
     return json.dumps(document, default=datetime.isoformat, ensure_ascii=False, **form)
 
@@ -88,11 +88,11 @@ def _standard_json(document: object, *, indent: bool) -> str:
 _SPECIAL = re.compile(r"[^\n\x20-\x7e]")
 
 
-def _escaped_in_json(found: re.Match[str]) -> str:
+def _escape_in_json(match: re.Match[str]) -> str:
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    if found[0].isprintable() and encoding.startswith("utf"):
-        return found[0]
-    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    if match[0].isprintable() and encoding.startswith("utf"):
+        return match[0]
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
@@ -103,19 +103,21 @@ def format_time(time: datetime | None) -> str:
 
 def print_line(text: object) -> None:
     """Print one line."""
-    _out().print(Text(escape(text)), soft_wrap=True)
+    _make_console().print(Text(escape(text)), soft_wrap=True)
 
 
 def show(text: str, style: str = "") -> None:
     """Print lines unchanged; their text must be visible already."""
-    _out().print(Text(text, style=style), soft_wrap=True)
+    _make_console().print(Text(text, style=style), soft_wrap=True)
 
 
 def print_said(text: str) -> None:
     """Print a message, ``role: text``, with the role in its colour."""
     role, colon, said = text.partition(": ")
     style = _ROLES.get(role.split(" (")[0].strip(), "")
-    _out().print(Text.assemble((escape(role + colon), style), escape(said)), soft_wrap=True)
+    _make_console().print(
+        Text.assemble((escape(role + colon), style), escape(said)), soft_wrap=True
+    )
 
 
 _ROLES = {
@@ -172,8 +174,8 @@ def put_table(
     On a terminal long cells are folded between words. Ids are never folded, so that they can be
     copied.
     """
-    console = _out()
-    cells = [[_cell(it) for it in row] for row in rows]
+    console = _make_console()
+    cells = [[_make_cell(it) for it in row] for row in rows]
     table = [[Text(name) for name in columns], *cells]
     widths = {name: max(row[at].cell_len for row in table) for at, name in enumerate(columns)}
     words = {
@@ -186,19 +188,19 @@ def put_table(
         _put_records(console, columns, cells)
         return
     _fold(widths, room, least)
-    console.print(_table(widths, cells))
+    console.print(_make_table(widths, cells))
 
 
 def save_table(
     path: Path, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> None:
     """Write a table to a file, as SVG."""
-    cells = [[_cell(it) for it in row] for row in rows]
+    cells = [[_make_cell(it) for it in row] for row in rows]
     table = [[Text(name) for name in columns], *cells]
     widths = {name: max(row[at].cell_len for row in table) for at, name in enumerate(columns)}
     width = sum(widths.values()) + _GAP * len(columns)
     console = Console(record=True, file=io.StringIO(), width=width)
-    console.print(_table(widths, cells))
+    console.print(_make_table(widths, cells))
     path.write_text(_FONTS.sub("", console.export_svg(title=title)), encoding="utf-8")
 
 
@@ -206,7 +208,7 @@ _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 """Rich names fonts on a server; without them the picture is shown in a font of the machine."""
 
 
-def _table(widths: dict[str, int], cells: list[list[Text]]) -> Table:
+def _make_table(widths: dict[str, int], cells: list[list[Text]]) -> Table:
     made = Table(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
     for name, width in widths.items():
         made.add_column(name, overflow="fold", width=width)
@@ -234,11 +236,11 @@ def _put_records(console: Console, columns: Sequence[str], rows: list[list[Text]
                 console.print(Text(head) + cell, soft_wrap=True)
 
 
-def _cell(value: object) -> Text:
+def _make_cell(value: object) -> Text:
     return Text("" if value is None else escape(value))
 
 
-def _out() -> Console:
+def _make_console() -> Console:
     console = Console()
     if not sys.stdout.isatty():  # a Console is a terminal too where FORCE_COLOR is set
         console.width = _UNLIMITED
@@ -367,8 +369,8 @@ def repair_streams() -> Iterator[None]:
     before = sys.stdin, sys.stdout, sys.stderr
     # A closed stream is opened in the wrong mode: its use fails, and no file gets its number.
     sys.stdin = before[0] or _open_null(os.O_WRONLY, "r")
-    sys.stdout = _guarded(before[1] or _open_null(os.O_RDONLY, "w"), _Output)
-    sys.stderr = _guarded(before[2] or _open_null(os.O_RDONLY, "w"), _Notes)
+    sys.stdout = _guard_stream(before[1] or _open_null(os.O_RDONLY, "w"), _Output)
+    sys.stderr = _guard_stream(before[2] or _open_null(os.O_RDONLY, "w"), _Notes)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="backslashreplace")
     try:
@@ -381,7 +383,7 @@ def _open_null(flags: int, mode: Literal["r", "w"]) -> TextIO:
     return open(os.open(os.devnull, flags), mode, encoding="utf-8", closefd=False)
 
 
-def _guarded(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
+def _guard_stream(stream: TextIO, raw: type[io.FileIO]) -> TextIO:
     """Return the stream over ``raw``; a stream without a file, as in tests, is unchanged."""
     try:
         file = raw(stream.fileno(), "w", closefd=False)

@@ -14,9 +14,9 @@ from locus_store.cli.opening import (
     Thread,
     Yes,
     describe_contents,
+    find_thread_id,
+    find_version_id,
     require,
-    thread_named,
-    version_named,
 )
 from locus_store.cli.output import confirm, format_count, put_outcome
 from locus_store.cli.tenants import (
@@ -49,13 +49,13 @@ def delete(
     if namespace and checkpoint is None:
         raise InvalidArgumentError("a namespace has no deletion of its own: name a --checkpoint")
     if not yes:
-        owned = at.ask(lambda it: _owned(it, thread, checkpoint, namespace))
+        owned = at.ask(lambda it: _describe_deletion(it, thread, checkpoint, namespace))
         confirm(f"This deletes {owned}.")
 
     async def removed(backend: FullBackend) -> int:
-        await thread_named(backend, thread, exactly=True)
+        await find_thread_id(backend, thread, exactly=True)
         if checkpoint is not None:
-            name = require(await version_named(backend, thread, checkpoint, namespace), thread)
+            name = require(await find_version_id(backend, thread, checkpoint, namespace), thread)
             found = await backend.remove(thread, [name], namespace=namespace)
             return require(found, thread, checkpoint)
         held.append(require(await _describe_held(backend, thread), thread))
@@ -67,11 +67,13 @@ def delete(
     put_outcome({"removed": count}, text, as_json=at.as_json)
 
 
-async def _owned(backend: FullBackend, thread: str, checkpoint: str | None, namespace: str) -> str:
+async def _describe_deletion(
+    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
+) -> str:
     """Return a description of what a deletion removes."""
-    await thread_named(backend, thread, exactly=True)
+    await find_thread_id(backend, thread, exactly=True)
     if checkpoint is not None:
-        checkpoint = await version_named(backend, thread, checkpoint, namespace)
+        checkpoint = await find_version_id(backend, thread, checkpoint, namespace)
         version = await backend.version(thread, checkpoint, namespace=namespace)
         require(version, thread, checkpoint)
         return f"version {checkpoint!r} of thread {thread!r}"
@@ -106,20 +108,19 @@ def vacuum(
     """
     if dry_run or not yes:
         limit = datetime.now(UTC) - timedelta(days=older_than)  # by this machine's clock
-        found = at.ask_each("counting", lambda it, advance: _aged(it, limit, advance))
-        what = (
-            f"about {_swept(add_up(found))}, older than {older_than:g} days{format_tenants(found)}"
-        )
+        found = at.ask_each("counting", lambda it, advance: _count_old(it, limit, advance))
+        tenants = format_tenants(found)
+        what = f"about {_describe_removal(add_up(found))}, older than {older_than:g} days{tenants}"
         if not approve(found, what, at, dry_run=dry_run):
             return
-    tell(at.ask_each("removing", lambda it, _: _vacuumed(it, older_than)), _describe_vacuum, at)
+    tell(at.ask_each("removing", lambda it, _: _vacuum(it, older_than)), _describe_vacuum, at)
 
 
-async def _vacuumed(backend: FullBackend, days: float) -> dict[str, int]:
+async def _vacuum(backend: FullBackend, days: float) -> dict[str, int]:
     return (await backend.vacuum_report(days))._asdict()
 
 
-def _swept(counts: dict[str, int], done: str = "") -> str:
+def _describe_removal(counts: dict[str, int], done: str = "") -> str:
     """Return what a vacuum deletes, as text."""
     summary = format_count(counts.get("removed", 0), "version")
     if counts.get("messages"):
@@ -131,7 +132,7 @@ def _swept(counts: dict[str, int], done: str = "") -> str:
 
 
 def _describe_vacuum(counts: dict[str, int]) -> str:
-    summary = _swept(counts, " removed")
+    summary = _describe_removal(counts, " removed")
     if counts["skipped"]:
         skipped = format_count(counts["skipped"], "thread")
         summary += f"; {skipped} skipped, held by other transactions: run it again later"
@@ -141,17 +142,17 @@ def _describe_vacuum(counts: dict[str, int]) -> str:
     return summary
 
 
-def _threads(counts: dict[str, int]) -> str:
+def _describe_threads(counts: dict[str, int]) -> str:
     return f"{format_count(counts['removed'], 'thread')} removed"
 
 
-async def _aged(
+async def _count_old(
     backend: FullBackend, limit: datetime, advance: Callable[[], None]
 ) -> dict[str, int]:
     """Count what a vacuum would remove."""
     found = dict.fromkeys(("removed", "threads", "messages"), 0)
     async for thread_id in all_threads(backend):
-        old = await _old_versions(backend, thread_id, limit)
+        old = await _count_old_versions(backend, thread_id, limit)
         thread = await backend.read_thread(thread_id) if old is None else None
         found["removed"] += old or 0
         if thread is not None and find_newest_at(thread) < limit:
@@ -165,7 +166,7 @@ async def _aged(
     return found
 
 
-async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> int | None:
+async def _count_old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> int | None:
     """Return how many of a thread's versions are old, without heads; ``None``: all are."""
     names = await backend.namespaces(thread_id) if backend.capabilities.branching else [""]
     lines = [await list_all_versions(backend, thread_id, namespace=it) for it in names]
@@ -185,7 +186,7 @@ def expire(*, at: TenantsOptions) -> None:
     async def removed(backend: FullBackend, _: object) -> dict[str, int]:
         return {"removed": await backend.expire()}
 
-    tell(at.ask_each("removing", removed), _threads, at)
+    tell(at.ask_each("removing", removed), _describe_threads, at)
 
 
 def prune(
@@ -205,7 +206,8 @@ def prune(
     at.require_one("THREADS", is_named=bool(threads))
     if dry_run or not yes:
         found = _prune_each(at, threads, keep_last, removes=False)
-        what = f"{_versions(add_up(found))}{format_tenants(found)}, and keeps {keep_last:,} of each"
+        versions = f"{_describe_versions(add_up(found))}{format_tenants(found)}"
+        what = f"{versions}, and keeps {keep_last:,} of each"
         if not approve(found, what, at, dry_run=dry_run):
             return
     tell(_prune_each(at, threads, keep_last, removes=True), _describe_counts, at)
@@ -218,7 +220,7 @@ def _prune_each(
         counts = dict.fromkeys(("removed", "threads", "skipped"), 0)
         if threads:
             for typed in iterate_steps(threads):
-                name = await thread_named(backend, typed, exactly=True)
+                name = await find_thread_id(backend, typed, exactly=True)
                 await _prune(backend, name, keep_last, counts, removes=removes)
             return counts
         async for name in all_threads(backend):
@@ -248,13 +250,13 @@ async def _prune(
     counts["threads"] += removed > 0
 
 
-def _versions(counts: dict[str, int]) -> str:
+def _describe_versions(counts: dict[str, int]) -> str:
     of_threads = format_count(counts.get("threads", 0), "thread")
     return f"{format_count(counts.get('removed', 0), 'version')} of {of_threads}"
 
 
 def _describe_counts(counts: dict[str, int]) -> str:
-    summary = f"{_versions(counts)} removed"
+    summary = f"{_describe_versions(counts)} removed"
     if counts["skipped"]:
         skipped = format_count(counts["skipped"], "namespace")
         summary += f"; {skipped} skipped, where a version that stays is rebuilt from older ones"

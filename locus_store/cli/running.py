@@ -8,7 +8,7 @@ import typer
 
 from locus_store.backend import FullBackend, TakesTurns, needs
 from locus_store.cli.help import add_command
-from locus_store.cli.opening import Thread, find_named, thread_named
+from locus_store.cli.opening import Thread, find_named, find_thread_id
 from locus_store.cli.output import cut, format_time, put_found, put_outcome, select
 from locus_store.cli.store import read_json
 from locus_store.cli.tenants import TenantOptions
@@ -125,7 +125,7 @@ def resolve(
     value = None if result is None else read_json(result, "--result")
 
     async def settled(backend: FullBackend) -> str:
-        name = await thread_named(backend, thread)
+        name = await find_thread_id(backend, thread)
         checkpointer = Storage(backend).checkpointer()
         await checkpointer.resolve_effect(name, key, took_place=not not_done, result=value)
         return name

@@ -36,7 +36,7 @@ def serve(*, url: Url = DEFAULT_URL, settings: ServeOptions) -> None:
     importlib.import_module("locus_store.server.serving").serve(url, settings, announce)
 
 
-def _file(path: str) -> Any:
+def _open_file(path: str) -> Any:
     return importlib.import_module("locus_store.service.access").TokenFile(path)
 
 
@@ -51,7 +51,7 @@ def add(
     rights: Annotated[str, typer.Option(help="Some of read, write, admin, audit.")] = "read,write",
 ) -> None:
     """Add a token; print its secret, which is shown once and stored nowhere."""
-    print_line(_file(token_file).add(name, tenant, [it.strip() for it in rights.split(",")]))
+    print_line(_open_file(token_file).add(name, tenant, [it.strip() for it in rights.split(",")]))
 
 
 @add_command(tokens, "list")
@@ -60,7 +60,7 @@ def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
 
     --json: {tokens: [{name, tenant, rights, created_at}]}
     """
-    found = _file(token_file).read_tokens()
+    found = _open_file(token_file).read_tokens()
     document = {"tokens": [select(it, ("name", "tenant", "rights", "created_at")) for it in found]}
     columns = ("name", "tenant", "rights", "created")
     rows = ((it.name, it.tenant or "", ",".join(it.rights), it.created_at) for it in found)
@@ -70,7 +70,7 @@ def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
 @add_command(tokens, "revoke")
 def revoke(name: Name, *, token_file: TokenFile) -> None:
     """Remove a token; a running service refuses it from its next request on."""
-    _file(token_file).revoke(name)
+    _open_file(token_file).revoke(name)
     print_line(f"revoked {name!r}")
 
 

@@ -185,7 +185,7 @@ def _describe_item(item: StoreItem) -> dict[str, Any]:
     return select(item, (*names, "value"))
 
 
-def _row(item: StoreItem) -> tuple[object, ...]:
+def _make_row(item: StoreItem) -> tuple[object, ...]:
     times = format_time(item.updated_at), format_time(item.expires_at)
     value = cut(render_json(item.value), CELL)
     return format_namespace(item.namespace), item.key, item.version, *times, value
@@ -194,7 +194,7 @@ def _row(item: StoreItem) -> tuple[object, ...]:
 def _tell(items: list[StoreItem], *, as_json: bool) -> None:
     columns = ("namespace", "key", "version", "updated", "expires", "value")
     document = [_describe_item(it) for it in items]
-    put_found(document, columns, map(_row, items), ids=columns[:2], as_json=as_json)
+    put_found(document, columns, map(_make_row, items), ids=columns[:2], as_json=as_json)
 
 
 def _tell_more(how: str) -> None:
@@ -288,8 +288,8 @@ def search(
         _tell_more(f"--offset={offset + limit}, or ")
 
 
-@add_command(store)
-def namespaces(
+@add_command(store, "namespaces")
+def list_namespaces(
     prefix: Annotated[str, typer.Argument(help="First segments; * matches any one.")] = ROOT,
     *,
     suffix: Annotated[str, typer.Option(help="Last segments; * matches any one.")] = ROOT,
@@ -367,15 +367,15 @@ def delete(
         raise InvalidArgumentError("name an item's key, or pass --all, with or without --recursive")
     at.require_one("a key", is_named=key is not None)
 
-    async def there(opened: BaseStore) -> dict[str, int]:
+    async def there(items: BaseStore) -> dict[str, int]:
         if key is not None:
-            return {"removed": int(await opened.exists(where, key))}
-        return {"removed": await count_items(opened, where, recursive=recursive)}
+            return {"removed": int(await items.exists(where, key))}
+        return {"removed": await count_items(items, where, recursive=recursive)}
 
-    async def removed(opened: BaseStore) -> dict[str, int]:
+    async def removed(items: BaseStore) -> dict[str, int]:
         if key is not None:
-            return {"removed": int(await opened.delete(where, key))}
-        return {"removed": await opened.clear_namespace(where, recursive=recursive)}
+            return {"removed": int(await items.delete(where, key))}
+        return {"removed": await items.clear_namespace(where, recursive=recursive)}
 
     if not yes:
         found = _require(run(run_each_store(at, there)), namespace, key)
@@ -386,24 +386,22 @@ def delete(
     tell(found, _describe_removed, at)
 
 
-def _require(found: Outcome, namespace: str, key: str | None) -> Outcome:
-    if add_up(found).get("removed"):
-        return found
+def _require(outcome: Outcome, namespace: str, key: str | None) -> Outcome:
+    if add_up(outcome).get("removed"):
+        return outcome
     raise _make_missing_error(namespace, key)
 
 
-async def count_items(opened: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
+async def count_items(items: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
     """Return the number of items of a namespace; ``recursive`` adds those below it."""
     count = offset = 0
-    while recursive and (
-        page := await opened.list_namespaces(namespace, limit=PAGE, offset=offset)
-    ):
+    while recursive and (page := await items.list_namespaces(namespace, limit=PAGE, offset=offset)):
         offset += len(page)
-        for it in page:  # the prefix's `*` stands for any segment
-            if it[: len(namespace)] == namespace:
-                count += await count_items(opened, it, recursive=False)
+        for name in page:  # the prefix's `*` stands for any segment
+            if name[: len(namespace)] == namespace:
+                count += await count_items(items, name, recursive=False)
     after = None
-    while not recursive and (keys := await opened.list_keys(namespace, PAGE, after)):
+    while not recursive and (keys := await items.list_keys(namespace, PAGE, after)):
         count += len(keys)
         after = keys[-1]
     return count
@@ -416,8 +414,8 @@ def expire(*, at: TenantsOptions) -> None:
     They are invisible already: there is no prompt. --json: {removed, tenant}, in items.
     """
 
-    async def removed(opened: BaseStore) -> dict[str, int]:
-        return {"removed": await opened.expire()}
+    async def removed(items: BaseStore) -> dict[str, int]:
+        return {"removed": await items.expire()}
 
     tell(run(run_each_store(at, removed)), _describe_removed, at)
 

@@ -229,30 +229,30 @@ def format_tenants(names: Iterable[str | None]) -> str:
     return f" of {format_count(len(found), 'tenant')}"
 
 
-def add_up(found: Outcome) -> dict[str, int]:
+def add_up(outcome: Outcome) -> dict[str, int]:
     """Return the sum over all tenants."""
     counts: Counter[str] = Counter()
-    for it in found.values():
-        counts.update(it)
+    for tenant_counts in outcome.values():
+        counts.update(tenant_counts)
     return dict(counts)
 
 
-def tell(found: Outcome, text: Callable[[dict[str, int]], str], at: TenantsOptions) -> None:
+def tell(outcome: Outcome, text: Callable[[dict[str, int]], str], at: TenantsOptions) -> None:
     """Print each tenant's counts and the sum, and warn of tenants that are not covered."""
     if at.as_json:
-        put_json(describe(found, at))
+        put_json(describe(outcome, at))
     else:
-        for name, counts in found.items():
+        for name, counts in outcome.items():
             print_line(text(counts) if name is None else f"tenant {name!r}: {text(counts)}")
         if at.all_tenants:
             print_line(
-                f"{format_count(len(found), 'tenant')}: "
-                f"{text(add_up(found)) if found else 'nothing'}"
+                f"{format_count(len(outcome), 'tenant')}: "
+                f"{text(add_up(outcome)) if outcome else 'nothing'}"
             )
     at.tell_others()
 
 
-def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> bool:
+def approve(outcome: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> bool:
     """Ask before a deletion; with ``dry_run`` only print it, and return ``False``.
 
     Raises:
@@ -262,18 +262,18 @@ def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> 
         confirm(f"This deletes {what}.")
         return True
     if at.as_json:
-        put_json(describe(found, at))
+        put_json(describe(outcome, at))
     else:
         print_line(f"This would delete {what}.")
     at.tell_others()
     return False
 
 
-def describe(found: Outcome, at: TenantsOptions) -> dict[str, Any]:
+def describe(outcome: Outcome, at: TenantsOptions) -> dict[str, Any]:
     """Return the sum with ``tenant``, or with the counts by name in ``tenants``."""
     if at.all_tenants:
-        return {**add_up(found), "tenants": found}
-    ((name, counts),) = found.items()
+        return {**add_up(outcome), "tenants": outcome}
+    ((name, counts),) = outcome.items()
     return counts if name is None else {**counts, "tenant": name}
 
 

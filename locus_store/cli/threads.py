@@ -17,8 +17,8 @@ from locus_store.cli.opening import (
     Thread,
     describe_contents,
     find_named,
+    find_thread_id,
     require,
-    thread_named,
 )
 from locus_store.cli.output import (
     cut,
@@ -90,21 +90,21 @@ def list_threads(
     number of its messages. --json: [{thread_id, checkpoint_id, created_at, metadata, labels,
     interrupted, messages}].
     """
-    found, marks = at.ask(lambda it: _newest(it, pattern, limit, after))
-    document = [_listed(thread_id, it, marks[thread_id]) for thread_id, it in found]
+    found, marks = at.ask(lambda it: _read_newest(it, pattern, limit, after))
+    document = [_describe_thread(thread_id, it, marks[thread_id]) for thread_id, it in found]
     rows = ((it, marks[it], *make_cells(version)) for it, version in found)
     columns = ("thread", "", "newest version", "saved", "metadata")
     put_found(document, columns, rows, ids=columns[:3:2], as_json=at.as_json)
     if found and len(found) == limit and not at.as_json:
-        note(_more(found[-1][0]))
+        note(_describe_more(found[-1][0]))
 
 
-def _more(last: str) -> str:
+def _describe_more(last: str) -> str:
     after = f"--after={shlex.quote(last)}, or " if last.isprintable() else ""
     return f"There may be more: {after}a greater --limit."
 
 
-async def _newest(
+async def _read_newest(
     backend: FullBackend, pattern: str, limit: int, after: str | None
 ) -> tuple[list[tuple[str, Version | None]], dict[str, ThreadStatus]]:
     gate = asyncio.Semaphore(AT_ONCE)
@@ -123,7 +123,9 @@ async def _newest(
     return list(await asyncio.gather(*map(newest, ids))), marks
 
 
-def _listed(thread_id: str, version: Version | None, marks: ThreadStatus) -> dict[str, Any]:
+def _describe_thread(
+    thread_id: str, version: Version | None, marks: ThreadStatus
+) -> dict[str, Any]:
     names = ("checkpoint_id", "created_at", "metadata", "labels")
     found = dict.fromkeys(names) if version is None else select(version, names)
     about = {"interrupted": "interrupted" in marks.badges, "messages": marks.messages}
@@ -156,12 +158,12 @@ def show_thread(
     labels, state}.
     """
     found, lines = at.ask(
-        lambda it: _shown(it, thread, checkpoint, namespace, has_lines=not at.as_json)
+        lambda it: _read_with_lines(it, thread, checkpoint, namespace, has_lines=not at.as_json)
     )
     if at.as_json:
-        put_json(_described(found.version, found.head.sequence) | {"state": found.state})
+        put_json(_describe_version(found.version, found.head.sequence) | {"state": found.state})
         return
-    for name, value in _described(found.version, found.head.sequence).items():
+    for name, value in _describe_version(found.version, found.head.sequence).items():
         is_told = name == "metadata" and not raw
         text = readable.select_metadata(value) if is_told else value
         text = format_time(value) if isinstance(value, datetime) else text
@@ -180,13 +182,13 @@ def _show_channels(channels: dict[str, Any]) -> None:
     for name, value in channels.items():
         if isinstance(value, list) and value and all(isinstance(it, str) for it in value):
             print_line(f"{name}:")
-            for it in value:
-                print_said(f"  {it}")
+            for element in value:
+                print_said(f"  {element}")
         else:
             print_line(f"{name}: {value if isinstance(value, str) else render_json(value)}")
 
 
-async def _shown(
+async def _read_with_lines(
     backend: FullBackend, thread: str, checkpoint: str | None, namespace: str, *, has_lines: bool
 ) -> tuple[Snapshot, Lines]:
     found = await _read(backend, thread, checkpoint, namespace)
@@ -201,14 +203,14 @@ async def _read(
     return require(found, thread, checkpoint)
 
 
-def _described(version: Version, head: int | None) -> dict[str, Any]:
+def _describe_version(version: Version, head: int | None) -> dict[str, Any]:
     ids = select(version, ("thread_id", "namespace", "checkpoint_id", "parent_id"))
     about = select(version, ("created_at", "metadata", "labels"))
     return ids | {"is_head": version.mark.sequence == head} | about
 
 
-@add_command(threads)
-def history(
+@add_command(threads, "history")
+def print_history(
     thread: Thread,
     *,
     limit: Limit = 10,
@@ -225,15 +227,15 @@ def history(
     """
     most = None if everything else limit
     head, found, lines = at.ask(
-        lambda it: _history(it, thread, namespace, most, before, has_lines=not at.as_json)
+        lambda it: _read_history(it, thread, namespace, most, before, has_lines=not at.as_json)
     )
-    document = [_described(it.version, head) for it in found]
-    rows = (_history_row(it, lines, raw=raw) for it in found)
+    document = [_describe_version(it.version, head) for it in found]
+    rows = (_make_history_row(it, lines, raw=raw) for it in found)
     columns = ("version", "parent", "", "by", "changes", "saved", "metadata")
     put_found(document, columns, rows, ids=columns[:2], as_json=at.as_json)
 
 
-def _history_row(node: Node, lines: Lines, *, raw: bool) -> tuple[str | None, ...]:
+def _make_history_row(node: Node, lines: Lines, *, raw: bool) -> tuple[str | None, ...]:
     name, *others = make_cells(node.version, raw=raw)
     place = node.place if node.place in {"head", "side"} else ""
     return name, node.version.parent_id, place, *lines.get(name, ("", "")), *others
@@ -252,7 +254,7 @@ async def _describe(backend: FullBackend, versions: list[Version]) -> Lines:
     return lines
 
 
-async def _history(
+async def _read_history(
     backend: FullBackend,
     thread: str,
     namespace: str,
@@ -299,7 +301,7 @@ def diff(
     the stored state: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what
     is added, removed or changed; path is a list of keys and indices.
     """
-    old, new = at.ask(lambda it: _compared(it, thread, namespace, a, b))
+    old, new = at.ask(lambda it: _read_both(it, thread, namespace, a, b))
     states = old.state if old else {}, new.state
     if not raw and not at.as_json:
         states = readable.make_readable(states[0]), readable.make_readable(states[1])
@@ -315,28 +317,30 @@ def diff(
         put_json(document | {"changes": [it.as_json() for it in changes]})
         return
     print_line(f"{names[0] or 'nothing'} → {names[1]}: {format_count(len(changes), 'difference')}")
-    for it in changes:
-        show(_difference(it), _STYLES[it.what])
+    for change in changes:
+        show(_format_difference(change), _STYLES[change.what])
 
 
 _STYLES = {"added": "green", "removed": "red", "changed": ""}
 
 
-async def _compared(
+async def _read_both(
     backend: FullBackend, thread: str, namespace: str, a: str | None, b: str | None
 ) -> tuple[Snapshot | None, Snapshot]:
-    thread = await thread_named(backend, thread)
+    thread = await find_thread_id(backend, thread)
     new = await _read(backend, thread, b, namespace)
     old = a if a is not None else new.version.parent_id
     return None if old is None else await _read(backend, thread, old, namespace), new
 
 
-def _difference(it: Difference) -> str:
-    path = escape(format_path(it.path))
-    if it.what != "changed":
-        value = it.after if it.what == "added" else it.before
-        return f"{'+' if it.what == 'added' else '-'} {path}: {cut(render_json(value), LINE)}"
-    before, after = it.before, it.after
+def _format_difference(difference: Difference) -> str:
+    path = escape(format_path(difference.path))
+    if difference.what != "changed":
+        value = difference.after if difference.what == "added" else difference.before
+        return (
+            f"{'+' if difference.what == 'added' else '-'} {path}: {cut(render_json(value), LINE)}"
+        )
+    before, after = difference.before, difference.after
     if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LINE:
         before, after = cut_common_ends(before, after)
     return f"~ {path}: {cut(render_json(before), LINE)} → {cut(render_json(after), LINE)}"

@@ -17,9 +17,9 @@ from locus_store.cli.opening import (
     Namespace,
     Thread,
     find_named,
+    find_thread_id,
+    find_version_id,
     require,
-    thread_named,
-    version_named,
 )
 from locus_store.cli.output import (
     cut,
@@ -66,12 +66,12 @@ SKIPPED, MOST_CODE = 125, 127
 """Exit codes of ``--run``: this one cannot be judged; the last one that is an answer."""
 
 
-def _nodes(version: Version, tasks: Writers, channel: str | None = None) -> list[str]:
+def _list_nodes(version: Version, tasks: Writers, channel: str | None = None) -> list[str]:
     """Return the nodes that wrote a version, or a channel of it."""
     return list_nodes(tasks.get(version.checkpoint_id, ()), channel)
 
 
-def _saved(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:
+def _make_columns(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:
     """Return the nodes, time and metadata of a version for a table."""
     return (", ".join(nodes), *make_cells(version, raw=raw)[1:])
 
@@ -82,7 +82,7 @@ def _name_version(place: Origin | Turn) -> str:
     return name if place.is_exact else f"in or before {name}"
 
 
-def _reported(version: Version) -> dict[str, Any]:
+def _select_fields(version: Version) -> dict[str, Any]:
     return select(version, ("checkpoint_id", "created_at", "metadata"))
 
 
@@ -110,7 +110,7 @@ def blame(
     async def found(backend: FullBackend) -> tuple[Blame, list[Blamed], Writers]:
         name, version = await find_named(backend, thread, checkpoint, namespace)
         origins = await blamed(backend, name, version, namespace=namespace)
-        return await _explained(backend, require(origins, name, version), wanted, limit, raw)
+        return await _explain(backend, require(origins, name, version), wanted, limit, raw)
 
     origins, values, tasks = at.ask(found)
     document = {
@@ -118,16 +118,16 @@ def blame(
         "namespace": namespace,
         "checkpoint_id": origins.version.checkpoint_id,
         "path": path,
-        "values": [_value_json(it, tasks) for it in values],
+        "values": [_describe_value(it, tasks) for it in values],
     }
     columns = ("value", "", "introduced in", "last change", "by", "saved", "metadata")
-    rows = (_value_row(it, tasks, raw=raw) for it in values)
+    rows = (_make_value_row(it, tasks, raw=raw) for it in values)
     put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
     if len(values) == limit and not at.as_json:
         note("There may be more: a path to a part, or a greater --limit.")
 
 
-async def _explained(
+async def _explain(
     backend: FullBackend, origins: Blame, path: Any, limit: int, raw: bool
 ) -> tuple[Blame, list[Blamed], Writers]:
     """Return the values to show: the parts of the value at a path, or the value itself."""
@@ -142,18 +142,18 @@ async def _explained(
     return origins, values, await find_writers(backend, list(versions.values()))
 
 
-def _value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
+def _make_value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
     last = value.changed
     text = cut(value.value if raw else strip_tags(value.value), CELL)
-    nodes = _nodes(last.version, tasks, find_channel(value.path))
-    saved = _saved(last.version, nodes, raw=raw)
+    nodes = _list_nodes(last.version, tasks, find_channel(value.path))
+    saved = _make_columns(last.version, nodes, raw=raw)
     return format_path(value.query), text, _name_version(value.made), _name_version(last), *saved
 
 
-def _value_json(value: Blamed, tasks: Writers) -> dict[str, Any]:
-    def origin(it: Origin) -> dict[str, Any]:
-        nodes = _nodes(it.version, tasks, find_channel(value.path))
-        return _reported(it.version) | {"is_exact": it.is_exact, "nodes": nodes}
+def _describe_value(value: Blamed, tasks: Writers) -> dict[str, Any]:
+    def origin(step: Origin) -> dict[str, Any]:
+        nodes = _list_nodes(step.version, tasks, find_channel(value.path))
+        return _select_fields(step.version) | {"is_exact": step.is_exact, "nodes": nodes}
 
     steps = {"made": origin(value.made), "changed": origin(value.changed)}
     return {"path": list(value.path), "value": value.value} | steps
@@ -194,7 +194,9 @@ class Program:
         return None if done.returncode == SKIPPED else done.returncode != 0
 
 
-def _condition(path: str | None, text: str | None, command: str | None, **at: Any) -> Condition:
+def _parse_condition(
+    path: str | None, text: str | None, command: str | None, **at: Any
+) -> Condition:
     """Return the one condition that the options name.
 
     Raises:
@@ -265,7 +267,7 @@ def bisect(
     [{checkpoint_id, holds, is_exact, created_at, metadata, nodes}].
     """
     tests = {"equals": equals, "contains": contains, "exists": exists, "longer_than": longer_than}
-    wanted = _condition(path, text, command, **tests, type=of_type, filter=filter_)
+    wanted = _parse_condition(path, text, command, **tests, type=of_type, filter=filter_)
 
     async def found(backend: FullBackend) -> tuple[Bisected, Writers]:
         name, version = await find_named(backend, thread, checkpoint, namespace)
@@ -295,14 +297,14 @@ def bisect(
 
 
 def _turn_row(turn: Turn, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
-    saved = _saved(turn.version, _nodes(turn.version, tasks), raw=raw)
+    saved = _make_columns(turn.version, _list_nodes(turn.version, tasks), raw=raw)
     return _name_version(turn), "holds" if turn.holds else "does not hold", *saved
 
 
 def _turn_json(turn: Turn, tasks: Writers) -> dict[str, Any]:
-    nodes = _nodes(turn.version, tasks)
+    nodes = _list_nodes(turn.version, tasks)
     answer = {"holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}
-    return _reported(turn.version) | answer
+    return _select_fields(turn.version) | answer
 
 
 def watch(
@@ -324,14 +326,14 @@ def watch(
 
     def report(version: Version) -> None:
         if at.as_json:
-            put_line(_reported(version) | {"parent_id": version.parent_id})
+            put_line(_select_fields(version) | {"parent_id": version.parent_id})
         else:
             print_line("  ".join(filter(None, make_cells(version, raw=raw))))
         sys.stdout.flush()
 
     async def watched(backend: FullBackend) -> None:
-        name = await thread_named(backend, thread)
-        found = _newer(backend, name, namespace, interval)
+        name = await find_thread_id(backend, thread)
+        found = _iterate_newer(backend, name, namespace, interval)
         left = count
         async for version in found:
             report(version)
@@ -342,7 +344,7 @@ def watch(
     at.ask(watched)
 
 
-async def _newer(
+async def _iterate_newer(
     backend: FullBackend, thread: str, namespace: str, interval: float
 ) -> AsyncGenerator[Version]:
     """Yield the versions that are saved from now on."""
@@ -392,7 +394,7 @@ def rewind(
             found,
             old,
             namespace=namespace,
-            expected_head=await version_named(backend, found, head, namespace),
+            expected_head=await find_version_id(backend, found, head, namespace),
             names=task or (),
             runs_again=run_again,
         )
@@ -434,7 +436,7 @@ def report(
 MESSAGE_FIELDS = ("message_id", "role", "created_at", "metadata", "content")
 
 
-def messages(
+def print_messages(
     thread: Thread,
     *,
     namespace: Namespace = "",
@@ -457,7 +459,7 @@ def messages(
 
 async def _read_log(backend: FullBackend, thread: str, namespace: str, newest: int) -> LogSnapshot:
     log = Storage(backend).messages()
-    thread = await thread_named(backend, thread)
+    thread = await find_thread_id(backend, thread)
     found = await log.read(thread, namespace=namespace, newest=newest)
     if found is None:
         others = [repr(it.namespace) for it in await log.logs(thread)]

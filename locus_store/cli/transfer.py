@@ -71,8 +71,8 @@ def verify(
     what}, and at last {kind: "summary", threads, versions, problems, tenant}.
     """
     at.require_one("THREADS", is_named=bool(threads))
-    for it in threads or ():
-        check_text("thread", it)
+    for thread in threads or ():
+        check_text("thread", thread)
     problems, counts, seen = run(_verify_all(at, threads or None))
     if at.as_json:
         put_line({"kind": "summary", **describe(counts, at)})
@@ -111,23 +111,23 @@ async def _verify_all(
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
                 check = check_stored(backend, threads, storage=is_first)
-                async for it in check:
-                    seen.add(it.thread_id)
-                    if isinstance(it, Checked):
+                async for result in check:
+                    seen.add(result.thread_id)
+                    if isinstance(result, Checked):
                         counts["threads"] += 1
-                        counts["versions"] += it.versions
+                        counts["versions"] += result.versions
                         advance()
                         continue
                     counts["problems"] += 1
-                    owner = None if it.thread_id is None else backend.tenant
-                    problems.append({"kind": "problem", "tenant": owner, **asdict(it)})
+                    owner = None if result.thread_id is None else backend.tenant
+                    problems.append({"kind": "problem", "tenant": owner, **asdict(result)})
                     if at.as_json:
                         put_line(problems[-1])
     return problems, found, seen
 
 
-def _require_all(wanted: Sequence[str], found: Collection[str | None]) -> None:
-    missing = [it for it in wanted if it not in found]
+def _require_all(thread_ids: Sequence[str], known_ids: Collection[str | None]) -> None:
+    missing = [it for it in thread_ids if it not in known_ids]
     if missing:
         raise NotFoundError(f"there is no thread {', '.join(map(repr, missing))}")
 
@@ -366,7 +366,7 @@ TOOLS = {
 """The means of each technology, by the folder of its backend."""
 
 
-def backup(
+def write_backup(
     file: Annotated[str, typer.Argument(help="A new file.")], *, url: Url = DEFAULT_URL
 ) -> None:
     """Copy an SQLite database while it is in use, with all tenants, and check the copy.
@@ -403,7 +403,7 @@ def _copy_database(source: str, target: str, advance: Any) -> int:
     """Copy a database; return the number of bytes."""
     done = 0
 
-    def seen(_: int, left: int, pages: int) -> None:
+    def seen(_: int, remaining: int, pages: int) -> None:
         nonlocal done
         if not done:
             expect(-(-pages // PAGES))

@@ -61,11 +61,13 @@ class Entrance(ABC):
         del secret
         return None
 
-    def _session(self, request: LimitedRequest) -> Session | None:
+    def _find_session(self, request: LimitedRequest) -> Session | None:
         value = request.cookies.get(self.sessions.cookie, "")
         return self.sessions.find(value) if value else None
 
-    def _viewer(self, caller: Caller, session: Session, *, is_operator: bool = False) -> Viewer:
+    def _make_viewer(
+        self, caller: Caller, session: Session, *, is_operator: bool = False
+    ) -> Viewer:
         token = self.sessions.make_form_token(session.value)
         return Viewer(caller, token, is_operator=is_operator, has_session=True)
 
@@ -98,10 +100,10 @@ class Codes(Entrance):
 
     async def find_viewer(self, request: LimitedRequest) -> Viewer | None:
         """Return the operator, by the cookie."""
-        session = self._session(request)
+        session = self._find_session(request)
         if session is None or session.subject != _OPERATOR:
             return None
-        return self._viewer(Caller("operator", None, self._rights), session, is_operator=True)
+        return self._make_viewer(Caller("operator", None, self._rights), session, is_operator=True)
 
 
 class Tokens(Entrance):
@@ -123,11 +125,11 @@ class Tokens(Entrance):
         if authorization := request.get_header(b"authorization"):
             caller = self._door.identify(authorization)
             return Viewer(caller, self.sessions.make_form_token(caller.name))
-        session = self._session(request)
+        session = self._find_session(request)
         if session is None:
             return None
         found = self._door.find_holder(session.subject)
-        return None if found is None else self._viewer(found, session)
+        return None if found is None else self._make_viewer(found, session)
 
 
 class Mounted(Entrance):
@@ -143,7 +145,11 @@ class Mounted(Entrance):
         Raises:
             RefusalError: The request is not from this machine, or the application refuses it.
         """
-        found: Any = self._local(request) if self._authorize is None else self._authorize(request)
+        found: Any = (
+            self._find_local_caller(request)
+            if self._authorize is None
+            else self._authorize(request)
+        )
         if inspect.isawaitable(found):
             found = await found
         if found is None:
@@ -157,7 +163,7 @@ class Mounted(Entrance):
         return Viewer(found, self.sessions.make_form_token(f"{found.name}:{found.tenant}"))
 
     @staticmethod
-    def _local(request: LimitedRequest) -> Caller | None:
+    def _find_local_caller(request: LimitedRequest) -> Caller | None:
         client = request.client.host if request.client else ""
         is_near = client in {"127.0.0.1", "::1"}
         is_proxied = any(map(request.get_header, _FORWARDED))
@@ -177,13 +183,13 @@ def require_same_origin(request: LimitedRequest) -> None:
     raise RefusalError(403, ConnectionFailedError("this request does not come from a page of ours"))
 
 
-def require_form_token(viewer: Viewer, given: str) -> None:
+def require_form_token(viewer: Viewer, token: str) -> None:
     """Refuse a form of another session.
 
     Raises:
         RefusalError: It does not carry the token of this session.
     """
-    if not compare_digest(viewer.form_token.encode(), given.encode()):
+    if not compare_digest(viewer.form_token.encode(), token.encode()):
         message = "this form is of another session; load the page again"
         raise RefusalError(403, ConnectionFailedError(message))
 
@@ -220,19 +226,19 @@ class Sessions:
     def begin(self, subject: str) -> str:
         """Return the cookie's value of a new session."""
         body = f"{int(time()) + SESSION_SECONDS}.{secrets.token_hex(16)}.{subject}"
-        return f"{body}.{self._signed('session', body)}"
+        return f"{body}.{self._sign('session', body)}"
 
     def find(self, value: str) -> Session | None:
         """Return the session of a cookie's value; ``None`` if it is not valid any more."""
         body, _, signature = value.rpartition(".")
-        if not hmac.compare_digest(self._signed("session", body).encode(), signature.encode()):
+        if not hmac.compare_digest(self._sign("session", body).encode(), signature.encode()):
             return None
         expires, _, subject = body.split(".", _PARTS - 2)
         return Session(subject, value) if int(expires) > time() else None
 
     def make_form_token(self, identity: str) -> str:
         """Return the token that the forms of a session carry."""
-        return self._signed("form", identity)
+        return self._sign("form", identity)
 
-    def _signed(self, purpose: str, text: str) -> str:
+    def _sign(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}:{text}".encode(), sha256).hexdigest()

@@ -131,58 +131,58 @@ class Inspector:
             await send({"type": "websocket.close", "code": 1000})
         elif scope["type"] == "http":
             request = LimitedRequest(scope, receive, FORM)
-            response = await self._answered(request)
+            response = await self._answer(request)
             await request.answer(response, send)
 
-    async def _answered(self, request: LimitedRequest) -> Response:
+    async def _answer(self, request: LimitedRequest) -> Response:
         as_json = _wants_json(request)
         try:
-            return await self._dispatched(request, as_json=as_json)
+            return await self._dispatch(request, as_json=as_json)
         except RefusalError as refusal:
-            found = _failed(refusal.status, str(refusal), as_json=as_json)
+            found = _render_failure(refusal.status, str(refusal), as_json=as_json)
             found.headers.update(refusal.headers)
             return found
         except LocusStoreError as error:
             if not failures.is_shown(error):
                 log.warning("%s: %s", request.path[:80], error, exc_info=error)
             status, failure = failures.encode_error(error)
-            return _failed(status, failure["message"], as_json=as_json)
+            return _render_failure(status, failure["message"], as_json=as_json)
         except Exception:
             log.exception("%s failed", request.path[:80])
-            return _failed(500, failures.HIDDEN, as_json=as_json)
+            return _render_failure(500, failures.HIDDEN, as_json=as_json)
 
-    async def _dispatched(self, request: LimitedRequest, *, as_json: bool) -> Response:
+    async def _dispatch(self, request: LimitedRequest, *, as_json: bool) -> Response:
         self._door.require_host(request.get_header(b"host"))
         if request.method == "POST":
             require_same_origin(request)
         name = request.path.removeprefix("/")
         if name in _FILES:
-            return _file(name)
+            return _make_file_response(name)
         if name == "login":
-            return await self._login(request, as_json=as_json)
+            return await self._log_in(request, as_json=as_json)
         viewer = await self._entrance.find_viewer(request)
         if viewer is None:
-            return self._login_form(401, as_json=as_json)
+            return self._render_login(401, as_json=as_json)
         self._door.require_rate(viewer.caller)
         if name == "logout" and request.method == "POST":
-            await self._form(request, viewer)
-            return self._logout()
+            await self._read_form(request, viewer)
+            return self._log_out()
         route = ROUTES.get(name)
         if route is None or (route.writes and not self._may_write(viewer)):
             raise RefusalError(404, UnsupportedError("the inspector has no page at this address"))
-        return await self._page(route, request, viewer, as_json=as_json)
+        return await self._answer_page(route, request, viewer, as_json=as_json)
 
     def _may_write(self, viewer: Viewer) -> bool:
         return self._allow_write and "write" in viewer.caller.rights
 
-    async def _page(
+    async def _answer_page(
         self, route: Route, request: LimitedRequest, viewer: Viewer, *, as_json: bool
     ) -> Response:
         request.require_method("GET", *(("POST",) if route.writes else ()))
         viewer.caller.require("read")
         text = _query(request)
         if request.method == "POST":
-            text = f"{text}&{await self._form(request, viewer)}"
+            text = f"{text}&{await self._read_form(request, viewer)}"
         query = Query(text)
         tenant = query.get_optional("tenant") if viewer.is_operator else None
         page_request = PageRequest(
@@ -200,39 +200,41 @@ class Inspector:
             may_write=self._may_write(viewer),
         )
         with viewer.caller.act():
-            answer = await _unless_gone(request, route, page_request)
+            answer = await _answer_unless_left(request, route, page_request)
         return render(answer, as_json=as_json, request=page_request, to=page_request.links.to)
 
-    async def _form(self, request: LimitedRequest, viewer: Viewer) -> str:
+    async def _read_form(self, request: LimitedRequest, viewer: Viewer) -> str:
         """Return the fields of a form that carries the token of its session."""
         text = (await request.body()).decode("utf-8", "replace")
         require_form_token(viewer, Query(text).get_text("form_token"))
         return text
 
-    async def _login(self, request: LimitedRequest, *, as_json: bool) -> Response:
+    async def _log_in(self, request: LimitedRequest, *, as_json: bool) -> Response:
         """Begin a session: with a code in the address, or a token in the form."""
         if request.method == "POST" and self._entrance.kind == "token":
             secret = Query((await request.body()).decode("utf-8", "replace")).get_text("token")
         elif request.method == "GET" and self._entrance.kind == "code":
             secret = Query(_query(request)).get_text("code")
         else:
-            return self._login_form(200, as_json=as_json)
+            return self._render_login(200, as_json=as_json)
         if secret:
             self._logins.require_room()
         subject = self._entrance.check_secret(secret) if secret else None
         if subject is None:
-            return self._login_form(401 if secret else 200, as_json=as_json, was_wrong=bool(secret))
+            return self._render_login(
+                401 if secret else 200, as_json=as_json, was_wrong=bool(secret)
+            )
         # From another site the cookie is not sent along a redirect, but from a page of ours.
         page = Page("entered", "Logged in", {"home": HOME})
         response = render(page, as_json=as_json, request=None)
         self._set_cookie(response, self._entrance.sessions.begin(subject), SESSION_SECONDS)
         return response
 
-    def _login_form(self, status: int, *, as_json: bool, was_wrong: bool = False) -> Response:
+    def _render_login(self, status: int, *, as_json: bool, was_wrong: bool = False) -> Response:
         values = {"kind": self._entrance.kind, "was_wrong": was_wrong}
         return render(Page("login", "Log in", values, status=status), as_json=as_json, request=None)
 
-    def _logout(self) -> Response:
+    def _log_out(self) -> Response:
         response = render(Redirect("login"), as_json=False)
         self._set_cookie(response, "", 0)
         return response
@@ -262,34 +264,36 @@ def _wants_json(request: LimitedRequest) -> bool:
     return "application/json" in accepted and "text/html" not in accepted
 
 
-def _failed(status: int, message: str, *, as_json: bool) -> Response:
+def _render_failure(status: int, message: str, *, as_json: bool) -> Response:
     values = {"status": status, "message": escape(message)}  # may hold a surrogate of an address
     page = Page("error", "Error", values, status=status)
     return render(page, as_json=as_json, request=None)
 
 
-def _file(name: str) -> Response:
+def _make_file_response(name: str) -> Response:
     content = (FOLDER / "static" / name).read_bytes()
     return Response(content, 200, SECURITY | {"cache-control": "max-age=3600"}, _FILES[name])
 
 
-async def _unless_gone(request: LimitedRequest, route: Route, page_request: PageRequest) -> Answer:
+async def _answer_unless_left(
+    request: LimitedRequest, route: Route, page_request: PageRequest
+) -> Answer:
     """Return the answer of a page; cancel its work if the browser leaves."""
     working = asyncio.ensure_future(route.handler(page_request))
-    leaving = asyncio.ensure_future(_left(request))
+    leaving = asyncio.ensure_future(_wait_for_leaving(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise RefusalError(400, InvalidArgumentError("the browser left"))
         return await working
     finally:
-        for it in (working, leaving):
-            it.cancel()
+        for task in (working, leaving):
+            task.cancel()
             with suppress(asyncio.CancelledError, Exception):
-                await it
+                await task
 
 
-async def _left(request: LimitedRequest) -> None:
+async def _wait_for_leaving(request: LimitedRequest) -> None:
     """Return when the browser has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -75,19 +75,19 @@ class Room:
 
     def cut(self, value: Any) -> CutText:
         """Return a text, or a value as JSON, within the bounds of one string and of the page."""
-        return self._took(cut(value, self._most)) if isinstance(value, str) else self.render(value)
+        return self._take(cut(value, self._most)) if isinstance(value, str) else self.render(value)
 
     def render(self, value: Any) -> CutText:
         """Return a value as JSON, likewise."""
-        return self._took(render_line(value, self._most))
+        return self._take(render_line(value, self._most))
 
     @property
     def _most(self) -> int:
         return min(CHARACTERS, max(self._left, SHORT))
 
-    def _took(self, found: CutText) -> CutText:
-        self._left -= len(found.text)
-        return found
+    def _take(self, text: CutText) -> CutText:
+        self._left -= len(text.text)
+        return text
 
 
 def render_line(value: Any, characters: int = CHARACTERS) -> CutText:
@@ -216,7 +216,7 @@ class _Growing:
         if not isinstance(content, dict | list):
             return TreeNode(label, name, name_kind(content), self._room.cut(format_scalar(content)))
         found = TreeNode(label, name, name_kind(content), None, len(content))
-        parts = _parts(content, hidden, of_graph=prefix[:1] == (CHANNELS,))
+        parts = _iterate_parts(content, hidden, of_graph=prefix[:1] == (CHANNELS,))
         for at, (key, item) in enumerate(islice(parts, start, None), start):
             if at - start >= CHILDREN or self._left <= 0 or not levels:
                 found.next = at
@@ -226,7 +226,7 @@ class _Growing:
         return found
 
 
-def _parts(
+def _iterate_parts(
     content: dict[str, Any] | list[Any], hidden: Collection[str | int], *, of_graph: bool
 ) -> Iterator[tuple[str | int, Any]]:
     if isinstance(content, list):
@@ -279,28 +279,28 @@ def make_conversation(
         "path": format_path(path) if path else "",
         "start": first,
         "length": len(value),
-        "messages": [_message(it, room) for it in said],
+        "messages": [_describe_message(it, room) for it in said],
     }
 
 
-def _message(message: SaidMessage, room: Room) -> dict[str, Any]:
+def _describe_message(message: SaidMessage, room: Room) -> dict[str, Any]:
     return {
         "at": int(str(message.path[-1])),
         "role": message.role[:NAME],
         "name": message.name and message.name[:NAME],
         "message_id": message.message_id and message.message_id[:NAME],
         "path": format_path(message.path),
-        "parts": _message_parts(message.parts, room),
-        "calls": [_call(it, room) for it in message.calls[:CHILDREN]],
-        "results": [_result(it, room) for it in message.results[:CHILDREN]],
+        "parts": _describe_parts(message.parts, room),
+        "calls": [_describe_call(it, room) for it in message.calls[:CHILDREN]],
+        "results": [_describe_result(it, room) for it in message.results[:CHILDREN]],
     }
 
 
-def _message_parts(parts: list[MessagePart], room: Room) -> list[dict[str, Any]]:
-    return [_part(it, room) for it in parts[:CHILDREN]]
+def _describe_parts(parts: list[MessagePart], room: Room) -> list[dict[str, Any]]:
+    return [_describe_part(it, room) for it in parts[:CHILDREN]]
 
 
-def _part(part: MessagePart, room: Room) -> dict[str, Any]:
+def _describe_part(part: MessagePart, room: Room) -> dict[str, Any]:
     is_image = part.kind == "image" and isinstance(part.value, str)
     return {
         "kind": part.kind[:NAME],
@@ -310,18 +310,18 @@ def _part(part: MessagePart, room: Room) -> dict[str, Any]:
     }
 
 
-def _call(call: CalledTool, room: Room) -> dict[str, Any]:
+def _describe_call(call: CalledTool, room: Room) -> dict[str, Any]:
     return {
         "call_id": call.call_id and call.call_id[:NAME],
         "name": call.name[:NAME],
         "path": format_path(call.path),
         "arguments": room.cut(call.arguments),
-        "result": None if call.result is None else _result(call.result, room),
+        "result": None if call.result is None else _describe_result(call.result, room),
     }
 
 
-def _result(result: ToolResult, room: Room) -> dict[str, Any]:
-    return {"path": format_path(result.path), "parts": _message_parts(result.parts, room)}
+def _describe_result(result: ToolResult, room: Room) -> dict[str, Any]:
+    return {"path": format_path(result.path), "parts": _describe_parts(result.parts, room)}
 
 
 _DATA: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")

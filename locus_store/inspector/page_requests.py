@@ -44,11 +44,11 @@ class Query:
     """
 
     def __init__(self, text: str) -> None:
-        given = _pairs(text)
-        self._values = _pairs(given.pop("at", ""))
-        for name, it in given.items():
-            kind, plain = _kind(name)
-            self._values[plain] = _DECODERS[kind](it)
+        given = _parse_pairs(text)
+        self._values = _parse_pairs(given.pop("at", ""))
+        for name, value in given.items():
+            kind, plain = _split_kind(name)
+            self._values[plain] = _DECODERS[kind](value)
 
     def get_text(self, name: str, default: str = "") -> str:
         """Return a parameter."""
@@ -119,20 +119,20 @@ _DECODERS: Final[dict[str, Callable[[str], str]]] = {
 }
 
 
-def _kind(name: str) -> tuple[str, str]:
+def _split_kind(name: str) -> tuple[str, str]:
     """Return the form of a parameter, and its name."""
     kind = next(it for it in _DECODERS if name.startswith(it))
     return kind, name.removeprefix(kind)
 
 
-def _pairs(text: str) -> dict[str, str]:
+def _parse_pairs(text: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_PARAMETERS))
     except ValueError as exc:
         raise InvalidArgumentError("the address has too many parameters") from exc
 
 
-def _unlimited() -> None:
+def _continue_job() -> None:
     """Continue the job."""
 
 
@@ -200,7 +200,7 @@ class PageRequest:
 
     async def run_heavy(self, size: int, work: Callable[[Step], T]) -> T:
         """Return the result of work on so many bytes, which leaves the event loop if many."""
-        return work(_unlimited) if size <= INLINE else await self.jobs.run(work)
+        return work(_continue_job) if size <= INLINE else await self.jobs.run(work)
 
     def make_page(self, template: str, title: str, values: dict[str, Any]) -> Page:
         """Return a page of the thread, with the names of the thread and of the namespace."""

@@ -33,7 +33,7 @@ BAR: Final = 40
 """The height of the strip of bytes."""
 
 
-def _finalized(value: Any) -> Any:
+def _escape_value(value: Any) -> Any:
     """Return the value of an expression in a template with hidden characters as escapes."""
     return escape(value) if type(value) is str else value
 
@@ -159,12 +159,12 @@ def encode_compact(value: Any) -> str:
     return encode(value).decode()
 
 
-def _field(value: str | None, name: str) -> str:
+def _name_field(value: str | None, name: str) -> str:
     """Return the name of a field that is filled with a value."""
     return f"{ESCAPED}{name}" if value and has_hidden(value) else name
 
 
-def _bar(size: int, largest: int) -> int:
+def _compute_bar(size: int, largest: int) -> int:
     """Return the height of a bar in the strip of bytes."""
     return max(1, round(BAR * size / largest))
 
@@ -192,46 +192,50 @@ class _Drawn:
     width: int
 
 
-def _lines(rows: list[Any]) -> list[_Drawn]:
+def _draw_lines(rows: list[Any]) -> list[_Drawn]:
     """Return the lines between the rows of versions, newest first."""
     versions, columns = [it["version"] for it in rows], list[str | None]()
-    return [_row(columns, it.checkpoint_id, it.parent_id) for it in versions]
+    return [_draw_row(columns, it.checkpoint_id, it.parent_id) for it in versions]
 
 
-def _row(columns: list[str | None], version_id: str, parent_id: str | None) -> _Drawn:
+def _draw_row(columns: list[str | None], version_id: str, parent_id: str | None) -> _Drawn:
     """Return the lines of a version; change the columns to those below it.
 
     A column holds the id of the version that its line ends at.
     """
     came = [at for at, it in enumerate(columns) if it == version_id]
-    at = came[0] if came else _free(columns)
-    lines = [_line(it, 0, at, _HEIGHT // 2) for it in came]
+    at = came[0] if came else _find_free(columns)
+    lines = [_draw_line(it, 0, at, _HEIGHT // 2) for it in came]
     lines += [
-        _line(it, 0, it, _HEIGHT) for it, target in enumerate(columns) if target and it not in came
+        _draw_line(column, 0, column, _HEIGHT)
+        for column, target in enumerate(columns)
+        if target and column not in came
     ]
-    for it in came:
-        columns[it] = None
+    for column in came:
+        columns[column] = None
     if parent_id is not None:
         columns[at] = parent_id
-        lines.append(_line(at, _HEIGHT // 2, at, _HEIGHT))
+        lines.append(_draw_line(at, _HEIGHT // 2, at, _HEIGHT))
     while columns and columns[-1] is None:
         columns.pop()
     width = _WIDTH * min(max([len(columns), at + 1, *(it + 1 for it in came)]), _MOST)
-    return _Drawn(_middle(at), " ".join(dict.fromkeys(lines)), width)  # the last column has many
+    return _Drawn(
+        _compute_middle(at), " ".join(dict.fromkeys(lines)), width
+    )  # the last column has many
 
 
-def _free(columns: list[str | None]) -> int:
+def _find_free(columns: list[str | None]) -> int:
     if None not in columns:
         columns.append(None)
     return columns.index(None)
 
 
-def _middle(column: int) -> int:
+def _compute_middle(column: int) -> int:
     return _WIDTH * min(column, _MOST - 1) + _WIDTH // 2
 
 
-def _line(column: int, top: int, to_column: int, bottom: int) -> str:
-    return f"M{_middle(column)} {top}L{_middle(to_column)} {bottom}"
+def _draw_line(column: int, top: int, to_column: int, bottom: int) -> str:
+    return f"M{_compute_middle(column)} {top}L{_compute_middle(to_column)} {bottom}"
 
 
 ICONS: Final = {
@@ -246,12 +250,12 @@ ICONS: Final = {
 """The paths of icons, in 16 by 16."""
 
 
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_finalized,
+        finalize=_escape_value,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
@@ -262,9 +266,9 @@ def _environment() -> Environment:
         "json_line": render_line,
         "compact": encode_compact,
         "typed": encode_typed,
-        "field": _field,
-        "lines": _lines,
-        "bar": _bar,
+        "field": _name_field,
+        "lines": _draw_lines,
+        "bar": _compute_bar,
         "ago": format_age,
         "hits": split_hits,
         "indented": format_json,
@@ -276,7 +280,7 @@ def _environment() -> Environment:
     return found
 
 
-TEMPLATES: Final = _environment()
+TEMPLATES: Final = _make_environment()
 
 
 def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
@@ -292,14 +296,16 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     if isinstance(answer, Download):
         return Response(answer.content, 200, _download(answer), answer.media_type)
     if as_json:
-        return Response(orjson.dumps(answer.values, default=_plain), answer.status, SECURITY, JSON)
+        return Response(
+            orjson.dumps(answer.values, default=_convert_value), answer.status, SECURITY, JSON
+        )
     template = TEMPLATES.get_template(f"{answer.template}.html")
     page = {"page_values": answer.values, "title": answer.title}
-    values = answer.values | page | {"current": partial(_current, answer.template)} | context
+    values = answer.values | page | {"current": partial(_mark_current, answer.template)} | context
     return Response(template.render(values), answer.status, SECURITY, HTML)
 
 
-def _current(template: str, *pages: str) -> str:
+def _mark_current(template: str, *pages: str) -> str:
     """Return the attribute of the link to pages, if one of them is shown."""
     return Markup(' aria-current="page"') if template in pages else ""
 
@@ -310,5 +316,5 @@ def _download(answer: Download) -> dict[str, str]:
     return SECURITY | {"content-disposition": f'{way}; filename="{name}"'}
 
 
-def _plain(value: Any) -> Any:
+def _convert_value(value: Any) -> Any:
     return value._asdict() if hasattr(value, "_asdict") else str(value)

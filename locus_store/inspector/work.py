@@ -81,11 +81,11 @@ class Jobs:
     @asynccontextmanager
     async def wait_for_turn(self) -> AsyncIterator[Pace]:
         """Wait for a turn; yield the time of the job, which ends with the caller."""
-        async with self._gate, self._timed() as pace:
+        async with self._gate, self._limit_time() as pace:
             yield pace
 
     @asynccontextmanager
-    async def _timed(self) -> AsyncIterator[Pace]:
+    async def _limit_time(self) -> AsyncIterator[Pace]:
         pace = Pace(self._seconds)
         try:
             async with asyncio.timeout(self._seconds + 1):
@@ -103,13 +103,13 @@ class Jobs:
             work: Calls the function that it is given often: it ends the work of a caller who left.
         """
         await self._gate.acquire()
-        async with self._timed() as pace:
+        async with self._limit_time() as pace:
             thread = asyncio.get_running_loop().run_in_executor(None, work, pace.step)
-            thread.add_done_callback(self._ended)
+            thread.add_done_callback(self._finish)
             await asyncio.wait({thread})
             return thread.result()
 
-    def _ended(self, thread: asyncio.Future[Any]) -> None:
+    def _finish(self, thread: asyncio.Future[Any]) -> None:
         self._gate.release()
         if not thread.cancelled():
             thread.exception()  # read here: the caller may have left
@@ -204,7 +204,9 @@ class Blames:
         self._jobs = jobs
         self._kept: Recent[tuple[str | None, Mark], Trace] = Recent(KEPT)
 
-    async def find(self, backend: StorageBackend, seen: Seen, path: Query) -> dict[str, Any] | None:
+    async def find(
+        self, backend: StorageBackend, snapshot: Seen, path: Query
+    ) -> dict[str, Any] | None:
         """Return the versions that a value came with (``made``), and that changed it last.
 
         ``None`` if the value does not exist any more.
@@ -213,13 +215,13 @@ class Blames:
             RefusalError: It took too long.
             UnsupportedError: The backend does not list what its versions are made of.
         """
-        found = await self._trace(backend, seen)
-        value = found.make_blame(seen.state).find(path) if found else None
+        found = await self._trace(backend, snapshot)
+        value = found.make_blame(snapshot.state).find(path) if found else None
         if value is None:
             return None
         steps = {"made": value.made, "changed": value.changed}
         tasks = await find_writers(backend, [it.version for it in steps.values()])
-        return {name: _origin_row(value, it, tasks) for name, it in steps.items()}
+        return {name: _make_origin_row(value, it, tasks) for name, it in steps.items()}
 
     async def find_all(
         self, backend: StorageBackend, current: Seen, places: Sequence[str]
@@ -231,10 +233,10 @@ class Blames:
         there = {name: it for name, it in values.items() if it is not None}
         versions = {it.changed.version.mark: it.changed.version for it in there.values()}
         tasks = await find_writers(backend, list(versions.values()))
-        return {name: _origin_row(it, it.changed, tasks) for name, it in there.items()}
+        return {name: _make_origin_row(it, it.changed, tasks) for name, it in there.items()}
 
-    async def _trace(self, backend: StorageBackend, seen: Seen) -> Trace | None:
-        version = seen.version
+    async def _trace(self, backend: StorageBackend, snapshot: Seen) -> Trace | None:
+        version = snapshot.version
         key = backend.tenant, version.mark
         found = self._kept.get(key)
         if found is None:
@@ -352,7 +354,9 @@ async def _require_few_bytes(backend: StorageBackend, versions: Sequence[Version
             raise RefusalError(413, BackendError(f"these versions have {size:,} stored bytes"))
 
 
-def _origin_row(value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
+def _make_origin_row(
+    value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]
+) -> dict[str, Any]:
     """Return a version, with LangGraph's nodes and tasks that wrote the value."""
     channel, made = find_channel(value.path), tasks.get(origin.version.checkpoint_id, ())
     return {

@@ -293,7 +293,7 @@ class SqlAudit:
     _background: PerLoop[Background]
     _database: Any
     _runner: Any
-    _translating: Callable[[], Any]
+    _translate_errors: Callable[[], Any]
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
 
@@ -310,7 +310,7 @@ class SqlAudit:
             database.enter_tenant(connection)
             call.write(connection, database.tenancy, result)
 
-        with self._translating():
+        with self._translate_errors():
             await self._runner.write(write)
 
     async def record_refusal(self, call: RecordedCall, result: str) -> None:

@@ -118,7 +118,7 @@ class SqlBackend(
             return repository.save(save)
 
         self._database.require_joinable(connection)
-        with self._translating():
+        with self._translate_errors():
             await self._runner.open()
             return await run_joined(self._database, connection, make_writing(self._database, saved))
 
@@ -421,13 +421,13 @@ class ServerBackend(SqlBackend):
     _runner: PooledRunner
 
     async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
-        with self._translating():
+        with self._translate_errors():
             return await self._runner.write_once(make_writing(self._database, body))
 
     async def _write_by_itself(self, work: Body[T]) -> T:
         return await self._runner.write_once(work)
 
     async def _write_copy(self, body: Callable[[Repository], T]) -> T:
-        with self._translating():
+        with self._translate_errors():
             work = make_writing(self._database, body)
             return await self._runner.write(work, self._database.begin_copy)

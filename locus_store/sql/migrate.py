@@ -272,14 +272,14 @@ def _drop_revisions(connection: Connection, ours: Tables) -> None:
         connection.commit()
 
 
-def current(
+def read_revision(
     target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str | None:
     """Return the database's revision; ``None`` where there is no schema of ours."""
     return check(target, prefix=prefix, schema=schema).revision
 
 
-def history() -> list[tuple[str, str]]:
+def list_revisions() -> list[tuple[str, str]]:
     """Return the revisions that this library knows, oldest first, each with its title."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
 
@@ -297,7 +297,7 @@ def list_losses(current: str, revision: str) -> dict[str, str]:
     return lost
 
 
-def offline_sql(
+def render_upgrade(
     dialect: str, revision: str = "head", *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str:
     """Return the statements that an upgrade would run, as text; needs no driver and no database.
@@ -401,10 +401,10 @@ def excluding(prefix: str = DEFAULT_PREFIX, *, then: IncludeObject | None = None
     """
     is_ours = _make_name_filter(prefix)
 
-    def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
+    def include(item: Any, name: Any, kind: str, from_database: bool, other: Any) -> bool:
         if kind == "table" and is_ours(name):
             return False
-        return then is None or then(item, name, kind, reflected, other)
+        return then is None or then(item, name, kind, from_database, other)
 
     return include
 
@@ -456,10 +456,10 @@ include_name: Final = excluding_names()
 def include_ours(ours: Tables, dialect: str) -> IncludeObject:
     """Return the ``include_object`` of our ``env.py``: our tables, and the dialect's indexes."""
 
-    def include(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
+    def include(item: Any, name: Any, kind: str, from_database: bool, other: Any) -> bool:
         if kind == "table":
             return name in ours.names
-        if kind == "index" and not reflected:
+        if kind == "index" and not from_database:
             return dialect in item.info.get("dialects", (dialect,))
         return True
 

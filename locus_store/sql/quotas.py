@@ -334,7 +334,7 @@ class SqlQuotas(LimitsTenants):
     _background: PerLoop[Background]
     _database: Any
     _runner: Any
-    _translating: Callable[[], Any]
+    _translate_errors: Callable[[], Any]
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
     _write_unrecorded: Callable[[Callable[[Repository], T], object], Awaitable[T]]
 
@@ -380,7 +380,7 @@ class SqlQuotas(LimitsTenants):
             known.note(has_some=False)
             self._submit("quotas", self._look)
         elif not known.has_some:
-            with self._translating():
+            with self._translate_errors():
                 await self._runner.open()
         return known.has_some
 

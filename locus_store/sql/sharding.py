@@ -167,7 +167,7 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
     if not _swap_move(repository, thread_id, move, taken):
         return False
     repository.drop_threads([thread_id])
-    key = {"tenant": repository.scope.tenant, "thread_id": thread_id}
+    key = {"tenant": repository.tenant, "thread_id": thread_id}
     repository.connection.execute(repository.tables.turns.delete().filter_by(**key))
     return True
 
@@ -175,7 +175,7 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
 def copy_hidden(repository: Repository, database: Database, source: str, destination: str) -> bool:
     """Copy a thread of the hidden tenant of a database; see ``_admit_thread``."""
     database.enter_tenant(repository.connection)
-    hidden, own = database.make_repository(repository.connection), repository.scope.tenant
+    hidden, own = database.make_repository(repository.connection), repository.tenant
     copying.copy_thread(hidden, source, destination)
     return _admit_thread(hidden, database.for_tenant(own), destination, "copied")
 

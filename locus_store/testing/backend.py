@@ -29,7 +29,7 @@ from locus_store.testing.kit import (
     TEXTS,
     exact,
     expect_refusals,
-    limited,
+    limit_backend,
     refused,
     requires,
 )
@@ -41,8 +41,8 @@ from locus_store.testing.steps import (
     Parents,
     PendingWrites,
     Reading,
-    names,
-    problems,
+    find_problems,
+    list_versions,
 )
 from locus_store.testing.thread_info import Forgetting, LocusSpellings, ThreadInfoRules
 from locus_store.testing.version_lists import Recency, VersionLists
@@ -97,7 +97,7 @@ class WholeThreads(BackendKit):
         for (namespace, name), data in states.items():
             found = await backend.read_state("t", name, namespace=namespace)
             assert exact(found.state) == exact(data)
-        assert await names(backend, namespace="a:b") == ["v3", "v2"]
+        assert await list_versions(backend, namespace="a:b") == ["v3", "v2"]
         shown, expected = (
             [(it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in versions]
             for versions in (await backend.history("t", limit=100), before)
@@ -185,7 +185,7 @@ class WholeThreads(BackendKit):
         fresh = Expected(made_from=found.version.mark, head=found.head)
         await backend.write_state("t", {**found.state, "n": 99}, expected=fresh)
         assert await backend.load("t") == {**found.state, "n": 99}
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     async def test_a_damaged_thread_is_refused(self, backend: Any) -> None:
         await self.grow(backend)
@@ -277,22 +277,22 @@ class BackendLimits(BackendKit):
         await self.plant(backend)
         archived = replace(await backend.read_thread("large"), thread_id="copy")
         (line,) = archived.lines
-        for name, it in {
+        for name, part in {
             "checkpoint": replace(line, writes=[]),
             "pending write": replace(line, records=[], head=None),
         }.items():
             with refused(IntegrityError, name, match="max_state_bytes=20000"):
-                await limited(backend, LIMIT).write_thread(replace(archived, lines=[it]))
+                await limit_backend(backend, LIMIT).write_thread(replace(archived, lines=[part]))
         assert await backend.read_thread("copy") is None
 
     @requires("branching")
     async def test_a_check_reports_what_is_above_the_limit(self, backend: Any) -> None:
         await self.plant(backend)
-        found = await problems(limited(backend, LIMIT))
+        found = await find_problems(limit_backend(backend, LIMIT))
         assert len(found) == 2
         assert all("max_state_bytes=20000" in it for it in found)
 
-    async def sized(self, backend: Any, thread_id: str, versions: int = 4) -> Any:
+    async def save_large(self, backend: Any, thread_id: str, versions: int = 4) -> Any:
         """Save ``v0`` above the limit, and smaller versions that are stored as changes.
 
         Returns:
@@ -301,9 +301,9 @@ class BackendLimits(BackendKit):
         for n in range(versions):
             state = {"body": "b" * 1000, "value": n or "a" * LARGE}
             await backend.write_state(thread_id, state, checkpoint_id=f"v{n}")
-        return limited(backend, LIMIT)
+        return limit_backend(backend, LIMIT)
 
-    async def numbers(self, backend: Any, thread_id: str) -> list[int]:
+    async def read_numbers(self, backend: Any, thread_id: str) -> list[int]:
         """Return the values of the thread's versions below the limit, newest first."""
         ids = [it.checkpoint_id for it in await backend.history(thread_id, limit=1_000)]
         found = [await backend.load(thread_id, it) for it in ids if it != "v0"]
@@ -312,21 +312,21 @@ class BackendLimits(BackendKit):
     async def test_a_save_is_not_failed_by_its_sweep(
         self, backend: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        small = await self.sized(backend, "large", 90)
+        small = await self.save_large(backend, "large", 90)
         await backend.delete("large", "v3")
         with caplog.at_level(logging.WARNING, "locus_store.operations"):
             for n in range(90, 93):
                 await small.write_state("large", {"value": n}, checkpoint_id=f"v{n}", keep_last=20)
         assert "thread 'large'" in caplog.text
         assert "max_state_bytes=20000" in caplog.text
-        assert await self.numbers(backend, "large") == list(range(92, 72, -1))
+        assert await self.read_numbers(backend, "large") == list(range(92, 72, -1))
         assert await small.load("large") == {"value": 92}
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     async def test_a_later_save_sweeps_what_an_earlier_one_left(
         self, backend: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        small = await self.sized(backend, "large", 90)
+        small = await self.save_large(backend, "large", 90)
         for n in range(90, 95):
             await small.write_state("large", {"value": n}, checkpoint_id=f"v{n}", keep_last=20)
         caplog.clear()
@@ -336,23 +336,23 @@ class BackendLimits(BackendKit):
             (line,) = (await backend.read_thread("large")).lines
             assert line.records[0].sequence > 90
         assert not caplog.records
-        assert await problems(small) == []
+        assert await find_problems(small) == []
 
     async def test_a_version_above_the_limit_without_children_is_deleted(
         self, backend: Any
     ) -> None:
-        small = await self.sized(backend, "large", 1)
+        small = await self.save_large(backend, "large", 1)
         await small.write_state("large", {"value": 1}, checkpoint_id="v1")
         assert await small.delete("large", "v0") is True
-        assert await problems(small) == []
+        assert await find_problems(small) == []
 
     async def test_deleting_beside_a_version_above_the_limit_names_it(self, backend: Any) -> None:
-        small = await self.sized(backend, "large")
+        small = await self.save_large(backend, "large")
         for name in ("v0", "v1", "v2"):
             with refused(IntegrityError, name, match="max_state_bytes=20000"):
                 await small.delete("large", name)
-        assert await self.numbers(backend, "large") == [3, 2, 1]
-        assert await problems(backend) == []
+        assert await self.read_numbers(backend, "large") == [3, 2, 1]
+        assert await find_problems(backend) == []
         assert await small.delete("large", "v3") is True
         assert await small.delete("large") is True
         assert await small.exists("large") is False
@@ -362,7 +362,7 @@ class BackendLimits(BackendKit):
         self, backend: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         for name in ("a large one", "t"):
-            small = await self.sized(backend, name)
+            small = await self.save_large(backend, name)
             if name == "t":
                 await backend.delete(name, "v0")
             await self.make_old(backend, name)
@@ -370,10 +370,10 @@ class BackendLimits(BackendKit):
             report = await small.vacuum_report(30)
         assert report == Vacuumed(removed=1, skipped=0, unreadable=1)
         assert "thread 'a large one'" in caplog.text
-        assert await self.numbers(backend, "t") == [3, 2]
-        assert await self.numbers(backend, "a large one") == [3, 2, 1]
+        assert await self.read_numbers(backend, "t") == [3, 2]
+        assert await self.read_numbers(backend, "a large one") == [3, 2, 1]
         assert await small.vacuum(30) == 0
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     async def make_old(self, backend: Any, thread_id: str) -> None:
         """Make the first version of a thread older."""
@@ -386,7 +386,7 @@ class BackendLimits(BackendKit):
 
     @requires("branching")
     async def test_a_write_above_the_limit_is_neither_saved_nor_read(self, backend: Any) -> None:
-        saver = CheckpointSaver(limited(backend, LIMIT))
+        saver = CheckpointSaver(limit_backend(backend, LIMIT))
         of: dict[str, Any] = {"thread_id": "t"}
         await saver.put(**of, checkpoint_id="v", checkpoint_data={"channel_values": {"c": "a"}})
         of["checkpoint_id"] = "v"

@@ -20,7 +20,7 @@ from locus_store.types import Expected
 class Conflicts(Kit):
     """No acknowledged save is lost silently."""
 
-    async def contested(self, checkpointer: Any, another: Another) -> tuple[Any, str, str]:
+    async def contest(self, checkpointer: Any, another: Another) -> tuple[Any, str, str]:
         """Return a loaded state whose thread another writer has changed, its head and parent."""
         (parent,) = await self.grow(checkpointer, "t", "a")
         mine, other = await checkpointer.load("t"), another()
@@ -28,14 +28,14 @@ class Conflicts(Kit):
         return mine, head, parent
 
     async def test_a_second_writer_is_told(self, checkpointer: Any, another: Another) -> None:
-        mine, head, parent = await self.contested(checkpointer, another)
+        mine, head, parent = await self.contest(checkpointer, another)
         with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(mine, "mine"), "t")
         assert (conflict.value.head_id, conflict.value.parent_id) == (head, parent)
         for hint in ("'t'", "Load the thread", 'on_conflict="branch"'):
             assert hint in str(conflict.value)
         await checkpointer.save(self.said(await checkpointer.load("t"), "mine"), "t")
-        assert await self.said_in(another(), "t") == ["a", "theirs", "mine"]
+        assert await self.read_texts(another(), "t") == ["a", "theirs", "mine"]
 
     async def test_a_load_sees_the_save_of_an_abandoned_run(
         self, checkpointer: Any, backend: Any
@@ -49,18 +49,21 @@ class Conflicts(Kit):
 
         for text in ("first", "second"):
             await run(text).__anext__()
-        assert await self.said_in(checkpointer, "t") == ["first", "second"]
+        assert await self.read_texts(checkpointer, "t") == ["first", "second"]
 
     async def test_a_conflict_writes_nothing(
         self, checkpointer: Any, another: Another, storage: StorageProbe | None
     ) -> None:
-        mine, head, parent = await self.contested(checkpointer, another)
+        mine, head, parent = await self.contest(checkpointer, another)
         before = storage.rows() if storage else 0
         for _ in range(2):
             with pytest.raises(ConflictError):
                 await checkpointer.save(self.said(mine, "mine"), "t", "lost", {"k": "lost"})
-        assert await self.told(checkpointer, "t") == {head: ["a", "theirs"], parent: ["a"]}
-        assert await self.said_in(checkpointer, "t") == ["a", "theirs"]
+        assert await self.read_all_texts(checkpointer, "t") == {
+            head: ["a", "theirs"],
+            parent: ["a"],
+        }
+        assert await self.read_texts(checkpointer, "t") == ["a", "theirs"]
         assert await checkpointer.exists("t", "lost") is False
         assert storage is None or storage.rows() == before
 
@@ -72,13 +75,13 @@ class Conflicts(Kit):
         await self.grow(checkpointer, "other", "a", "b")
         other = (await backend.version("other")).mark
         await checkpointer.save(self.new("c"), "t")
-        before = await self.told(checkpointer, "t")
+        before = await self.read_all_texts(checkpointer, "t")
         for head, namespace in ((seen, ""), (other, ""), (seen, "elsewhere")):
             with pytest.raises(ConflictError, match="nothing was changed"):
                 await backend.remove_thread("t", head=head, namespace=namespace)
         with pytest.raises(ConflictError, match="nothing was changed"):
             await backend.remove_thread("unknown", head=seen)
-        assert await self.told(checkpointer, "t") == before
+        assert await self.read_all_texts(checkpointer, "t") == before
         head = (await backend.version("t")).mark
         assert tuple(await backend.remove_thread("t", head=head)) == (True, 3)
         assert await checkpointer.exists("t") is False
@@ -98,48 +101,48 @@ class Conflicts(Kit):
                 return_exceptions=True,
             )
             assert isinstance(done[0], str), done
-            assert await self.said_in(checkpointer, "t") == ["b"]
+            assert await self.read_texts(checkpointer, "t") == ["b"]
 
     async def test_a_side_branch_grows_beside_the_head(
         self, checkpointer: Any, another: Another
     ) -> None:
-        state, head, parent = await self.contested(checkpointer, another)
+        state, head, parent = await self.contest(checkpointer, another)
         sides = []
         for text in "xyz":
             state = self.said(state, text)
             sides.append(await checkpointer.save(state, "t", on_conflict="branch"))
         assert await checkpointer.list_checkpoints("t") == [*sides[::-1], head, parent]
-        assert await self.said_in(another(), "t") == ["a", "theirs"]
-        assert await self.said_in(another(), "t", sides[-1]) == ["a", "x", "y", "z"]
+        assert await self.read_texts(another(), "t") == ["a", "theirs"]
+        assert await self.read_texts(another(), "t", sides[-1]) == ["a", "x", "y", "z"]
 
     async def test_a_head_falls_back_to_an_ancestor(
         self, checkpointer: Any, another: Another
     ) -> None:
-        mine, head, parent = await self.contested(checkpointer, another)
+        mine, head, parent = await self.contest(checkpointer, another)
         side = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
         await checkpointer.delete("t", head)
-        assert await self.said_in(another(), "t") == ["a"]
-        assert await self.told(another(), "t") == {side: ["a", "mine"], parent: ["a"]}
+        assert await self.read_texts(another(), "t") == ["a"]
+        assert await self.read_all_texts(another(), "t") == {side: ["a", "mine"], parent: ["a"]}
 
     @pytest.mark.parametrize("has_parent", [True, False])
     async def test_a_save_onto_a_side_branch_makes_it_the_head(
         self, checkpointer: Any, another: Another, has_parent: bool
     ) -> None:
-        mine, head, _ = await self.contested(checkpointer, another)
+        mine, head, _ = await self.contest(checkpointer, another)
         side = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
         other = another()
         state = self.said(await other.load("t", side), "on")
         await other.save(state, "t", parent_checkpoint_id=side if has_parent else None)
-        assert await self.said_in(another(), "t") == ["a", "mine", "on"]
-        assert await self.said_in(another(), "t", head) == ["a", "theirs"]
+        assert await self.read_texts(another(), "t") == ["a", "mine", "on"]
+        assert await self.read_texts(another(), "t", head) == ["a", "theirs"]
 
     async def test_overwrite_makes_a_state_the_head(
         self, checkpointer: Any, another: Another
     ) -> None:
-        mine, head, parent = await self.contested(checkpointer, another)
+        mine, head, parent = await self.contest(checkpointer, another)
         won = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="overwrite")
-        assert await self.said_in(another(), "t") == ["a", "mine"]
-        assert await self.told(another(), "t") == {
+        assert await self.read_texts(another(), "t") == ["a", "mine"]
+        assert await self.read_all_texts(another(), "t") == {
             won: ["a", "mine"], head: ["a", "theirs"], parent: ["a"],
         }  # fmt: skip
 
@@ -151,8 +154,8 @@ class Conflicts(Kit):
         state = await mine.load("t")
         await checkpointer.save(self.said(await checkpointer.load("t"), "theirs"), "t")
         await mine.save(self.said(state, "mine"), "t", "side")
-        assert await self.said_in(another(), "t") == ["a", "theirs"]
-        assert await self.said_in(another(), "t", "side") == ["a", "mine"]
+        assert await self.read_texts(another(), "t") == ["a", "theirs"]
+        assert await self.read_texts(another(), "t", "side") == ["a", "mine"]
 
     async def test_an_unknown_on_conflict_is_refused(
         self, checkpointer: Any, reopen: Another
@@ -172,7 +175,7 @@ class Conflicts(Kit):
         with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.new("mine"), "t")
         assert (conflict.value.head_id, conflict.value.parent_id) == (theirs, None)
-        assert await self.told(checkpointer, "t") == {theirs: ["theirs"]}
+        assert await self.read_all_texts(checkpointer, "t") == {theirs: ["theirs"]}
 
     async def test_of_racing_writers_one_wins(self, checkpointer: Any, another: Another) -> None:
         """The first turn, and the turns after it."""
@@ -184,7 +187,7 @@ class Conflicts(Kit):
             results = await asyncio.gather(*saves, return_exceptions=True)
             assert sum(isinstance(it, str) for it in results) == 1
             assert sum(isinstance(it, ConflictError) for it in results) == 3
-        assert await self.said_in(another(), "t") == list("012345")
+        assert await self.read_texts(another(), "t") == list("012345")
         assert len(await checkpointer.list_checkpoints("t")) == 6
 
     @pytest.mark.parametrize(
@@ -207,38 +210,38 @@ class Conflicts(Kit):
             await other.delete("t", "v2")
         elif change != "thread deleted":
             await other.save(self.new("b"), "t", "v2" if change == "head replaced" else "v1")
-        left = await self.told(other, "t")
+        left = await self.read_all_texts(other, "t")
         with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(mine, "mine"), "t")
         assert conflict.value.head_id == next(iter(left), None)
-        assert await self.told(another(), "t") == left
+        assert await self.read_all_texts(another(), "t") == left
         if not left:
             await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
-            assert await self.said_in(another(), "t") == ["a", "mine"]
+            assert await self.read_texts(another(), "t") == ["a", "mine"]
 
     async def test_a_save_after_deleting_ones_own_head_succeeds(self, checkpointer: Any) -> None:
         one, _ = await self.grow(checkpointer, "t", "a", "b")
         state = self.said(await checkpointer.load("t"), "c")
         wrong = await checkpointer.save(state, "t")
         await checkpointer.delete("t", wrong)
-        assert await self.said_in(checkpointer, "t") == ["a", "b"]
+        assert await self.read_texts(checkpointer, "t") == ["a", "b"]
         right = await checkpointer.save(self.said(state, "d"), "t")
-        told = await self.told(checkpointer, "t")
+        told = await self.read_all_texts(checkpointer, "t")
         assert (told[right], told[one]) == (list("abcd"), ["a"])
-        assert await self.said_in(checkpointer, "t") == list("abcd")
+        assert await self.read_texts(checkpointer, "t") == list("abcd")
 
     @pytest.mark.parametrize("has_head_id", [True, False])
     async def test_a_losing_save_is_kept_beside_the_head_and_replaces_nothing(
         self, checkpointer: Any, another: Another, has_head_id: bool
     ) -> None:
-        mine, head, parent = await self.contested(checkpointer, another)
+        mine, head, parent = await self.contest(checkpointer, another)
         name = head if has_head_id else None
         side = await checkpointer.save(self.said(mine, "mine"), "t", name, on_conflict="branch")
         assert side != head
-        assert await self.told(another(), "t") == {
+        assert await self.read_all_texts(another(), "t") == {
             side: ["a", "mine"], head: ["a", "theirs"], parent: ["a"],
         }  # fmt: skip
-        assert await self.said_in(another(), "t") == ["a", "theirs"]
+        assert await self.read_texts(another(), "t") == ["a", "theirs"]
 
     @pytest.mark.parametrize("has_head_id", [True, False])
     async def test_a_losing_save_whose_answer_was_lost_is_kept_once(
@@ -272,14 +275,14 @@ class Conflicts(Kit):
         await other.delete("t", one)
         await other.delete("t", two)
         four = await checkpointer.save(self.said(mine, "d"), "t")
-        assert await self.told(other, "t") == {four: list("abcd"), three: list("abc")}
+        assert await self.read_all_texts(other, "t") == {four: list("abcd"), three: list("abc")}
 
     async def test_a_poller_moves_no_callers_mark(
         self, checkpointer: Any, another: Another
     ) -> None:
-        mine, head, _ = await self.contested(checkpointer, another)
+        mine, head, _ = await self.contest(checkpointer, another)
         for _ in range(3):
-            assert await asyncio.create_task(self.said_in(checkpointer, "t")) == ["a", "theirs"]
+            assert await asyncio.create_task(self.read_texts(checkpointer, "t")) == ["a", "theirs"]
         with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(mine, "mine"), "t")
         assert conflict.value.head_id == head
@@ -287,9 +290,9 @@ class Conflicts(Kit):
     async def test_two_runs_of_one_object_are_told_apart(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "a")
 
-        async def run(text: str, loaded: asyncio.Event, go: asyncio.Event) -> str:
+        async def run(text: str, signal: asyncio.Event, go: asyncio.Event) -> str:
             state = await checkpointer.load("t")
-            loaded.set()
+            signal.set()
             await go.wait()
             return str(await checkpointer.save(self.said(state, text), "t"))
 
@@ -297,10 +300,11 @@ class Conflicts(Kit):
             pytest.skip("a state without a mark: one context, one run")
         go, events = asyncio.Event(), [asyncio.Event(), asyncio.Event()]
         runs = [
-            asyncio.create_task(run(text, it, go)) for text, it in zip("xy", events, strict=True)
+            asyncio.create_task(run(text, event, go))
+            for text, event in zip("xy", events, strict=True)
         ]
-        for it in events:
-            await it.wait()
+        for event in events:
+            await event.wait()
         go.set()
         results = await asyncio.gather(*runs, return_exceptions=True)
         assert sum(isinstance(it, ConflictError) for it in results) == 1
@@ -327,7 +331,7 @@ class Conflicts(Kit):
                 state = self.said(state, text)
                 save = partial(checkpointer.save, state, name)
                 await _await_through(saves, save)
-            assert await self.said_in(checkpointer, name) == list("abcd")
+            assert await self.read_texts(checkpointer, name) == list("abcd")
 
     @pytest.mark.parametrize("before", [[], ["a"]])
     async def test_a_cancelled_save_does_not_conflict_with_its_own_run(
@@ -339,7 +343,7 @@ class Conflicts(Kit):
             state = self.said(await checkpointer.load(name) or self.new(), "step")
             await _cancel_later(checkpointer.save(state, name, "step"), passes)
             await checkpointer.save(self.said(state, "final"), name, "final")
-            assert await self.said_in(checkpointer, name) == [*before, "step", "final"]
+            assert await self.read_texts(checkpointer, name) == [*before, "step", "final"]
             assert (await checkpointer.list_checkpoints(name))[0] == "final"
 
 

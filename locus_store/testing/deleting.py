@@ -38,10 +38,10 @@ class Deleting(Kit):
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
         assert await checkpointer.delete("t", three) is True
         await checkpointer.close()
-        for it in (checkpointer, another()):
-            assert await self.said_in(it, "t") == ["a", "b"]
-            assert await it.load("t", three) is None
-            assert await self.told(it, "t") == {two: ["a", "b"], one: ["a"]}
+        for reader in (checkpointer, another()):
+            assert await self.read_texts(reader, "t") == ["a", "b"]
+            assert await reader.load("t", three) is None
+            assert await self.read_all_texts(reader, "t") == {two: ["a", "b"], one: ["a"]}
 
     async def test_whatever_is_deleted_the_others_stay_exact(self, checkpointer: Any) -> None:
         for order in permutations(range(4)):
@@ -51,9 +51,9 @@ class Deleting(Kit):
             for place in order:
                 assert await checkpointer.delete(name, ids[place]) is True
                 del left[ids[place]]
-                assert await self.told(checkpointer, name) == left, order
+                assert await self.read_all_texts(checkpointer, name) == left, order
                 newest = max(left.values(), default=None)
-                assert await self.said_in(checkpointer, name) == newest, order
+                assert await self.read_texts(checkpointer, name) == newest, order
             assert await checkpointer.exists(name) is False
 
     @pytest.mark.parametrize("seed", range(3))
@@ -72,7 +72,7 @@ class Deleting(Kit):
             state = self.new(*said)
             await checkpointer.save(state, "t", f"v{step}", parent_checkpoint_id=parent)
             left[f"v{step}"] = said
-        assert await self.told(checkpointer, "t") == left
+        assert await self.read_all_texts(checkpointer, "t") == left
 
     async def test_a_deletion_is_whether_there_was_something(self, checkpointer: Any) -> None:
         one, _ = await self.grow(checkpointer, "t", "a", "b")
@@ -109,7 +109,7 @@ class Deleting(Kit):
         assert [name for name in names if not await checkpointer.exists(name)] == ["a"]
         assert await checkpointer.delete("a%") is True
         assert await checkpointer.delete("a_") is True
-        assert await self.said_in(checkpointer, "ab") == ["ab"]
+        assert await self.read_texts(checkpointer, "ab") == ["ab"]
 
     async def test_an_agent_deletes_its_steps_after_its_final_save(self, checkpointer: Any) -> None:
         for turn in range(3):
@@ -121,7 +121,7 @@ class Deleting(Kit):
             for step_id in steps:
                 assert await checkpointer.delete("t", step_id) is True
         said = [f"{turn}.{step}" for turn in range(3) for step in range(3)]
-        assert await self.told(checkpointer, "t") == {
+        assert await self.read_all_texts(checkpointer, "t") == {
             "final 2": said, "final 1": said[:6], "final 0": said[:3],
         }  # fmt: skip
 
@@ -174,7 +174,9 @@ class Retention(Kit):
             if step % 30 == 9:
                 said = [*map(str, range(step + 1))]
                 kept = range(step, step - keep, -1)
-                assert await self.told(another(), "t") == {f"v{n}": said[: n + 1] for n in kept}
+                assert await self.read_all_texts(another(), "t") == {
+                    f"v{n}": said[: n + 1] for n in kept
+                }
                 assert await checkpointer.load("t", "v0") is None
                 assert await checkpointer.exists("t", "v0") is False
                 assert await checkpointer.delete("t", "v0") is False
@@ -188,7 +190,7 @@ class Retention(Kit):
         for step in range(80):
             mine = self.said(mine, str(step))
             await losing.save(mine, "t", on_conflict="branch")
-        assert await self.said_in(another(), "t") == ["a", "b"]
+        assert await self.read_texts(another(), "t") == ["a", "b"]
         assert head in await checkpointer.list_checkpoints("t")
         assert len(await checkpointer.list_checkpoints("t")) == 2
 
@@ -197,7 +199,7 @@ class Retention(Kit):
         *_, shown, head = await self.grow(checkpointer, "t", "a", "b", "c", "d")
         await checkpointer.delete("t", head)
         assert await checkpointer.list_checkpoints("t") == [shown]
-        assert await self.said_in(checkpointer, "t") == ["a", "b", "c"]
+        assert await self.read_texts(checkpointer, "t") == ["a", "b", "c"]
         await checkpointer.delete("t", shown)
         assert await checkpointer.list_checkpoints("t") == []
         assert await checkpointer.load("t") is None
@@ -215,20 +217,20 @@ class Retention(Kit):
         await checkpointer.save(state, "t", "v1")
         await checkpointer.save(self.new("b"), "t", "v2")
         await checkpointer.save(state, "t", "v1")
-        assert await self.told(checkpointer, "t") == {"v1": ["a"]}
+        assert await self.read_all_texts(checkpointer, "t") == {"v1": ["a"]}
 
-    @pytest.mark.parametrize("said", ["", "a"])
+    @pytest.mark.parametrize("texts", ["", "a"])
     async def test_a_save_that_was_hidden_before_its_repeat_is_known(
-        self, another: Another, said: str
+        self, another: Another, texts: str
     ) -> None:
         checkpointer, other = another(keep_last=1), another(keep_last=1)
-        await self.grow(checkpointer, "t", *said)
+        await self.grow(checkpointer, "t", *texts)
         state = self.said(await checkpointer.load("t") or self.new(), "b")
         unanswered = deepcopy(state)
         await checkpointer.save(state, "t", "v1")
         await other.save(self.said(await other.load("t"), "c"), "t", "v2")
         assert await checkpointer.save(unanswered, "t", "v1") == "v1"
-        assert await self.told(other, "t") == {"v2": [*said, "b", "c"]}
+        assert await self.read_all_texts(other, "t") == {"v2": [*texts, "b", "c"]}
 
     async def test_keep_last_does_not_conflict_with_who_loaded(self, another: Another) -> None:
         checkpointer = another(keep_last=1)
@@ -236,7 +238,7 @@ class Retention(Kit):
         state = self.said(await checkpointer.load("t"), "d")
         await checkpointer.save(state, "t")
         await checkpointer.save(self.said(state, "e"), "t")
-        assert await self.said_in(another(), "t") == list("abcde")
+        assert await self.read_texts(another(), "t") == list("abcde")
 
     async def test_keeping_nothing_is_refused(self, reopen: Another) -> None:
         bad = (0, -1, 1.5, "3", True)
@@ -274,7 +276,7 @@ class Retention(Kit):
         young = await checkpointer.save(self.said(state, "c"), "t")
         assert await checkpointer.vacuum(older_than_days=41) == 0
         assert await checkpointer.vacuum(older_than_days=39) == 4
-        assert await self.told(another(), "t") == {young: ["a", "b", "c"]}
+        assert await self.read_all_texts(another(), "t") == {young: ["a", "b", "c"]}
         assert await checkpointer.exists("old") is False
 
     @requires("vacuum")
@@ -287,8 +289,11 @@ class Retention(Kit):
         below.age(40 * 86_400)
         await checkpointer.save(self.said(mine, "side"), "t", "side", on_conflict="branch")
         assert await checkpointer.vacuum(older_than_days=39) == 1
-        assert await self.told(another(), "t") == {"side": ["a", "side"], "head": ["a", "head"]}
-        assert await self.said_in(another(), "t") == ["a", "head"]
+        assert await self.read_all_texts(another(), "t") == {
+            "side": ["a", "side"],
+            "head": ["a", "head"],
+        }
+        assert await self.read_texts(another(), "t") == ["a", "head"]
 
     @requires("vacuum")
     async def test_an_age_that_is_none_is_refused(self, checkpointer: Any) -> None:
@@ -305,7 +310,7 @@ class Retention(Kit):
 class Expiry(Kit):
     """Threads with a time to live."""
 
-    async def expired(self, another: Another) -> Any:
+    async def expire_thread(self, another: Another) -> Any:
         """Return an object without a time to live, on storage with ``t`` expired and ``u`` live."""
         checkpointer = another()
         short = another(ttl_seconds=0.000001)
@@ -315,17 +320,17 @@ class Expiry(Kit):
         return checkpointer
 
     async def test_an_expired_thread_does_not_exist_for_any_call(self, another: Another) -> None:
-        checkpointer = await self.expired(another)
+        checkpointer = await self.expire_thread(another)
         assert await checkpointer.load("t") is None
         assert await checkpointer.load("t", "v") is None
         assert await checkpointer.list_checkpoints("t") == []
         assert await checkpointer.exists("t") is False
         assert await checkpointer.exists("t", "v") is False
         assert await checkpointer.delete("t", "v") is False
-        assert await self.said_in(checkpointer, "u") == ["word"]
+        assert await self.read_texts(checkpointer, "u") == ["word"]
 
     async def test_an_expired_thread_is_in_no_list(self, another: Another) -> None:
-        checkpointer = await self.expired(another)
+        checkpointer = await self.expire_thread(another)
         listed = checkpointer.capabilities
         assert not listed.list_threads or await checkpointer.list_threads() == ["u"]
         answers = [await checkpointer.list_with_metadata()]
@@ -338,16 +343,16 @@ class Expiry(Kit):
 
     @requires("ttl", "branching")
     async def test_an_expired_thread_is_not_copied_nor_in_the_way(self, another: Another) -> None:
-        checkpointer = await self.expired(another)
+        checkpointer = await self.expire_thread(another)
         assert await checkpointer.copy_thread("t", "copy") is False
         assert await checkpointer.copy_thread("u", "t") is True
-        assert await self.said_in(checkpointer, "t") == ["word"]
+        assert await self.read_texts(checkpointer, "t") == ["word"]
 
     async def test_an_expired_thread_may_be_made_again(self, another: Another) -> None:
-        checkpointer = await self.expired(another)
+        checkpointer = await self.expire_thread(another)
         await checkpointer.save(self.new("new"), "t")
         assert len(await checkpointer.list_checkpoints("t")) == 1
-        assert await self.said_in(another(), "t") == ["new"]
+        assert await self.read_texts(another(), "t") == ["new"]
 
     async def test_a_save_made_from_an_expired_thread_is_a_conflict(self, another: Another) -> None:
         checkpointer = another()
@@ -366,12 +371,12 @@ class Expiry(Kit):
     async def test_expire_removes_what_is_over_and_nothing_else(
         self, another: Another, storage: StorageProbe | None
     ) -> None:
-        checkpointer = await self.expired(another)
+        checkpointer = await self.expire_thread(another)
         await self.grow(checkpointer, "forever", "a")
         assert await checkpointer.expire() == 1
         assert await checkpointer.expire() == 0
-        assert await self.said_in(checkpointer, "u") == ["word"]
-        assert await self.said_in(checkpointer, "forever") == ["a"]
+        assert await self.read_texts(checkpointer, "u") == ["word"]
+        assert await self.read_texts(checkpointer, "forever") == ["a"]
         assert storage is None or storage.rows() == 6
 
     async def test_a_save_prolongs_a_threads_life(self, another: Another) -> None:
@@ -380,7 +385,7 @@ class Expiry(Kit):
         await tick(another())
         await checkpointer.save(self.new("b"), "t")
         await tick(another())
-        assert await self.said_in(another(), "t") == ["b"]
+        assert await self.read_texts(another(), "t") == ["b"]
 
     async def test_a_save_may_have_a_time_to_live_of_its_own(self, another: Another) -> None:
         checkpointer = another(ttl_seconds=3_600)
@@ -388,7 +393,7 @@ class Expiry(Kit):
         await checkpointer.save(self.new("a"), "long")
         await tick(another())
         assert await checkpointer.load("short") is None
-        assert await self.said_in(checkpointer, "long") == ["a"]
+        assert await self.read_texts(checkpointer, "long") == ["a"]
         await checkpointer.save(self.new("b"), "long", ttl_seconds=0.000001)  # and shorter again
         await tick(another())
         assert await checkpointer.load("long") is None
@@ -398,11 +403,11 @@ class Expiry(Kit):
         self, checkpointer: Any, backend: Any
     ) -> None:
         await checkpointer.save(self.new("a"), "t", ttl_seconds=3_600)
-        at = await self.expires_at(backend)
+        at = await self.read_expiry(backend)
         await checkpointer.save(self.said(await checkpointer.load("t"), "b"), "t")
-        assert await self.expires_at(backend) == at
+        assert await self.read_expiry(backend) == at
 
-    async def expires_at(self, backend: Any) -> Any:
+    async def read_expiry(self, backend: Any) -> Any:
         """Return the expiry of thread ``t``."""
         return (await backend.read_thread("t")).expires_at
 
@@ -411,19 +416,19 @@ class Expiry(Kit):
         self, backend: Any, another: Another
     ) -> None:
         await another(ttl_seconds=60).save(self.new("a"), "t")
-        at = await self.expires_at(backend)
+        at = await self.read_expiry(backend)
         await another(ttl_seconds=3_600).load("t")
-        assert await self.expires_at(backend) == at
+        assert await self.read_expiry(backend) == at
         renewing = another(ttl_seconds=3_600, refresh_on_read=True)
-        assert await self.said_in(renewing, "t") == ["a"]
+        assert await self.read_texts(renewing, "t") == ["a"]
         assert await renewing.load("missing") is None
         await renewing.renewals()
-        renewed = await self.expires_at(backend)
+        renewed = await self.read_expiry(backend)
         assert (renewed - at).total_seconds() > 3_400
         for _ in range(20):
             await renewing.load("t")
         await renewing.renewals()
-        assert await self.expires_at(backend) == renewed
+        assert await self.read_expiry(backend) == renewed
 
     async def test_a_read_never_fails_with_the_renewal(
         self, backend: Any, another: Another, monkeypatch: pytest.MonkeyPatch
@@ -434,7 +439,7 @@ class Expiry(Kit):
         renewing = another(ttl_seconds=60, refresh_on_read=True)
         await renewing.save(self.new("a"), "t")
         monkeypatch.setattr(renewing.backend, "renew", refuse)
-        assert await self.said_in(renewing, "t") == ["a"]
+        assert await self.read_texts(renewing, "t") == ["a"]
 
     async def test_renewing_without_a_time_to_live_is_refused(
         self, checkpointer: Any, reopen: Another

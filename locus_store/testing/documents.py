@@ -158,15 +158,15 @@ class DocumentsContract(LoopKit):
 
     def test_of_racing_creators_one_wins(self, reopen: Any) -> None:
         for n in range(RACES):
-            assert self._winners(reopen, f"t{n}", None) == 1
+            assert self._race(reopen, f"t{n}", None) == 1
 
     def test_of_racing_replacers_one_wins(self, documents: Any, reopen: Any) -> None:
         tag = documents.put("t", Body(0, b"first"), tag=None)
         for _ in range(RACES):
-            assert self._winners(reopen, "t", tag) == 1
+            assert self._race(reopen, "t", tag) == 1
             tag = documents.get("t").tag
 
-    def _winners(self, reopen: Any, key: str, tag: Any) -> int:
+    def _race(self, reopen: Any, key: str, tag: Any) -> int:
         """Return how many racing puts on ``tag`` succeeded; the last of them is stored."""
         start = Barrier(RACERS)
 
@@ -296,9 +296,9 @@ class Faulty:
         self._is_done = is_done
         self._error = error
         for name in names:
-            setattr(objects, name, self._failing(getattr(objects, name)))
+            setattr(objects, name, self._make_failing(getattr(objects, name)))
 
-    def _failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def write(*args: Any, **options: Any) -> Any:
             self._left -= 1
             if self._left != 0:
@@ -326,7 +326,7 @@ class WriteFaultsContract(LoopKit):
         """Return a function after which lists show all that is stored."""
         return bool
 
-    def faulty(self, backend: Any, at: int, *, is_done: bool, error: BaseException) -> Any:
+    def make_faulty(self, backend: Any, at: int, *, is_done: bool, error: BaseException) -> Any:
         """Return the backend, one write of which fails."""
         Faulty(backend._documents.objects, self.writes, at, is_done=is_done, error=error)  # noqa: SLF001
         return backend
@@ -340,7 +340,7 @@ class WriteFaultsContract(LoopKit):
             thread = f"t{at}"
             async with opened() as backend:
                 await _save(backend, thread, 0)
-                dying = self.faulty(backend, at, is_done=is_done, error=KilledError())
+                dying = self.make_faulty(backend, at, is_done=is_done, error=KilledError())
                 acknowledged[thread] = 0
                 with suppress(KilledError):
                     for n in range(1, 1 + SAVES):
@@ -361,14 +361,16 @@ class WriteFaultsContract(LoopKit):
                 thread = f"t{at}"
                 await _save(backend, thread, 0)
                 async with opened() as other:
-                    saved = await self._saved(other, thread, at, is_done=is_done)
+                    saved = await self._save_with_fault(other, thread, at, is_done=is_done)
                 there = {it.checkpoint_id for it in await backend.history(thread)}
                 assert saved <= there, thread
             await self._require_whole(backend, settle)
 
-    async def _saved(self, backend: Any, thread: str, at: int, *, is_done: bool) -> set[str]:
+    async def _save_with_fault(
+        self, backend: Any, thread: str, at: int, *, is_done: bool
+    ) -> set[str]:
         """Return the ids of the saves that were acknowledged, as one write fails."""
-        failing = self.faulty(backend, at, is_done=is_done, error=BackendError("refused"))
+        failing = self.make_faulty(backend, at, is_done=is_done, error=BackendError("refused"))
         saved = {"v0"}
         for n in range(1, 1 + SAVES):
             with suppress(BackendError):
@@ -386,22 +388,25 @@ class WriteFaultsContract(LoopKit):
         assert threads
         expected: set[tuple[str, str]] = set()
         for thread in threads:
-            for it in await backend.history(thread):
-                assert f"v{(await backend.load(thread, it.checkpoint_id))['n']}" == it.checkpoint_id
-                expected.add((thread, it.checkpoint_id))
+            for version in await backend.history(thread):
+                assert (
+                    f"v{(await backend.load(thread, version.checkpoint_id))['n']}"
+                    == version.checkpoint_id
+                )
+                expected.add((thread, version.checkpoint_id))
         found = await backend.query("all", "x", 1000)
         assert {(it.thread_id, it.checkpoint_id) for it in found} == expected
         assert {it.thread_id for it in await backend.find("common", 1000)} == set(threads)
         for n in range(1 + SAVES):
             hits = {it.thread_id for it in await backend.find(f"word{n}", 1000)}
             assert hits >= {thread for thread, name in expected if name == f"v{n}"}
-        assert self.stored(backend) == self.named(backend, threads)
+        assert self.list_stored(backend) == self.list_named(backend, threads)
 
-    def stored(self, backend: Any) -> set[tuple[Any, ...]]:
+    def list_stored(self, backend: Any) -> set[tuple[Any, ...]]:
         """Return the names of the documents beside the heads."""
         return {(thread, name) for thread, name, _ in backend._documents.list_segments()}  # noqa: SLF001
 
-    def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
+    def list_named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
         """Return the names of the documents that the heads name."""
         parsed = [backend._threads.read_parsed(backend._documents, it) for it in threads]  # noqa: SLF001
         return {

@@ -15,7 +15,7 @@ import pytest
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError
 from locus_store.testing.kit import expect_refusals, needs, refused, requires, seam
-from locus_store.testing.steps import BackendKit, problems, written
+from locus_store.testing.steps import BackendKit, find_problems, make_write
 from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedThread, ArchivedWrite
 from locus_store.types.thread_info import DescribesThreads
 
@@ -37,7 +37,7 @@ def without_versions(thread_id: str, days: float = 0, **changes: Any) -> Archive
     )
 
 
-def message(sequence: int = 1, days: float = 0, text: str | None = "hello") -> ArchivedMessage:
+def make_message(sequence: int = 1, days: float = 0, text: str | None = "hello") -> ArchivedMessage:
     """Return a message, ``days`` old."""
     return ArchivedMessage(
         sequence=sequence,
@@ -50,16 +50,16 @@ def message(sequence: int = 1, days: float = 0, text: str | None = "hello") -> A
     )
 
 
-def pending(days: float = 0) -> ArchivedLine:
+def make_pending_line(days: float = 0) -> ArchivedLine:
     """Return a namespace with only a pending write, ``days`` old."""
     moment = datetime.now(UTC) - days * DAY
-    write = ArchivedWrite(checkpoint_id="v", write=written("a"), created_at=moment)
+    write = ArchivedWrite(checkpoint_id="v", write=make_write("a"), created_at=moment)
     return ArchivedLine(
         namespace="", head=None, floor=0, last_sequence=0, records=[], writes=[write]
     )
 
 
-def aged(thread: ArchivedThread, days: float) -> ArchivedThread:
+def make_older(thread: ArchivedThread, days: float) -> ArchivedThread:
     """Return the thread with all its versions ``days`` older."""
     lines = [
         replace(
@@ -73,13 +73,15 @@ def aged(thread: ArchivedThread, days: float) -> ArchivedThread:
 
 async def make_old(backend: Any, **changes: Any) -> None:
     """Replace thread ``t`` by one whose versions are 40 days older, and with other changes."""
-    thread = aged(await backend.read_thread("t"), 40)
+    thread = make_older(await backend.read_thread("t"), 40)
     await backend.delete("t")
     await backend.write_thread(replace(thread, **changes))
 
 
 MAKERS: dict[str, Callable[[str], ArchivedThread]] = {
-    "message": lambda name: without_versions(name, messages=[message(1), message(2, text=None)]),
+    "message": lambda name: without_versions(
+        name, messages=[make_message(1), make_message(2, text=None)]
+    ),
     "name": lambda name: without_versions(name, name="Lisbon"),
     "empty name": lambda name: without_versions(name, name=""),
     "long name": lambda name: without_versions(name, name="é" * 1000),
@@ -93,7 +95,7 @@ class Existence(BackendKit):
     """``exists``, lists, copies, ``delete`` and ``vacuum`` agree on which threads exist."""
 
     @pytest.fixture(params=["version", "version in a namespace", *MAKERS])
-    async def made(self, backend: Any, request: pytest.FixtureRequest) -> str:
+    async def kind(self, backend: Any, request: pytest.FixtureRequest) -> str:
         """Create thread ``t`` with one kind of data; return the kind."""
         if request.param in MAKERS:
             assert await backend.write_thread(MAKERS[request.param]("t")) is True
@@ -102,7 +104,7 @@ class Existence(BackendKit):
             await backend.write_state("t", {"n": 1}, namespace=namespace, checkpoint_id="v")
         return str(request.param)
 
-    async def listed(self, backend: Any) -> list[str]:
+    async def list_existing(self, backend: Any) -> list[str]:
         """Return the listed threads, or those of two names that exist if there are no lists."""
         if backend.capabilities.list_threads:
             found: list[str] = await backend.list_threads()
@@ -110,49 +112,49 @@ class Existence(BackendKit):
         return [it for it in ("copy", "t") if await backend.exists(it)]
 
     async def test_a_version_message_name_or_user_makes_a_thread(
-        self, backend: Any, made: str
+        self, backend: Any, kind: str
     ) -> None:
         assert await backend.exists("t") is True
-        assert await self.listed(backend) == ["t"]
-        assert await backend.exists("t", "v") is (made == "version")
-        assert (await backend.load("t") is not None) is (made == "version")
+        assert await self.list_existing(backend) == ["t"]
+        assert await backend.exists("t", "v") is (kind == "version")
+        assert (await backend.load("t") is not None) is (kind == "version")
         assert await backend.scan() == ["t"]
 
     @requires("branching", "list_with_metadata")
-    async def test_only_threads_with_a_version_have_a_head(self, backend: Any, made: str) -> None:
-        heads = ["t"] if made == "version" else []
+    async def test_only_threads_with_a_version_have_a_head(self, backend: Any, kind: str) -> None:
+        heads = ["t"] if kind == "version" else []
         assert [it.thread_id for it in await backend.heads()] == heads
 
-    async def test_whatever_makes_a_thread_is_copied(self, backend: Any, made: str) -> None:
+    async def test_whatever_makes_a_thread_is_copied(self, backend: Any, kind: str) -> None:
         assert await backend.copy_thread("t", "copy") is True
         source, copy = [await backend.read_thread(it) for it in ("t", "copy")]
         assert replace(copy, thread_id="t", active_at=source.active_at) == source
-        listed = await self.listed(backend)
+        listed = await self.list_existing(backend)
         assert sorted(listed) == ["copy", "t"]
-        assert made in MAKERS or listed == ["copy", "t"]  # without versions both have the same time
+        assert kind in MAKERS or listed == ["copy", "t"]  # without versions both have the same time
         with pytest.raises(ConflictError, match="'copy'"):
             await backend.copy_thread("t", "copy")
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
-    async def test_delete_answers_whether_there_was_a_thread(self, backend: Any, made: str) -> None:
+    async def test_delete_answers_whether_there_was_a_thread(self, backend: Any, kind: str) -> None:
         checkpointer = StorageBackendAdapter(backend, state_type=dict)
         await backend.copy_thread("t", "u")
-        for it, name in ((backend, "t"), (checkpointer, "u")):
-            assert await it.delete(name, "unknown") is False
-            assert [await it.delete(name) for _ in range(2)] == [True, False]
-            assert await it.exists(name) is False
+        for target, name in ((backend, "t"), (checkpointer, "u")):
+            assert await target.delete(name, "unknown") is False
+            assert [await target.delete(name) for _ in range(2)] == [True, False]
+            assert await target.exists(name) is False
         assert await backend.scan() == []
 
     async def test_a_copy_keeps_the_message_log_and_the_user(self, backend: Any) -> None:
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
-        await backend.put_writes("t", "v2", [written("a")])
+        await backend.put_writes("t", "v2", [make_write("a")])
         thread = replace(
             await backend.read_thread("t"),
             user_id="alex",
             name="Lisbon",
             metadata={"k": [1, {"é": None}]},
-            messages=[message(n, text="" if n == 2 else "hi") for n in (1, 2, 3, 7)],
+            messages=[make_message(n, text="" if n == 2 else "hi") for n in (1, 2, 3, 7)],
         )
         await backend.delete("t")
         await backend.write_thread(thread)
@@ -163,28 +165,28 @@ class Existence(BackendKit):
         assert await backend.load("copy", "v0") == {"n": 0}
 
     async def test_deleting_pending_writes_alone_is_false(self, backend: Any) -> None:
-        await backend.put_writes("t", "v", [written("a")])
+        await backend.put_writes("t", "v", [make_write("a")])
         assert await backend.delete("t") is False
         assert await backend.get_writes("t", "v") == []
         assert await backend.scan() == []
 
     async def test_a_copy_onto_pending_writes_is_a_conflict(self, backend: Any) -> None:
         await backend.save("t", {"n": 1})
-        await backend.put_writes("copy", "v", [written("a")])
+        await backend.put_writes("copy", "v", [make_write("a")])
         with pytest.raises(ConflictError, match=r"'copy'.*pending writes"):
             await backend.copy_thread("t", "copy")
         assert len(await backend.get_writes("copy", "v")) == 1
         assert await backend.load("copy") is None
 
-    async def test_other_data_outlives_the_last_version(self, backend: Any, made: str) -> None:
-        is_version = made.startswith("version")
+    async def test_other_data_outlives_the_last_version(self, backend: Any, kind: str) -> None:
+        is_version = kind.startswith("version")
         namespace = "other" if is_version else ""
         await backend.write_state("t", {"n": 2}, namespace=namespace, checkpoint_id="w")
-        assert await self.listed(backend) == ["t"]
+        assert await self.list_existing(backend) == ["t"]
         before = await backend.read_thread("t")
         assert await backend.remove("t", ["w"], namespace=namespace) == 1
         assert await backend.exists("t") is True
-        assert await self.listed(backend) == ["t"]
+        assert await self.list_existing(backend) == ["t"]
         after = await backend.read_thread("t")
         assert (after.messages, after.name, after.user_id) == (
             before.messages, before.name, before.user_id,
@@ -195,14 +197,14 @@ class Existence(BackendKit):
 
     async def test_pending_writes_keep_no_thread_without_versions(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
-        await backend.put_writes("t", "w", [written("a")], namespace="sub")
+        await backend.put_writes("t", "w", [make_write("a")], namespace="sub")
         assert await backend.delete("t", "v") is True
         assert await backend.exists("t") is False
-        assert await self.listed(backend) == []
+        assert await self.list_existing(backend) == []
         assert await backend.delete("t") is False
         assert await backend.scan() == []
 
-    async def test_a_thread_without_versions_can_be_saved(self, backend: Any, made: str) -> None:
+    async def test_a_thread_without_versions_can_be_saved(self, backend: Any, kind: str) -> None:
         before = await backend.read_thread("t")
         for n in range(2):
             await backend.save("t", {"n": n}, checkpoint_id=f"s{n}")
@@ -211,21 +213,21 @@ class Existence(BackendKit):
             before.messages, before.name, before.user_id,
         )  # fmt: skip
         assert await backend.load("t") == {"n": 1}
-        assert await self.listed(backend) == ["t"]
+        assert await self.list_existing(backend) == ["t"]
 
     @requires("branching", "ttl")
-    async def test_an_expired_thread_of_other_data_is_gone(self, backend: Any, made: str) -> None:
-        if made.startswith("version"):
+    async def test_an_expired_thread_of_other_data_is_gone(self, backend: Any, kind: str) -> None:
+        if kind.startswith("version"):
             pytest.skip("the contract of expiry has it")
         ended = datetime.now(UTC) - DAY
         await backend.delete("t")
-        await backend.write_thread(replace(MAKERS[made]("t"), expires_at=ended))
+        await backend.write_thread(replace(MAKERS[kind]("t"), expires_at=ended))
         assert await backend.exists("t") is False
-        assert await self.listed(backend) == []
+        assert await self.list_existing(backend) == []
         assert await backend.copy_thread("t", "copy") is False
         assert await backend.delete("t") is False
 
-    async def test_all_threads_of_a_user_are_forgotten(self, backend: Any, made: str) -> None:
+    async def test_all_threads_of_a_user_are_forgotten(self, backend: Any, kind: str) -> None:
         thread = await backend.read_thread("t")
         await backend.delete("t")
         await backend.write_thread(replace(thread, user_id="u"))
@@ -239,8 +241,10 @@ class Existence(BackendKit):
     async def test_threads_without_versions_stand_among_the_others(self, backend: Any) -> None:
         for n in range(4):
             await backend.save(f"saved {n}", {"n": n})
-            await backend.put_writes(f"pending {n}", "v", [written("a")])
-            logged = message()._replace(created_at=datetime.now(UTC) - 9 * DAY - timedelta(hours=n))
+            await backend.put_writes(f"pending {n}", "v", [make_write("a")])
+            logged = make_message()._replace(
+                created_at=datetime.now(UTC) - 9 * DAY - timedelta(hours=n)
+            )
             minute = logged.created_at.replace(second=0, microsecond=0)
             old = without_versions(f"logged {n}", messages=[logged])
             await backend.write_thread(replace(old, active_at=minute))
@@ -254,17 +258,17 @@ class Existence(BackendKit):
     async def test_vacuum_spares_a_thread_with_a_young_message(self, backend: Any) -> None:
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
-        await make_old(backend, messages=[message(1, 50), message(2, 1)])
+        await make_old(backend, messages=[make_message(1, 50), make_message(2, 1)])
         assert await backend.vacuum(30) == 2
         assert await backend.load("t") == {"n": 2}
         assert len((await backend.read_thread("t")).messages) == 2
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     @requires("branching", "vacuum")
     async def test_vacuum_spares_a_thread_with_a_young_pending_write(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await make_old(backend)
-        await backend.put_writes("t", "v", [written("a")])
+        await backend.put_writes("t", "v", [make_write("a")])
         assert await backend.vacuum(30) == 0
         assert len(await backend.get_writes("t", "v")) == 1
 
@@ -273,13 +277,15 @@ class Existence(BackendKit):
         await backend.save("saved", {"n": 1})
         saved = await backend.read_thread("saved")
         for thread in (
-            without_versions("old message", messages=[message(1, 50), message(2, 40)]),
-            without_versions("young message", 40, messages=[message(1, 50), message(2, 1)]),
+            without_versions("old message", messages=[make_message(1, 50), make_message(2, 40)]),
+            without_versions(
+                "young message", 40, messages=[make_message(1, 50), make_message(2, 1)]
+            ),
             without_versions("old name", 40, name="Lisbon"),
             without_versions("young name", 1, name="Lisbon"),
-            without_versions("old write", lines=[pending(40)]),
-            without_versions("young write", 40, lines=[pending(1)]),
-            aged(replace(saved, thread_id="old version", messages=[message(1, 41)]), 40),
+            without_versions("old write", lines=[make_pending_line(40)]),
+            without_versions("young write", 40, lines=[make_pending_line(1)]),
+            make_older(replace(saved, thread_id="old version", messages=[make_message(1, 41)]), 40),
         ):
             await backend.write_thread(thread)
         found = await backend.vacuum_report(30)
@@ -287,7 +293,7 @@ class Existence(BackendKit):
         assert await backend.scan() == ["saved", "young message", "young name", "young write"]
         found = await backend.vacuum_report(30)
         assert (found.removed, found.threads, found.messages) == (0, 0, 0)
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
 
 _SEEN: list[list[tuple[str, int]] | None] = [None, []]
@@ -318,7 +324,7 @@ class MustExist(BackendKit):
         for number, (seen, namespace) in enumerate(product(_SEEN, ("", "below"))):
             name = f"next {number}"
             assert await _put_late(backend, name, seen=seen, namespace=namespace)
-            assert await backend.get_writes("t", name, namespace=namespace) == [written("a")]
+            assert await backend.get_writes("t", name, namespace=namespace) == [make_write("a")]
 
     async def test_writes_of_a_deleted_thread_are_refused(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
@@ -334,32 +340,32 @@ class MustExist(BackendKit):
             if "ttl_seconds" in options:
                 needs(backend, "ttl")
             with pytest.raises(ConflictError, match="deleted"):
-                await below(backend, **options)
+                await save_below(backend, **options)
             await backend.save("t", {"n": 1})
-            await below(backend, **options)
-            await below(backend, "second", **options)
+            await save_below(backend, **options)
+            await save_below(backend, "second", **options)
             await backend.delete("t")
             with pytest.raises(ConflictError, match="deleted"):
-                await below(backend, **options)
+                await save_below(backend, **options)
             assert await backend.exists("t") is False
             if backend.capabilities.list_threads:
                 assert await backend.scan() == []
 
     async def test_a_thread_of_nothing_but_writes_does_not_exist(self, backend: Any) -> None:
         for namespace in ("", "below"):
-            await backend.put_writes("t", "v", [written("a")], namespace=namespace)
+            await backend.put_writes("t", "v", [make_write("a")], namespace=namespace)
         await expect_refusals(
             ConflictError,
             ("", "below", "other"),
-            lambda it: below(backend, namespace=it),
+            lambda it: save_below(backend, namespace=it),
             lambda it: _put_late(backend, "v", "b", namespace=it),
             lambda it: _put_late(backend, "v", "b", namespace=it, seen=[("a", 0)]),
             match="deleted",
         )
         assert await backend.exists("t") is False
         await backend.save("t", {"n": 1}, checkpoint_id="v")
-        await below(backend)
-        assert await backend.get_writes("t", "v") == [written("a")]
+        await save_below(backend)
+        assert await backend.get_writes("t", "v") == [make_write("a")]
 
     async def test_a_thread_that_has_only_a_name_exists(self, backend: Any) -> None:
         if isinstance(backend, DescribesThreads):
@@ -367,13 +373,15 @@ class MustExist(BackendKit):
         else:
             await backend.write_thread(without_versions("t", name="Weather"))
         assert await _put_late(backend)
-        await below(backend)
+        await save_below(backend)
         assert await backend.namespaces("t") == ["below"]
 
     async def test_a_deletion_among_saves_and_writes_leaves_nothing(self, backend: Any) -> None:
         for number in range(8):
             await backend.save("t", {"n": 1}, checkpoint_id="v")
-            late = [it(backend, namespace=f"n{n}") for it in (below, _put_late) for n in range(3)]
+            late = [
+                it(backend, namespace=f"n{n}") for it in (save_below, _put_late) for n in range(3)
+            ]
             calls = [*late[:number], backend.delete("t"), *late[number:]]
             answers = await asyncio.gather(*calls, return_exceptions=True)
             failed = [it for it in answers if isinstance(it, BaseException)]
@@ -381,7 +389,7 @@ class MustExist(BackendKit):
             assert await backend.scan() == []
 
 
-async def below(
+async def save_below(
     backend: Any, checkpoint_id: str = "first", *, namespace: str = "below", **options: Any
 ) -> None:
     """Save a version of a namespace of thread ``t``, which must exist."""
@@ -399,5 +407,5 @@ async def _put_late(
 ) -> Any:
     """Put a write of a checkpoint of thread ``t``; one of both must exist."""
     return await backend.put_writes(
-        "t", checkpoint_id, [written(task_id)], must_exist=must_exist, **options
+        "t", checkpoint_id, [make_write(task_id)], must_exist=must_exist, **options
     )

@@ -130,9 +130,9 @@ class Metadata(Kit):
             "zero": 0, "half": "a\ud800",
             "empty": "", "list0": [], "list": ["a", "b"], "object0": {}, "object": {"in": 1},
         }  # fmt: skip
-        for name, it in stored.items():
-            await checkpointer.save({"n": 1}, name, metadata={"k": it})
-            await checkpointer.save({"n": 1}, f"not {name}", metadata={"other": it})
+        for name, stored_value in stored.items():
+            await checkpointer.save({"n": 1}, name, metadata={"k": stored_value})
+            await checkpointer.save({"n": 1}, f"not {name}", metadata={"other": stored_value})
         for value, matches in (
             (1, {"int", "float"}), (1.0, {"int", "float"}), (True, {"true"}), ("1", {"text"}),
             (None, {"null"}), (False, {"false"}), (0, {"zero"}), ("", {"empty"}), ({}, {"object0"}),
@@ -205,17 +205,17 @@ class Metadata(Kit):
 class Search(Kit):
     """``search`` finds all words, has no operators, and is the same on every backend."""
 
-    async def found(self, checkpointer: Any, query: str, limit: int = 10) -> list[str]:
+    async def find_threads(self, checkpointer: Any, query: str, limit: int = 10) -> list[str]:
         """Return the ids of the threads found, in order."""
         return [hit["thread_id"] for hit in await checkpointer.search(query, limit)]
 
     async def test_all_words_must_be_there(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t1", "the quick brown fox", "jumps over the lazy dog")
         await self.grow(checkpointer, "t2", "a quick dog")
-        assert set(await self.found(checkpointer, "quick dog")) == {"t1", "t2"}
-        assert await self.found(checkpointer, "dog fox") == ["t1"]
-        assert await self.found(checkpointer, "dog zebra") == []
-        assert await self.found(checkpointer, "fo") == []
+        assert set(await self.find_threads(checkpointer, "quick dog")) == {"t1", "t2"}
+        assert await self.find_threads(checkpointer, "dog fox") == ["t1"]
+        assert await self.find_threads(checkpointer, "dog zebra") == []
+        assert await self.find_threads(checkpointer, "fo") == []
 
     async def test_neither_case_nor_accents_matter(self, checkpointer: Any) -> None:
         text = "Crème BRÛLÉE in der Straße, Ångström, ΣΊΣΥΦΟΣ, 東京タワー"
@@ -223,8 +223,8 @@ class Search(Kit):
         for query in (
             "creme brulee", "CRÈME", "strasse", "STRASSE", "angstrom", "σίσυφος", "東京", "京",
         ):  # fmt: skip
-            assert await self.found(checkpointer, query) == ["t"], query
-        assert await self.found(checkpointer, "大阪") == []
+            assert await self.find_threads(checkpointer, query) == ["t"], query
+        assert await self.find_threads(checkpointer, "大阪") == []
 
     async def test_there_are_no_operators(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "alpha beta")
@@ -234,19 +234,19 @@ class Search(Kit):
             "al?ha", "/al.*/", "(alpha gamma", "alpha'; DROP TABLE locus_threads; -- ",
             "{alpha gamma}", "alpha + gamma",
         ):  # fmt: skip
-            assert await self.found(checkpointer, query) == [], query
+            assert await self.find_threads(checkpointer, query) == [], query
         for query in (
             '"alpha"', "beta-alpha", "alpha%", "(beta)", "alpha*", "-alpha", "'beta' alpha;",
             '"alpha beta',
         ):  # fmt: skip
-            assert await self.found(checkpointer, query) == ["t"], query
+            assert await self.find_threads(checkpointer, query) == ["t"], query
 
     async def test_names_of_fields_never_match(self, checkpointer: Any) -> None:
         await checkpointer.save({"secretkey": {"innerkey": "value"}, "list": [{"rowkey": 1}]}, "t")
         await checkpointer.save({"secretkey": {"innerkey": "value", "laterkey": 2}}, "t")
         for query in ("secretkey", "innerkey", "rowkey", "laterkey", "list"):
-            assert await self.found(checkpointer, query) == []
-        assert await self.found(checkpointer, "value") == ["t"]
+            assert await self.find_threads(checkpointer, query) == []
+        assert await self.find_threads(checkpointer, "value") == ["t"]
 
     async def test_text_of_every_version_is_found(self, checkpointer: Any) -> None:
         await checkpointer.save({"text": "first alpha"}, "t", "v1")
@@ -260,21 +260,21 @@ class Search(Kit):
         long = "word " * 400
         await checkpointer.save({"text": long + "zebra"}, "t")
         await checkpointer.save({"text": long + "zebracrossing"}, "t")
-        assert await self.found(checkpointer, "zebracrossing") == ["t"]
-        assert await self.found(checkpointer, "crossing") == []
+        assert await self.find_threads(checkpointer, "zebracrossing") == ["t"]
+        assert await self.find_threads(checkpointer, "crossing") == []
 
     async def test_text_of_a_deleted_version_is_not_found(self, checkpointer: Any) -> None:
         await checkpointer.save({"text": "alpha"}, "t", "v1")
         await checkpointer.save({"text": "beta"}, "t", "v2")
         await checkpointer.save({"text": "gamma"}, "t", "v3")
-        assert await self.found(checkpointer, "beta") == ["t"]
+        assert await self.find_threads(checkpointer, "beta") == ["t"]
         await checkpointer.delete("t", "v2")
-        assert await self.found(checkpointer, "beta") == []
+        assert await self.find_threads(checkpointer, "beta") == []
         await checkpointer.delete("t", "v1")
-        assert await self.found(checkpointer, "alpha") == []
-        assert await self.found(checkpointer, "gamma") == ["t"]
+        assert await self.find_threads(checkpointer, "alpha") == []
+        assert await self.find_threads(checkpointer, "gamma") == ["t"]
         await checkpointer.delete("t")
-        assert await self.found(checkpointer, "gamma") == []
+        assert await self.find_threads(checkpointer, "gamma") == []
 
     async def test_text_of_a_deleted_version_is_found_where_it_remains(
         self, checkpointer: Any
@@ -283,34 +283,34 @@ class Search(Kit):
         await checkpointer.delete("t", one)
         await checkpointer.delete("t", two)
         for word in ("alpha", "beta", "gamma"):
-            assert await self.found(checkpointer, word) == ["t"]
+            assert await self.find_threads(checkpointer, word) == ["t"]
 
     async def test_text_of_a_replaced_version_is_not_found(self, checkpointer: Any) -> None:
         await checkpointer.save({"text": "alpha"}, "t", "v1")
         await checkpointer.save({"text": "beta"}, "t", "v1")
-        assert await self.found(checkpointer, "alpha") == []
-        assert await self.found(checkpointer, "beta") == ["t"]
+        assert await self.find_threads(checkpointer, "alpha") == []
+        assert await self.find_threads(checkpointer, "beta") == ["t"]
 
     async def test_text_of_a_hidden_version_is_not_found(self, another: Another) -> None:
         checkpointer = another(keep_last=1)
         await checkpointer.save({"text": "alpha", "kept": "gamma"}, "t", "v1")
         await checkpointer.save({"text": "beta", "kept": "gamma"}, "t", "v2")
-        assert await self.found(checkpointer, "beta gamma") == ["t"]
-        assert await self.found(checkpointer, "alpha") == []
+        assert await self.find_threads(checkpointer, "beta gamma") == ["t"]
+        assert await self.find_threads(checkpointer, "alpha") == []
 
     @requires("search", "branching")
     async def test_a_copys_text_is_its_own(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "alpha", "beta")
         await checkpointer.copy_thread("t", "copy")
-        assert set(await self.found(checkpointer, "alpha beta")) == {"t", "copy"}
+        assert set(await self.find_threads(checkpointer, "alpha beta")) == {"t", "copy"}
         await checkpointer.delete("t")
-        assert await self.found(checkpointer, "alpha beta") == ["copy"]
+        assert await self.find_threads(checkpointer, "alpha beta") == ["copy"]
 
     async def test_the_best_match_comes_first(self, checkpointer: Any) -> None:
         await checkpointer.save({"text": ["alpha", "alpha beta", "beta alpha"]}, "often")
         await checkpointer.save({"text": ["alpha", "beta", "gamma"]}, "once")
-        assert await self.found(checkpointer, "alpha beta") == ["often", "once"]
-        assert await self.found(checkpointer, "alpha beta", limit=1) == ["often"]
+        assert await self.find_threads(checkpointer, "alpha beta") == ["often", "once"]
+        assert await self.find_threads(checkpointer, "alpha beta", limit=1) == ["often"]
 
     async def test_a_hit_says_where_and_what(self, checkpointer: Any) -> None:
         state = self.new("nothing here")

@@ -20,7 +20,7 @@ from locus_store.testing.kit import (
     StorageProbe,
     exact,
     expect_refusals,
-    limited,
+    limit_backend,
     requires,
     seam,
 )
@@ -97,7 +97,7 @@ class LineageRules(Kit):
         for text in "bcde":
             state = self.said(state, text)
             await checkpointer.save(state, "t")
-        assert await self.said_in(checkpointer, "t") == list(f"{first}bcde")
+        assert await self.read_texts(checkpointer, "t") == list(f"{first}bcde")
         assert len(await checkpointer.list_checkpoints("t")) == len(f"{first}bcde")
 
     async def test_two_objects_take_turns_on_a_thread(
@@ -108,29 +108,29 @@ class LineageRules(Kit):
         for turn in range(1, 7):
             state = self.said(await objects[turn % 2].load("t"), str(turn))
             await objects[turn % 2].save(state, "t")
-        assert await self.said_in(objects[1], "t") == list("0123456")
+        assert await self.read_texts(objects[1], "t") == list("0123456")
 
     async def test_a_save_without_a_load_appends(self, checkpointer: Any, another: Another) -> None:
         await self.grow(checkpointer, "t", "a")
         await another().save(self.new("b"), "t")
         await checkpointer.save(self.new("c"), "t")
-        assert await self.said_in(checkpointer, "t") == ["c"]
+        assert await self.read_texts(checkpointer, "t") == ["c"]
         assert len(await checkpointer.list_checkpoints("t")) == 3
 
     async def test_a_named_parent_makes_a_fork_the_head(self, checkpointer: Any) -> None:
         one, two = await self.grow(checkpointer, "t", "a", "b")
         fork = await checkpointer.save(self.new("x"), "t", parent_checkpoint_id=one)
-        assert await self.said_in(checkpointer, "t") == ["x"]
+        assert await self.read_texts(checkpointer, "t") == ["x"]
         assert await checkpointer.list_checkpoints("t") == [fork, two, one]
         await checkpointer.delete("t", fork)
-        assert await self.said_in(checkpointer, "t") == ["a"]
+        assert await self.read_texts(checkpointer, "t") == ["a"]
 
     async def test_a_named_parent_is_no_conflict(self, checkpointer: Any, another: Another) -> None:
         one, _ = await self.grow(checkpointer, "t", "a", "b")
         mine, other = await checkpointer.load("t"), another()
         await other.save(self.said(await other.load("t"), "theirs"), "t")
         await checkpointer.save(self.said(mine, "mine"), "t", parent_checkpoint_id=one)
-        assert await self.said_in(other, "t") == ["a", "b", "mine"]
+        assert await self.read_texts(other, "t") == ["a", "b", "mine"]
 
     async def test_a_parent_that_is_not_there_is_told(self, checkpointer: Any) -> None:
         ids = await self.grow(checkpointer, "t", "a")
@@ -146,8 +146,8 @@ class LineageRules(Kit):
         for text in "xyz":
             state = self.said(state, text)
             versions[await checkpointer.save(state, "t")] = "".join(self.texts(state))
-            assert await self.said_in(checkpointer, "t") == self.texts(state)
-        told = await self.told(checkpointer, "t")
+            assert await self.read_texts(checkpointer, "t") == self.texts(state)
+        told = await self.read_all_texts(checkpointer, "t")
         assert [*told.items()] == [(it, list(said)) for it, said in [*versions.items()][::-1]]
 
     async def test_a_rewind_behind_a_new_head_fails(
@@ -174,7 +174,7 @@ class LineageRules(Kit):
         other = another()
         theirs = await other.save(self.said(await other.load("t"), "b"), "t")
         assert await checkpointer.save(state, "t", "v1") == "v1"
-        assert await self.said_in(other, "t") == ["a", "b"]
+        assert await self.read_texts(other, "t") == ["a", "b"]
         assert await other.list_checkpoints("t") == [theirs, "v1"]
 
     @requires("metadata_query")
@@ -193,17 +193,17 @@ class LineageRules(Kit):
                 await checkpointer.save(state, name, f"v{place}")
             await checkpointer.save(self.new("new"), name, replaced)
             versions = {"v0": ["a"], "v1": ["a", "b"], "v2": ["a", "b", "c"], replaced: ["new"]}
-            assert await self.told(checkpointer, name) == versions
+            assert await self.read_all_texts(checkpointer, name) == versions
             assert (await checkpointer.list_checkpoints(name))[0] == replaced
-            assert await self.said_in(checkpointer, name) == ["new"]
+            assert await self.read_texts(checkpointer, name) == ["new"]
 
     async def test_a_loaded_state_may_be_saved_as_another_thread(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "a")
         state = await checkpointer.load("t")
         await checkpointer.save(self.said(state, "fork"), "fork")
         await checkpointer.save(self.said(state, "b"), "t")
-        assert await self.said_in(checkpointer, "fork") == ["a", "fork"]
-        assert await self.said_in(checkpointer, "t") == ["a", "b"]
+        assert await self.read_texts(checkpointer, "fork") == ["a", "fork"]
+        assert await self.read_texts(checkpointer, "t") == ["a", "b"]
 
     async def test_a_state_of_another_store_may_be_saved(self, checkpointer: Any) -> None:
         elsewhere = MemoryCheckpointer(state_type=self.state_type)
@@ -212,9 +212,9 @@ class LineageRules(Kit):
         state = self.said(await elsewhere.load("t"), "b")
         await checkpointer.save(state, "t")
         await checkpointer.save(state, "new")
-        assert await self.said_in(checkpointer, "t") == ["elsewhere", "b"]
+        assert await self.read_texts(checkpointer, "t") == ["elsewhere", "b"]
         await elsewhere.save(self.said(await checkpointer.load("t"), "c"), "t")
-        assert await self.said_in(elsewhere, "t") == ["elsewhere", "b", "c"]
+        assert await self.read_texts(elsewhere, "t") == ["elsewhere", "b", "c"]
 
 
 SAID = [f"{n} " + secrets.token_hex(250) for n in range(60)]
@@ -225,18 +225,18 @@ class _Reader:
     """A second object on the storage of a backend, with what it knows of thread ``t``."""
 
     def __init__(self, backend: Any) -> None:
-        self.backend = limited(backend, MAX_STATE_BYTES)
+        self.backend = limit_backend(backend, MAX_STATE_BYTES)
         self.known: Mark | None = None
 
     async def read(self) -> Any:
         """Load the thread, and compare it with a load by an object that knows nothing."""
         found = await self.backend.read_state("t")
-        fresh = await limited(self.backend, MAX_STATE_BYTES).read_state("t")
+        fresh = await limit_backend(self.backend, MAX_STATE_BYTES).read_state("t")
         assert (found and exact(found.state)) == (fresh and exact(fresh.state))
         self.known = found and found.version.mark
         return found and found.state
 
-    async def tail(self) -> Any:
+    async def read_tail(self) -> Any:
         """Return the ``Stored`` that the storage sends for the head."""
         stored = await self.backend.fetch_head("t", known=self.known)
         if type(self.backend).fetch_head is StorageBackend.fetch_head:
@@ -244,7 +244,7 @@ class _Reader:
         return stored
 
 
-async def grown(backend: Any, *counts: int) -> list[Version]:
+async def save_lists(backend: Any, *counts: int) -> list[Version]:
     """Save thread ``t`` with so many strings each; return its versions, newest first."""
     for count in counts:
         await backend.write_state("t", {"said": SAID[:count]})
@@ -259,54 +259,54 @@ class Tails(BackendKit):
     @pytest.fixture
     async def reader(self, backend: Any) -> _Reader:
         """An object that knows the first version, of 50 strings."""
-        await grown(backend, 50)
+        await save_lists(backend, 50)
         reader = _Reader(backend)
         assert await reader.read() == {"said": SAID[:50]}
         return reader
 
     async def test_only_what_was_saved_since_is_read(self, backend: Any, reader: _Reader) -> None:
-        await grown(backend, 51, 52, 53)
-        tail = await reader.tail()
+        await save_lists(backend, 51, 52, 53)
+        tail = await reader.read_tail()
         assert tail.basis == reader.known
         assert 0 < sum(map(len, tail.payloads)) < 2_000
         assert await reader.read() == {"said": SAID[:53]}
 
     async def test_of_the_head_nothing_is_read(self, backend: Any, reader: _Reader) -> None:
-        tail = await reader.tail()
+        tail = await reader.read_tail()
         assert (tail.basis, tail.payloads) == (reader.known, [])
-        await grown(backend, 51)
+        await save_lists(backend, 51)
         await reader.read()
-        tail = await reader.tail()
+        tail = await reader.read_tail()
         assert (tail.basis, tail.payloads) == (reader.known, [])
 
     async def test_a_known_version_that_is_gone_is_not_built_upon(
         self, backend: Any, reader: _Reader
     ) -> None:
         """Above the head, and below it."""
-        newest, first = await grown(backend, 51)
+        newest, first = await save_lists(backend, 51)
         await reader.read()
         await backend.remove("t", [newest.checkpoint_id])
-        assert (await reader.tail()).basis is None
+        assert (await reader.read_tail()).basis is None
         assert await reader.read() == {"said": SAID[:50]}
-        await grown(backend, 51, 52)
+        await save_lists(backend, 51, 52)
         await backend.remove("t", [first.checkpoint_id])
-        assert (await reader.tail()).basis is None
+        assert (await reader.read_tail()).basis is None
         assert await reader.read() == {"said": SAID[:52]}
 
     async def test_a_state_that_was_too_large_between_is_read(self, backend: Any) -> None:
-        await grown(backend, 5)
-        behind, fresh = limited(backend, 30_000), limited(backend, 30_000)
+        await save_lists(backend, 5)
+        behind, fresh = limit_backend(backend, 30_000), limit_backend(backend, 30_000)
         await behind.read_state("t")
         for count in (30, 55, 80):  # 40 KB at last
             await backend.write_state("t", {"said": [*SAID, *SAID][:count]})
         last = {"said": [*SAID[:30], *(it[::-1] for it in SAID[:20])]}
         await backend.write_state("t", last)
-        for it in (fresh, behind):
-            assert (await it.read_state("t")).state == last
+        for reader in (fresh, behind):
+            assert (await reader.read_state("t")).state == last
 
     async def test_a_tail_counts_for_max_state_bytes(self, backend: Any, reader: _Reader) -> None:
-        await grown(backend, 60)
-        small = limited(backend, 28_000)
+        await save_lists(backend, 60)
+        small = limit_backend(backend, 28_000)
         small._known = reader.backend._known  # noqa: SLF001  (it knows 25 KB)
         with pytest.raises(IntegrityError, match="max_state_bytes=28000"):
             await small.read_state("t")

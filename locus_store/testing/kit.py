@@ -143,7 +143,7 @@ class Kit(LoopKit):
     @pytest.fixture
     def reopen(self, checkpointer: Any) -> Another:
         """Create another object on the same storage, with a factory's options."""
-        return over_the_backend(checkpointer, self.state_type)
+        return make_reopen(checkpointer, self.state_type)
 
     @pytest.fixture
     def storage(self) -> StorageProbe | None:
@@ -170,8 +170,8 @@ class Kit(LoopKit):
             return opened[-1]
 
         yield open_one
-        for it in opened:
-            await it.close()
+        for checkpointer in opened:
+            await checkpointer.close()
 
     @pytest.fixture(autouse=True)
     async def closing(
@@ -189,26 +189,28 @@ class Kit(LoopKit):
             ids.append(await checkpointer.save(state, thread_id))
         return ids
 
-    async def said_in(
+    async def read_texts(
         self, checkpointer: Any, thread_id: str, checkpoint_id: str | None = None
     ) -> list[str] | None:
         """Return the strings of a version; ``None`` if it does not exist."""
         state = await checkpointer.load(thread_id, checkpoint_id)
         return None if state is None else self.texts(state)
 
-    async def told(self, checkpointer: Any, thread_id: str) -> dict[str, list[str] | None]:
+    async def read_all_texts(
+        self, checkpointer: Any, thread_id: str
+    ) -> dict[str, list[str] | None]:
         """Return the strings of every version by id, newest first."""
         ids = await checkpointer.list_checkpoints(thread_id, limit=10_000)
-        return {it: await self.said_in(checkpointer, thread_id, it) for it in ids}
+        return {it: await self.read_texts(checkpointer, thread_id, it) for it in ids}
 
 
-def over_the_backend(checkpointer: Any, state_type: type[Any]) -> Another:
+def make_reopen(checkpointer: Any, state_type: type[Any]) -> Another:
     """Return a function that creates another object over a checkpointer's backend."""
 
     def adapter(**options: Any) -> StorageBackendAdapter:
         backend = checkpointer.backend
         if "max_state_bytes" in options:
-            backend = limited(backend, options.pop("max_state_bytes"))
+            backend = limit_backend(backend, options.pop("max_state_bytes"))
         return StorageBackendAdapter(backend, **{"state_type": state_type, **options})
 
     return adapter
@@ -237,19 +239,19 @@ def requires(*capabilities: str | type) -> Callable[[T], T]:
 def _mark_tests(name: str, value: object) -> Callable[[T], T]:
     """Return a decorator that sets an attribute of tests, unless they have it."""
 
-    def mark(marked: T) -> T:
-        tests: list[tuple[str, Any]] = [("test_", marked)]
-        if isinstance(marked, type):
-            tests = [*vars(marked).items()]
+    def mark(subject: T) -> T:
+        tests: list[tuple[str, Any]] = [("test_", subject)]
+        if isinstance(subject, type):
+            tests = [*vars(subject).items()]
         for test_name, test in tests:
             if test_name.startswith("test_") and not hasattr(test, name):
                 setattr(test, name, value)
-        return marked
+        return subject
 
     return mark
 
 
-def limited(backend: B, max_state_bytes: Any) -> B:
+def limit_backend(backend: B, max_state_bytes: Any) -> B:
     """Return a backend on the same storage, even in memory, with another limit."""
     other = copy(backend)
     StorageBackend.__init__(other, max_state_bytes=max_state_bytes)
@@ -257,7 +259,7 @@ def limited(backend: B, max_state_bytes: Any) -> B:
         other._enter(backend.tenant)  # noqa: SLF001  (nothing under way is shared)
     for name, part in list(vars(other).items()):
         if isinstance(part, list):  # backends that it stands over
-            setattr(other, name, [limited(it, max_state_bytes) for it in part])
+            setattr(other, name, [limit_backend(it, max_state_bytes) for it in part])
         elif hasattr(part, "max_state_bytes"):  # it folds states for the backend
             setattr(other, name, copy(part))
             getattr(other, name).max_state_bytes = max_state_bytes
@@ -266,12 +268,12 @@ def limited(backend: B, max_state_bytes: Any) -> B:
 
 def needs(checkpointer: Any, *capabilities: str | type) -> None:
     """Skip the test if a capability is not declared; its refusal is tested once."""
-    for it in capabilities:
-        if isinstance(it, type):
-            if not isinstance(checkpointer, it):
-                pytest.skip(f"{type(checkpointer).__name__} is no {it.__name__}")
-        elif not getattr(checkpointer.capabilities, it):
-            pytest.skip(f"{type(checkpointer).__name__} does not declare {it}")
+    for capability in capabilities:
+        if isinstance(capability, type):
+            if not isinstance(checkpointer, capability):
+                pytest.skip(f"{type(checkpointer).__name__} is no {capability.__name__}")
+        elif not getattr(checkpointer.capabilities, capability):
+            pytest.skip(f"{type(checkpointer).__name__} does not declare {capability}")
 
 
 def skip_unless_capable(subject: Any, request: pytest.FixtureRequest) -> None:
@@ -416,17 +418,17 @@ class MessageLogKit(OpenedKit):
         return find_backend(log)
 
 
-def new(*contents: Any) -> list[NewMessage]:
+def make_messages(*contents: Any) -> list[NewMessage]:
     """Return messages with these contents, without ids."""
     return [NewMessage(it) for it in contents]
 
 
-def named(*ids: str) -> list[NewMessage]:
+def make_named_messages(*ids: str) -> list[NewMessage]:
     """Return messages with these ids, which are their contents, too."""
     return [NewMessage(it, message_id=it) for it in ids]
 
 
-def contents(messages: Iterable[Any] | None) -> list[Any] | None:
+def list_contents(messages: Iterable[Any] | None) -> list[Any] | None:
     """Return the contents of messages; ``None`` where there is no log."""
     return None if messages is None else [it.content for it in messages]
 
@@ -473,10 +475,10 @@ async def fill(store: Any, namespace: Namespace, count: int, value: Any = None) 
 async def put_over(store: Any, namespace: Namespace, key: str, value: Any = "over") -> None:
     """Put an item, and wait until it has expired."""
     await store.put(namespace, key, value, ttl_seconds=SHORT)
-    await over(store, namespace, key)
+    await wait_for_expiry(store, namespace, key)
 
 
-async def over(store: Any, namespace: Namespace, key: str) -> None:
+async def wait_for_expiry(store: Any, namespace: Namespace, key: str) -> None:
     """Wait until an item has expired by the server's clock."""
     deadline = monotonic() + 20
     while await store.exists(namespace, key):
@@ -484,6 +486,6 @@ async def over(store: Any, namespace: Namespace, key: str) -> None:
         await asyncio.sleep(0.005)
 
 
-def keys_of(items: Sequence[Any]) -> list[str]:
+def list_keys(items: Sequence[Any]) -> list[str]:
     """Return the keys of items or hits, in their order."""
     return [getattr(it, "item", it).key for it in items]

@@ -13,11 +13,11 @@ from locus_store.testing.kit import (
     INVALID_IDS,
     Another,
     MessageLogKit,
-    contents,
     expect_refusals,
-    named,
+    list_contents,
+    make_messages,
+    make_named_messages,
     needs_several_threads,
-    new,
 )
 from locus_store.types.messages import ROLE, KeptMessages, NewMessage
 
@@ -26,16 +26,16 @@ class Paging(MessageLogKit):
     """``load``, ``read``, ``page`` and ``logs``."""
 
     async def test_the_newest_come_oldest_first(self, log: Any) -> None:
-        await log.append("t", new(*range(10)))
-        assert contents(await log.load("t", newest=3)) == [7, 8, 9]
-        assert contents(await log.load("t", newest=99)) == [*range(10)]
+        await log.append("t", make_messages(*range(10)))
+        assert list_contents(await log.load("t", newest=3)) == [7, 8, 9]
+        assert list_contents(await log.load("t", newest=99)) == [*range(10)]
         assert await log.load("t", newest=0) == []
         assert await log.load("no", newest=0) is await log.load("no", newest=3) is None
         found = await log.read("t", newest=2)
-        assert (found.info.count, contents(found.messages)) == (10, [8, 9])
+        assert (found.info.count, list_contents(found.messages)) == (10, [8, 9])
 
     async def test_an_absent_log_is_not_an_empty_one(self, log: Any) -> None:
-        await log.append("t", new(1))
+        await log.append("t", make_messages(1))
         await log.clear("t")
         assert await log.load("t") == []
         for absent in (("u", ""), ("t", "sub")):
@@ -50,8 +50,10 @@ class Paging(MessageLogKit):
         puts = [NewMessage(it, f"/{at}", f"/m{at}") for at, it in enumerate(values)]
         puts += [NewMessage("x", metadata={"k": at % 2}, text="y\0") for at in range(9)]
         await log.append("t", puts)
-        await log.append("t", new("other"), namespace="sub")
-        assert await log.contents("t") == contents(await log.load("t")) == [it[0] for it in puts]
+        await log.append("t", make_messages("other"), namespace="sub")
+        assert (
+            await log.contents("t") == list_contents(await log.load("t")) == [it[0] for it in puts]
+        )
         assert await log.contents("t", newest=12) == [it[0] for it in puts][-12:]
         assert await log.contents("t", namespace="sub", newest=1) == ["other"]
         assert await log.contents("t", newest=0) == await log.contents("no") == []
@@ -59,29 +61,31 @@ class Paging(MessageLogKit):
             await log.contents("t", newest=-1)
 
     async def test_pages_by_offset_give_each_message_once(self, log: Any) -> None:
-        await log.append("t", new(*range(25)))
-        found = [contents(await log.page("t", offset=it, limit=10)) for it in (0, 10, 20, 30)]
+        await log.append("t", make_messages(*range(25)))
+        found = [list_contents(await log.page("t", offset=it, limit=10)) for it in (0, 10, 20, 30)]
         assert found == [[*range(10)], [*range(10, 20)], [*range(20, 25)], []]
         assert await log.page("t", limit=0) == []
         assert len(await log.page("t")) == 25
 
     async def test_pages_by_cursor_give_each_message_once_during_appends(self, log: Any) -> None:
         ids = [f"m{n}" for n in range(30)]
-        await log.append("t", named(*ids[:20]))
+        await log.append("t", make_named_messages(*ids[:20]))
         seen: list[str] = []
         while page := await log.page("t", limit=7, after=seen[-1] if seen else None):
             seen += [it.message_id for it in page]
             at = min(len(seen) + 13, 30)
-            await log.append("t", named(*ids[6:at]))  # the known ones keep their places
+            await log.append(
+                "t", make_named_messages(*ids[6:at])
+            )  # the known ones keep their places
             if len(seen) == 7:
                 await log.remove("t", ids[:6])
-                await log.append("t", named("x"), namespace="sub")
+                await log.append("t", make_named_messages("x"), namespace="sub")
         assert [it for it in ids if it in seen] == ids
         assert len(seen) == len(set(seen))
 
     async def test_a_cursor_that_is_no_message_is_refused(self, log: Any) -> None:
-        await log.append("t", named("a"))
-        await log.append("t", named("b"), namespace="sub")
+        await log.append("t", make_named_messages("a"))
+        await log.append("t", make_named_messages("b"), namespace="sub")
         assert await log.page("t", after="a") == []
         for thread, after in (("t", "b"), ("t", "no"), ("no", "a")):
             with pytest.raises(NotFoundError, match="to continue behind"):
@@ -123,15 +127,18 @@ class Paging(MessageLogKit):
             await log.append("t", puts, metadata={"user_id": "a"})
         times = [it.created_at for it in await log.page("t")]  # some may be equal
         same = [at for at, time in enumerate(times) if time == times[1]]
-        assert contents(await log.page("t", since=times[1], until=times[1])) == same
-        assert contents(await log.page("t", role="user")) == [1, 3, 5]
+        assert list_contents(await log.page("t", since=times[1], until=times[1])) == same
+        assert list_contents(await log.page("t", role="user")) == [1, 3, 5]
         later = [at for at, time in enumerate(times) if at % 2 and time >= times[2]]
         some = {"since": times[2], "role": "user"}
-        assert contents(await log.page("t", **some)) == later
-        assert contents(await log.page("t", **some, search="")) == later
+        assert list_contents(await log.page("t", **some)) == later
+        assert list_contents(await log.page("t", **some, search="")) == later
         above = {"n": {"$gte": 2}, "user_id": "a"}
-        assert contents(await log.page("t", metadata_filter=above, offset=1, limit=2)) == [3, 4]
-        assert contents(await log.page("t", metadata_filter=above, role="tool")) == [2, 4]
+        assert list_contents(await log.page("t", metadata_filter=above, offset=1, limit=2)) == [
+            3,
+            4,
+        ]
+        assert list_contents(await log.page("t", metadata_filter=above, role="tool")) == [2, 4]
         for none in ({"role": "User"}, {"metadata_filter": {"user_id": "b"}}):
             assert await log.page("t", **none) == []
         bad: list[dict[str, Any]] = [{"role": ""}, {"since": times[0].replace(tzinfo=None)}]
@@ -140,20 +147,23 @@ class Paging(MessageLogKit):
         await expect_refusals(InvalidArgumentError, bad, lambda wrong: log.page("t", **wrong))
 
     async def test_pages_of_the_newest_first_are_those_from_the_end(self, log: Any) -> None:
-        await log.append("t", new(*range(25)))
+        await log.append("t", make_messages(*range(25)))
         for more in ({}, {"search": ""}, {"role": ROLE}):
             found = [
-                contents(await log.page("t", offset=start, limit=10, newest_first=True, **more))
+                list_contents(
+                    await log.page("t", offset=start, limit=10, newest_first=True, **more)
+                )
                 for start in (0, 10, 20, 30)
             ]
             assert found == [[*range(24, 14, -1)], [*range(14, 4, -1)], [*range(4, -1, -1)], []]
 
     async def test_pages_of_a_search_give_each_hit_once(self, log: Any) -> None:
         await log.append("t", [NewMessage(f"{'odd' if n % 2 else 'even'} {n}") for n in range(40)])
-        await log.append("t", new("odd one out"), namespace="sub")
+        await log.append("t", make_messages("odd one out"), namespace="sub")
         odd = [f"odd {n}" for n in range(1, 40, 2)]
         found = [
-            contents(await log.page("t", search="odd", offset=it, limit=8)) for it in (0, 8, 16)
+            list_contents(await log.page("t", search="odd", offset=offset, limit=8))
+            for offset in (0, 8, 16)
         ]
         assert [it for page in found for it in page or ()] == odd
         seen: list[Any] = []
@@ -161,12 +171,12 @@ class Paging(MessageLogKit):
             "t", search="odd", limit=8, after=seen[-1].message_id if seen else None
         ):
             seen += page
-        assert contents(seen) == odd
+        assert list_contents(seen) == odd
 
     async def test_logs_lists_counts_and_times(self, log: Any) -> None:
         revisions = {}
         for name in (("t", "sub"), ("t", ""), ("u", "")):
-            await log.append(name[0], new(1, 2), namespace=name[1])
+            await log.append(name[0], make_messages(1, 2), namespace=name[1])
             revisions[name] = (await log.pop(name[0], namespace=name[1])).revision
         found = await log.logs()
         assert [(it.thread_id, it.namespace) for it in found] == [
@@ -174,15 +184,15 @@ class Paging(MessageLogKit):
             ("t", "sub"),
             ("u", ""),
         ]
-        for it in found:
-            assert (it.revision, it.count) == (revisions[it.thread_id, it.namespace], 1)
-            assert it == await log.info(it.thread_id, namespace=it.namespace)
-            assert abs(datetime.now(UTC) - it.changed_at) < timedelta(minutes=5)
+        for info in found:
+            assert (info.revision, info.count) == (revisions[info.thread_id, info.namespace], 1)
+            assert info == await log.info(info.thread_id, namespace=info.namespace)
+            assert abs(datetime.now(UTC) - info.changed_at) < timedelta(minutes=5)
 
     async def test_the_root_namespace_is_listed_first(self, log: Any) -> None:
         names = sorted(["", "/", "//", " ", "!", "-x", ".", "a", "~", "é", "\U0001f600"])
         for name in names:
-            await log.append("t", new(1), namespace=name)
+            await log.append("t", make_messages(1), namespace=name)
         assert [it.namespace for it in await log.logs("t")] == names
         for place, name in enumerate(names):
             found = await log.logs(after=("t", name))
@@ -192,9 +202,10 @@ class Paging(MessageLogKit):
     async def test_the_time_of_the_last_change_is_exact(self, log: Any) -> None:
         seen = []
         changes: tuple[Any, ...] = (
-            lambda: log.append("t", named(*"abcd")), lambda: log.append("t", named("a")),
+            lambda: log.append("t", make_named_messages(*"abcd")),
+            lambda: log.append("t", make_named_messages("a")),
             lambda: log.pop("t"), lambda: log.remove("t", ["b"]),
-            lambda: log.replace("t", 1, new("x")), lambda: log.clear("t"),
+            lambda: log.replace("t", 1, make_messages("x")), lambda: log.clear("t"),
         )  # fmt: skip
         for change in changes:
             await change()
@@ -203,9 +214,9 @@ class Paging(MessageLogKit):
 
     async def test_logs_are_listed_by_prefix_thread_and_namespace_in_pages(self, log: Any) -> None:
         ids = sorted({it for it in HOSTILE_IDS if len(it) < 200} | {"acme/1", "acme/10", "acme0"})
-        for it in ids:
-            await log.append(it, new(1))
-            await log.append(it, new(1), namespace="/sub")
+        for thread_id in ids:
+            await log.append(thread_id, make_messages(1))
+            await log.append(thread_id, make_messages(1), namespace="/sub")
         for prefix in ("", "acme/", "acme", "a", "/", "//", "%", "_", "\U0010ffff", "ß", "\uffff"):
             expected = [(it, name) for it in ids if it.startswith(prefix) for name in ("", "/sub")]
             found = await log.logs(prefix=prefix, limit=1000)
@@ -223,14 +234,14 @@ class Paging(MessageLogKit):
 
     async def test_heads_give_the_newest_message_of_each_log(self, log: Any) -> None:
         for thread in ("a/1", "a/2", "b/1"):
-            await log.append(thread, new(1, 2, 3))
-            await log.append(thread, named("x"), namespace="sub")
+            await log.append(thread, make_messages(1, 2, 3))
+            await log.append(thread, make_named_messages("x"), namespace="sub")
         await log.pop("a/1")
         await log.clear("a/2")
         await log.append("b/1", [NewMessage("y", "tool", "x", {"k": 1})], namespace="sub")
         found = await log.heads()
         assert [it.info for it in found] == await log.logs()
-        assert [contents(it.messages) for it in found] == [[2], ["x"], [], ["x"], [3], ["y"]]
+        assert [list_contents(it.messages) for it in found] == [[2], ["x"], [], ["x"], [3], ["y"]]
         (head,) = found[-1].messages
         assert head == await log.get("b/1", "x", namespace="sub")
         assert await log.heads(prefix="a/", namespace="sub") == [found[1], found[3]]
@@ -240,11 +251,11 @@ class Paging(MessageLogKit):
 
     async def test_heads_give_whole_logs(self, log: Any) -> None:
         for thread in ("a/1", "a/2", "b/1"):
-            await log.append(thread, new(*range(3)), namespace="sub")
-            await log.append(thread, new("root"))
+            await log.append(thread, make_messages(*range(3)), namespace="sub")
+            await log.append(thread, make_messages("root"))
         await log.clear("a/2", namespace="sub")
         found = await log.heads(prefix="a/", namespace="sub", whole=True)
-        assert [contents(it.messages) for it in found] == [[0, 1, 2], []]
+        assert [list_contents(it.messages) for it in found] == [[0, 1, 2], []]
         assert [it.info for it in found] == await log.logs(prefix="a/", namespace="sub")
         after = ("a/1", "")
         assert await log.heads(whole=True, after=after, namespace="sub", limit=2) == found
@@ -255,41 +266,48 @@ class Owning(MessageLogKit):
 
     async def test_an_append_makes_a_thread_its_users(self, log: Any, backend: Any) -> None:
         needs_several_threads(log)
-        await log.append("new", new(1), user_id="u", also={"sub": new(2), ("beside", ""): new(3)})
-        await log.append("nobody's", new(1))
-        await log.append("nobody's", new(2), user_id="u")
-        await log.replace("replaced", 0, new(1), user_id="u")
-        await log.append("other", new(1), user_id="u2")
-        await log.append("new", new(4))
-        await log.append("new", new(5), user_id="u")
+        await log.append(
+            "new",
+            make_messages(1),
+            user_id="u",
+            also={"sub": make_messages(2), ("beside", ""): make_messages(3)},
+        )
+        await log.append("nobody's", make_messages(1))
+        await log.append("nobody's", make_messages(2), user_id="u")
+        await log.replace("replaced", 0, make_messages(1), user_id="u")
+        await log.append("other", make_messages(1), user_id="u2")
+        await log.append("new", make_messages(4))
+        await log.append("new", make_messages(5), user_id="u")
         owners = {it: (await backend.read_thread(it)).user_id for it in await backend.scan()}
         mine = dict.fromkeys(("beside", "new", "nobody's", "replaced"), "u")
         assert owners == {**mine, "other": "u2"}
-        assert contents(await log.load("new")) == [1, 4, 5]
+        assert list_contents(await log.load("new")) == [1, 4, 5]
         assert (await backend.forget_user("u"))["messages"] == 8
         assert await backend.scan() == ["other"]
 
     async def test_another_user_writes_nothing(self, log: Any) -> None:
         needs_several_threads(log)
-        await log.append("t", new(1), user_id="u")
+        await log.append("t", make_messages(1), user_id="u")
         before = await log.logs()
-        kept = KeptMessages(new(3), user_id="v")
+        kept = KeptMessages(make_messages(3), user_id="v")
         for call in (
-            log.append("t", new(2), user_id="v"),
-            log.append("a", new(2), user_id="v", also={("t", "sub"): new(3)}),
-            log.append("a", new(2), also={("t", ""): kept}),
-            log.replace("t", 0, new(2), user_id="v"),
+            log.append("t", make_messages(2), user_id="v"),
+            log.append("a", make_messages(2), user_id="v", also={("t", "sub"): make_messages(3)}),
+            log.append("a", make_messages(2), also={("t", ""): kept}),
+            log.replace("t", 0, make_messages(2), user_id="v"),
         ):
             with pytest.raises(NotOwnerError, match="another user"):
                 await call
         assert await log.logs() == before
-        assert contents(await log.load("t")) == [1]
+        assert list_contents(await log.load("t")) == [1]
 
     async def test_the_logs_of_one_user_are_listed(self, log: Any) -> None:
         for n in range(5):
             owner = "u" if n % 2 else "v"
-            await log.append(f"t{n}", new(n), user_id=owner, also={"sub": new(n)})
-        await log.append("nobody's", new(1))
+            await log.append(
+                f"t{n}", make_messages(n), user_id=owner, also={"sub": make_messages(n)}
+            )
+        await log.append("nobody's", make_messages(1))
         found = await log.logs(user_id="u")
         assert [(it.thread_id, it.namespace) for it in found] == [
             *(("t1", ""), ("t1", "sub"), ("t3", ""), ("t3", "sub")),
@@ -302,14 +320,14 @@ class Owning(MessageLogKit):
         assert await log.logs(user_id="w") == await log.heads(user_id="w") == []
 
     async def test_a_thread_is_deleted_with_its_last_log(self, log: Any, backend: Any) -> None:
-        await log.append("t", new(1), user_id="u", also={"sub": new(2)})
+        await log.append("t", make_messages(1), user_id="u", also={"sub": make_messages(2)})
         assert await log.delete("t", namespace="sub")
         assert await backend.scan() == ["t"]
         assert await log.delete("t")
         assert await backend.scan() == []
-        await log.append("t", new(1), user_id="v")  # it has no user from before
+        await log.append("t", make_messages(1), user_id="v")  # it has no user from before
         await backend.put_thread("named", user_id="u", name="a name")
-        await log.append("named", new(1))
+        await log.append("named", make_messages(1))
         assert await log.delete("named")
         assert await backend.scan() == ["named", "t"]
 
@@ -317,8 +335,10 @@ class Owning(MessageLogKit):
         await expect_refusals(
             InvalidArgumentError,
             [it for it in INVALID_IDS if it is not None],
-            lambda it: log.append("t", new(1), user_id=it),
-            lambda it: log.append("t", new(1), also={"sub": KeptMessages(new(1), user_id=it)}),
+            lambda it: log.append("t", make_messages(1), user_id=it),
+            lambda it: log.append(
+                "t", make_messages(1), also={"sub": KeptMessages(make_messages(1), user_id=it)}
+            ),
             lambda it: log.logs(user_id=it),
         )
         assert await log.logs() == []
@@ -331,25 +351,25 @@ class Keeping(MessageLogKit):
         async with reopen(ttl_seconds=1e-6) as short:
             needs_several_threads(short)
             for n in range(2):
-                kept = KeptMessages(named(f"m{n}"), user_id="u")
-                await short.append("t", new(n), also={("kept", ""): kept})
-            await short.append("other", new(1), also={("not kept", ""): new(1)})
-            assert contents(await short.load("kept")) == ["m0", "m1"]
+                kept = KeptMessages(make_named_messages(f"m{n}"), user_id="u")
+                await short.append("t", make_messages(n), also={("kept", ""): kept})
+            await short.append("other", make_messages(1), also={("not kept", ""): make_messages(1)})
+            assert list_contents(await short.load("kept")) == ["m0", "m1"]
             assert await short.load("not kept") is None
         await backend.expire()
         assert await backend.scan() == ["kept"]
 
     async def test_a_vacuum_leaves_kept_threads(self, log: Any, backend: Any) -> None:
         needs_several_threads(log)
-        kept = KeptMessages(named("m"))
-        await log.append("t", new(1), also={("kept", ""): kept})
-        await log.append("was not", new(1))
-        await log.append("t", new(1), also={("was not", ""): kept})
+        kept = KeptMessages(make_named_messages("m"))
+        await log.append("t", make_messages(1), also={("kept", ""): kept})
+        await log.append("was not", make_messages(1))
+        await log.append("t", make_messages(1), also={("was not", ""): kept})
         assert await backend.vacuum(0) == 0
         assert await backend.scan() == ["kept", "was not"]
-        assert contents(await log.load("kept")) == ["m"]
+        assert list_contents(await log.load("kept")) == ["m"]
         archived = await backend.read_thread("kept")
         await log.delete("kept")
         await backend.write_thread(archived)
         await backend.vacuum(0)
-        assert contents(await log.load("kept")) == ["m"]
+        assert list_contents(await log.load("kept")) == ["m"]

@@ -19,12 +19,12 @@ from locus_store.testing.kit import (
     UNSERIALISABLE,
     Another,
     MessageLogKit,
-    contents,
     exact,
     expect_refusals,
-    named,
+    list_contents,
+    make_messages,
+    make_named_messages,
     needs_several_threads,
-    new,
     refused,
     seam,
 )
@@ -56,7 +56,7 @@ class Appending(MessageLogKit):
         given = [NewMessage(it, metadata={"it": it["v"]}) for it in values]
         await log.append("t", given)
         found = await log.load("t")
-        assert exact(contents(found)) == exact(values)
+        assert exact(list_contents(found)) == exact(values)
         assert [exact(it.metadata) for it in found] == [exact({"it": it["v"]}) for it in values]
 
     async def test_a_text_comes_back_exactly_and_an_empty_one_is_one(self, log: Any) -> None:
@@ -70,11 +70,11 @@ class Appending(MessageLogKit):
         assert [it.text for it in await log.load("t")] == large
 
     async def test_a_known_id_replaces_the_message_in_its_place(self, log: Any) -> None:
-        await log.append("t", named("a", "b", "c"))
+        await log.append("t", make_named_messages("a", "b", "c"))
         before = await log.get("t", "b")
         again = NewMessage("B", "tool", "b", {"k": 1}, "text")
         await log.append("t", [again, NewMessage("d", message_id="d")])
-        assert contents(await log.load("t")) == ["a", "B", "c", "d"]
+        assert list_contents(await log.load("t")) == ["a", "B", "c", "d"]
         after = await log.get("t", "b")
         assert (after.role, after.metadata, after.text) == ("tool", {"k": 1}, "text")
         assert after.created_at == before.created_at
@@ -82,21 +82,21 @@ class Appending(MessageLogKit):
 
     async def test_a_whole_turn_that_is_put_again_changes_no_order(self, log: Any) -> None:
         ids = [f"m{n}" for n in range(250)]
-        await log.append("t", named(*ids))
-        await log.append("t", named(*reversed(ids), "last"))
-        assert contents(await log.load("t")) == [*ids, "last"]
+        await log.append("t", make_named_messages(*ids))
+        await log.append("t", make_named_messages(*reversed(ids), "last"))
+        assert list_contents(await log.load("t")) == [*ids, "last"]
         assert (await log.info("t")).count == 251
 
     async def test_of_several_messages_with_one_id_the_last_counts(self, log: Any) -> None:
-        twice = [*named("a", "b"), NewMessage("A", message_id="a")]
+        twice = [*make_named_messages("a", "b"), NewMessage("A", message_id="a")]
         await log.append("t", twice)
-        assert contents(await log.load("t")) == ["A", "b"]
+        assert list_contents(await log.load("t")) == ["A", "b"]
 
     async def test_messages_without_ids_are_always_appended(self, log: Any) -> None:
         for _ in range(2):
-            await log.append("t", new("same", "same"))
+            await log.append("t", make_messages("same", "same"))
         found = await log.load("t")
-        assert contents(found) == ["same"] * 4
+        assert list_contents(found) == ["same"] * 4
         assert len({it.message_id for it in found}) == 4
 
     async def test_an_id_is_unique_in_its_log_only(self, log: Any) -> None:
@@ -104,9 +104,9 @@ class Appending(MessageLogKit):
             await log.append(
                 thread, [NewMessage([thread, namespace], message_id="m")], namespace=namespace
             )
-        assert contents(await log.load("t")) == [["t", ""]]
-        assert contents(await log.load("t", namespace="sub")) == [["t", "sub"]]
-        assert contents(await log.load("u")) == [["u", ""]]
+        assert list_contents(await log.load("t")) == [["t", ""]]
+        assert list_contents(await log.load("t", namespace="sub")) == [["t", "sub"]]
+        assert list_contents(await log.load("u")) == [["u", ""]]
 
     async def test_the_calls_metadata_is_merged_into_each_messages(self, log: Any) -> None:
         messages = [NewMessage(1, metadata={"a": 1, "b": 1}), NewMessage(2)]
@@ -121,59 +121,78 @@ class Appending(MessageLogKit):
     async def test_appending_nothing_creates_no_log(self, log: Any) -> None:
         assert await log.append("t", []) == 0
         assert await log.load("t") is None
-        revision = await log.append("t", new(1))
+        revision = await log.append("t", make_messages(1))
         before = await log.info("t")
         assert await log.append("t", []) == revision
         assert await log.info("t") == before
 
     async def test_an_append_to_several_logs_is_one_change(self, log: Any) -> None:
-        first = await log.append("t", named("s1"), also={"sub": new(1, 2), "other": []})
+        first = await log.append(
+            "t", make_named_messages("s1"), also={"sub": make_messages(1, 2), "other": []}
+        )
         assert [it.namespace for it in await log.logs("t")] == ["", "sub"]
         second = await log.append(
-            "t", named("s2"), expected_revision=first, also={"sub": new(3), "other": new(4)}
+            "t",
+            make_named_messages("s2"),
+            expected_revision=first,
+            also={"sub": make_messages(3), "other": make_messages(4)},
         )
         assert second > first
         before = await log.heads("t")
         with pytest.raises(ConflictError):
-            await log.append("t", new("s3"), expected_revision=first, also={"sub": new(5)})
+            await log.append(
+                "t", make_messages("s3"), expected_revision=first, also={"sub": make_messages(5)}
+            )
         assert await log.heads("t") == before
-        loaded = [contents(await log.load("t", namespace=it)) for it in ("", "sub", "other")]
+        loaded = [list_contents(await log.load("t", namespace=it)) for it in ("", "sub", "other")]
         assert loaded == [["s1", "s2"], [1, 2, 3], [4]]
-        assert await log.append("u", [], also={"sub": new(1)}) == 0
+        assert await log.append("u", [], also={"sub": make_messages(1)}) == 0
         assert [it.namespace for it in await log.logs("u")] == ["sub"]
 
     async def test_an_append_to_logs_of_several_threads_is_one_change(self, log: Any) -> None:
         needs_several_threads(log)
-        shared = {("a", "state"): named("k"), "sub": new(1), ("z", ""): new(2), ("y", ""): []}
-        first = await log.append("t", named("s1"), also=shared)
+        shared = {
+            ("a", "state"): make_named_messages("k"),
+            "sub": make_messages(1),
+            ("z", ""): make_messages(2),
+            ("y", ""): [],
+        }
+        first = await log.append("t", make_named_messages("s1"), also=shared)
         names = [(it.thread_id, it.namespace) for it in await log.logs()]
         assert names == [("a", "state"), ("t", ""), ("t", "sub"), ("z", "")]
-        shared = {("a", "state"): [NewMessage("K", message_id="k")], ("z", ""): new(3)}
-        assert await log.append("t", new("s2"), expected_revision=first, also=shared) > first
+        shared = {("a", "state"): [NewMessage("K", message_id="k")], ("z", ""): make_messages(3)}
+        assert (
+            await log.append("t", make_messages("s2"), expected_revision=first, also=shared) > first
+        )
         before = await log.heads()
         with pytest.raises(ConflictError):
-            await log.append("t", new(9), expected_revision=first, also={("new", ""): new(9)})
+            await log.append(
+                "t", make_messages(9), expected_revision=first, also={("new", ""): make_messages(9)}
+            )
         assert await log.heads() == before
-        assert contents(await log.load("a", namespace="state")) == ["K"]
-        assert contents(await log.load("z")) == [2, 3]
-        await log.append("v", [], also={("w", ""): new(4)})
-        assert [contents(await log.load(it)) for it in "w"] == [[4]]
+        assert list_contents(await log.load("a", namespace="state")) == ["K"]
+        assert list_contents(await log.load("z")) == [2, 3]
+        await log.append("v", [], also={("w", ""): make_messages(4)})
+        assert [list_contents(await log.load(it)) for it in "w"] == [[4]]
         assert await log.load("v") is None
 
     async def test_each_change_makes_the_revision_greater(self, log: Any) -> None:
-        seen = [await log.append("t", named(*"abcdef")), await log.append("t", named("a"))]
+        seen = [
+            await log.append("t", make_named_messages(*"abcdef")),
+            await log.append("t", make_named_messages("a")),
+        ]
         seen.append((await log.pop("t")).revision)
-        seen.append(await log.replace("t", 3, new("x")))
+        seen.append(await log.replace("t", 3, make_messages("x")))
         seen.append(await log.remove("t", ["a"]))
         seen.append(await log.clear("t"))
-        seen.append(await log.append("t", new(1)))
+        seen.append(await log.append("t", make_messages(1)))
         assert seen == sorted(set(seen))
         assert (await log.info("t")).revision == (await log.read("t")).info.revision == seen[-1]
 
     async def test_a_log_that_is_created_again_has_new_revisions(self, log: Any) -> None:
         seen = []
         for _ in range(5):
-            seen.append(await log.append("t", new(1)))
+            seen.append(await log.append("t", make_messages(1)))
             assert await log.delete("t") is True
         assert seen == sorted(set(seen))
 
@@ -201,10 +220,13 @@ class Appending(MessageLogKit):
             found.metadata["k"].append(3)
 
     async def test_another_object_sees_the_log(self, log: Any, other: Any) -> None:
-        revision = await log.append("t", named("a", "b"))
-        assert contents(await other.load("t")) == ["a", "b"]
-        assert await other.append("t", named("c"), expected_revision=revision) == revision + 1
-        assert contents(await log.load("t")) == ["a", "b", "c"]
+        revision = await log.append("t", make_named_messages("a", "b"))
+        assert list_contents(await other.load("t")) == ["a", "b"]
+        assert (
+            await other.append("t", make_named_messages("c"), expected_revision=revision)
+            == revision + 1
+        )
+        assert list_contents(await log.load("t")) == ["a", "b", "c"]
 
 
 @seam("connection")
@@ -212,8 +234,8 @@ class Changing(MessageLogKit):
     """``pop``, ``replace``, ``remove``, ``clear``, ``delete`` and the expected revision."""
 
     async def test_pop_removes_the_newest_message(self, log: Any) -> None:
-        await log.append("t", named("a", "b"))
-        await log.append("t", named("a"))
+        await log.append("t", make_named_messages("a", "b"))
+        await log.append("t", make_named_messages("a"))
         for name in "ba":
             found, revision = await log.pop("t")
             assert (found.content, found.message_id) == (name, name)
@@ -224,39 +246,39 @@ class Changing(MessageLogKit):
         assert await log.pop("no") == Popped(None, 0)
 
     async def test_what_follows_a_pop_is_the_newest(self, log: Any) -> None:
-        await log.append("t", named("a", "b"))
+        await log.append("t", make_named_messages("a", "b"))
         await log.pop("t")
-        await log.append("t", named("c", "b"))
-        assert contents(await log.load("t")) == ["a", "c", "b"]
+        await log.append("t", make_named_messages("c", "b"))
+        assert list_contents(await log.load("t")) == ["a", "c", "b"]
 
     async def test_replace_exchanges_the_messages_from_a_position_on(self, log: Any) -> None:
-        await log.append("t", named(*"abcdef"))
+        await log.append("t", make_named_messages(*"abcdef"))
         await log.remove("t", ["b"])
-        await log.replace("t", 2, [*named("x", "f"), *new("y")])
-        assert contents(await log.load("t")) == ["a", "c", "x", "f", "y"]
-        await log.replace("t", 5, named("z"))
+        await log.replace("t", 2, [*make_named_messages("x", "f"), *make_messages("y")])
+        assert list_contents(await log.load("t")) == ["a", "c", "x", "f", "y"]
+        await log.replace("t", 5, make_named_messages("z"))
         await log.replace("t", 5, [])
-        assert contents(await log.load("t")) == ["a", "c", "x", "f", "y"]
-        await log.replace("t", 0, named("n"))
-        assert contents(await log.load("t")) == ["n"]
+        assert list_contents(await log.load("t")) == ["a", "c", "x", "f", "y"]
+        await log.replace("t", 0, make_named_messages("n"))
+        assert list_contents(await log.load("t")) == ["n"]
         assert (await log.info("t")).count == 1
 
     async def test_replace_behind_the_end_is_a_conflict(self, log: Any) -> None:
-        await log.append("t", named("a"))
+        await log.append("t", make_named_messages("a"))
         before = await log.read("t")
         with pytest.raises(ConflictError, match="no position 2"):
-            await log.replace("t", 2, named("b"))
+            await log.replace("t", 2, make_named_messages("b"))
         assert await log.read("t") == before
         with pytest.raises(ConflictError, match="no position 1"):
-            await log.replace("no", 1, named("b"))
+            await log.replace("no", 1, make_named_messages("b"))
         assert await log.load("no") is None
-        await log.replace("no", 0, named("b"))
-        assert contents(await log.load("no")) == ["b"]
+        await log.replace("no", 0, make_named_messages("b"))
+        assert list_contents(await log.load("no")) == ["b"]
 
     async def test_remove_removes_the_messages_that_exist(self, log: Any) -> None:
-        await log.append("t", named(*(f"m{n}" for n in range(500))))
+        await log.append("t", make_named_messages(*(f"m{n}" for n in range(500))))
         await log.remove("t", [*(f"m{n}" for n in range(1, 499)), "no"])
-        assert contents(await log.load("t")) == ["m0", "m499"]
+        assert list_contents(await log.load("t")) == ["m0", "m499"]
         before = await log.info("t")
         assert await log.remove("t", ["no"]) == await log.remove("t", []) == before.revision
         assert await log.info("t") == before
@@ -265,19 +287,19 @@ class Changing(MessageLogKit):
     async def test_a_cleared_log_exists_and_is_empty(self, log: Any) -> None:
         assert await log.clear("t") == 0
         assert await log.load("t") is await log.info("t") is None
-        revision = await log.append("t", named("a", "b"))
+        revision = await log.append("t", make_named_messages("a", "b"))
         assert await log.clear("t") == revision + 1
         assert await log.load("t") == []
         info = await log.info("t")
         assert (info.revision, info.count) == (revision + 1, 0)
         assert await log.clear("t") == revision + 1
-        await log.append("t", named("b"), expected_revision=revision + 1)
-        assert contents(await log.load("t")) == ["b"]
+        await log.append("t", make_named_messages("b"), expected_revision=revision + 1)
+        assert list_contents(await log.load("t")) == ["b"]
 
     async def test_delete_removes_the_logs_of_all_namespaces(self, log: Any) -> None:
         for namespace in ("", "sub", "sub/x"):
-            await log.append("t", named("a"), namespace=namespace)
-            await log.append("u", named("a"), namespace=namespace)
+            await log.append("t", make_named_messages("a"), namespace=namespace)
+            await log.append("u", make_named_messages("a"), namespace=namespace)
         assert await log.delete("t") is True
         assert await log.logs("t") == []
         assert await log.delete("t") is False
@@ -285,24 +307,24 @@ class Changing(MessageLogKit):
 
     async def test_delete_of_a_namespace_removes_its_log_only(self, log: Any) -> None:
         for namespace in ("", "sub", "sub/x"):
-            await log.append("t", named("a"), namespace=namespace)
+            await log.append("t", make_named_messages("a"), namespace=namespace)
         assert await log.delete("t", namespace="sub") is True
         assert await log.delete("t", namespace="sub") is False
         assert [it.namespace for it in await log.logs("t")] == ["", "sub/x"]
         assert await log.delete("t", namespace="") is True
-        assert contents(await log.load("t", namespace="sub/x")) == ["a"]
+        assert list_contents(await log.load("t", namespace="sub/x")) == ["a"]
 
     async def test_a_change_that_expects_another_revision_is_a_conflict(self, log: Any) -> None:
-        first = await log.append("t", named("a"), expected_revision=0)
-        await log.append("t", named("b"), expected_revision=first)
+        first = await log.append("t", make_named_messages("a"), expected_revision=0)
+        await log.append("t", make_named_messages("b"), expected_revision=first)
         before = await log.read("t")
         for wrong in (0, first, first + 2, 1):
             await expect_refusals(
                 ConflictError,
                 [wrong],
-                lambda it: log.append("t", named("c"), expected_revision=it),
+                lambda it: log.append("t", make_named_messages("c"), expected_revision=it),
                 lambda it: log.append("t", [], expected_revision=it),
-                lambda it: log.replace("t", 0, named("c"), expected_revision=it),
+                lambda it: log.replace("t", 0, make_named_messages("c"), expected_revision=it),
                 lambda it: log.pop("t", expected_revision=it),
                 lambda it: log.remove("t", ["a"], expected_revision=it),
                 lambda it: log.clear("t", expected_revision=it),
@@ -313,7 +335,9 @@ class Changing(MessageLogKit):
         await expect_refusals(
             ConflictError,
             [first],
-            lambda it: log.append("t", named("a"), namespace="no", expected_revision=it),
+            lambda it: log.append(
+                "t", make_named_messages("a"), namespace="no", expected_revision=it
+            ),
             *(
                 lambda it, call=call: call("no", expected_revision=it)
                 for call in (log.clear, log.pop, log.delete)
@@ -323,11 +347,11 @@ class Changing(MessageLogKit):
         assert await log.logs() == [before.info]
 
     async def test_every_change_accepts_the_revision_that_is_stored(self, log: Any) -> None:
-        revision = await log.append("t", named(*"abcd"), expected_revision=0)
-        revision = await log.replace("t", 3, named("x"), expected_revision=revision)
+        revision = await log.append("t", make_named_messages(*"abcd"), expected_revision=0)
+        revision = await log.replace("t", 3, make_named_messages("x"), expected_revision=revision)
         revision = (await log.pop("t", expected_revision=revision)).revision
         revision = await log.remove("t", ["a"], expected_revision=revision)
-        assert contents(await log.load("t")) == ["b", "c"]
+        assert list_contents(await log.load("t")) == ["b", "c"]
         revision = await log.clear("t", expected_revision=revision)
         assert await log.delete("t", expected_revision=revision) is True
         assert await log.delete("t", expected_revision=0) is False
@@ -338,25 +362,29 @@ class MessageArguments(MessageLogKit):
 
     async def test_invalid_names_are_refused(self, log: Any) -> None:
         errors = (InvalidArgumentError, TypeError)
-        await expect_refusals(errors, INVALID_IDS, lambda it: log.append(it, new(1)))
+        await expect_refusals(errors, INVALID_IDS, lambda it: log.append(it, make_messages(1)))
         await expect_refusals(
             InvalidArgumentError,
             INVALID_IDS,
-            lambda it: log.append("t", [*new(1), NewMessage(1, it)]),
+            lambda it: log.append("t", [*make_messages(1), NewMessage(1, it)]),
             *(log.load, log.page, log.pop, log.clear, log.delete, log.info),
         )
         names = [it for it in INVALID_IDS if it is not None]
         await expect_refusals(
             InvalidArgumentError,
             names,
-            lambda it: log.append("t", [*new(1), NewMessage(1, message_id=it)]),
+            lambda it: log.append("t", [*make_messages(1), NewMessage(1, message_id=it)]),
         )
         await expect_refusals(
-            InvalidArgumentError, names[1:], lambda it: log.append("t", new(1), namespace=it)
+            InvalidArgumentError,
+            names[1:],
+            lambda it: log.append("t", make_messages(1), namespace=it),
         )
         hashable = (it for it in names[1:] if not isinstance(it, list))
         await expect_refusals(
-            InvalidArgumentError, hashable, lambda it: log.append("t", [], also={(it, ""): new(1)})
+            InvalidArgumentError,
+            hashable,
+            lambda it: log.append("t", [], also={(it, ""): make_messages(1)}),
         )
         assert await log.logs() == []
 
@@ -364,10 +392,10 @@ class MessageArguments(MessageLogKit):
         await expect_refusals(
             SerializationError,
             UNSERIALISABLE,
-            lambda it: log.append("t", [*new(1), NewMessage(it)]),
-            lambda it: log.append("t", [*new(1), NewMessage([it])]),
-            lambda it: log.append("t", [*new(1), NewMessage(1, metadata={"a": it})]),
-            lambda it: log.append("t", new(1), metadata={"a": it}),
+            lambda it: log.append("t", [*make_messages(1), NewMessage(it)]),
+            lambda it: log.append("t", [*make_messages(1), NewMessage([it])]),
+            lambda it: log.append("t", [*make_messages(1), NewMessage(1, metadata={"a": it})]),
+            lambda it: log.append("t", make_messages(1), metadata={"a": it}),
         )
         assert await log.logs() == []
 
@@ -375,12 +403,15 @@ class MessageArguments(MessageLogKit):
         await expect_refusals(
             InvalidArgumentError,
             NO_MESSAGES,
-            lambda it: log.append("t", [*new(1), it]),
-            lambda it: log.append("t", new(1), also={"sub": [*new(1), it]}),
+            lambda it: log.append("t", [*make_messages(1), it]),
+            lambda it: log.append("t", make_messages(1), also={"sub": [*make_messages(1), it]}),
         )
-        also: list[Any] = [{"": new(2)}, {"sub": new(2), ("t", "sub"): new(3)}]
+        also: list[Any] = [
+            {"": make_messages(2)},
+            {"sub": make_messages(2), ("t", "sub"): make_messages(3)},
+        ]
         await expect_refusals(
-            InvalidArgumentError, also, lambda it: log.append("t", new(1), also=it)
+            InvalidArgumentError, also, lambda it: log.append("t", make_messages(1), also=it)
         )
         await expect_refusals(
             InvalidArgumentError,
@@ -395,7 +426,7 @@ class MessageArguments(MessageLogKit):
         assert await log.logs() == []
 
     async def test_invalid_numbers_are_refused(self, log: Any) -> None:
-        await log.append("t", new(1, 2))
+        await log.append("t", make_messages(1, 2))
         await expect_refusals(
             InvalidArgumentError,
             INVALID_LIMITS,
@@ -410,16 +441,16 @@ class MessageArguments(MessageLogKit):
             lambda it: log.load("t", newest=it),
             lambda it: log.clear("t", expected_revision=it),
         )
-        append = partial(log.append, "t", new(3))
+        append = partial(log.append, "t", make_messages(3))
         await expect_refusals(
             InvalidArgumentError, (2**63, 10**5000), lambda it: append(expected_revision=it)
         )
         with refused(ConflictError, "a revision that no log has"):
             await append(expected_revision=2**63 - 1)
-        assert contents(await log.load("t")) == [1, 2]
+        assert list_contents(await log.load("t")) == [1, 2]
 
     async def test_what_is_no_list_is_refused(self, log: Any) -> None:
-        await log.append("t", new(1, 2))
+        await log.append("t", make_messages(1, 2))
         lists = (None, "m", 1)
         await expect_refusals(InvalidArgumentError, lists, lambda it: log.append("t", it))
         await expect_refusals(
@@ -427,15 +458,15 @@ class MessageArguments(MessageLogKit):
         )
         cursors = ("x", "xy", 1, ("t",), ("t", "", ""), ("t", None), (None, ""))
         await expect_refusals(InvalidArgumentError, cursors, lambda it: log.logs(after=it))
-        assert contents(await log.load("t")) == [1, 2]
+        assert list_contents(await log.load("t")) == [1, 2]
 
     async def test_a_message_above_the_limit_is_refused(self, reopen: Another) -> None:
         async with reopen(max_state_bytes=1000) as log:
             for bad in (NewMessage("x" * 1000), NewMessage(1, text="x" * 1000)):
                 with refused(SerializationError, bad, match="max_state_bytes"):
-                    await log.append("t", [*new(1), bad])
+                    await log.append("t", [*make_messages(1), bad])
             assert await log.load("t") is None
-            await log.append("t", new("x" * 900))
+            await log.append("t", make_messages("x" * 900))
 
     async def test_invalid_options_are_refused(self, reopen: Another) -> None:
         bad = (0, -1, float("nan"), "1", True)

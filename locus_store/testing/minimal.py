@@ -37,7 +37,7 @@ class Minimal(Kit):
         saved = await checkpointer.save(self.new("hello"), "t")
         await checkpointer.close()
         other = another()
-        assert await self.said_in(other, "t") == ["hello"]
+        assert await self.read_texts(other, "t") == ["hello"]
         assert await other.list_checkpoints("t") == [saved]
 
     async def test_open_is_optional_and_repeatable(
@@ -49,10 +49,10 @@ class Minimal(Kit):
         await checkpointer.open()
         other = another()
         await other.open()
-        assert await self.said_in(other, "t") == ["hello"]
+        assert await self.read_texts(other, "t") == ["hello"]
         await other.close()
         await other.open()
-        assert await self.said_in(other, "t") == ["hello"]
+        assert await self.read_texts(other, "t") == ["hello"]
 
     async def test_an_unknown_thread_is_absent_not_an_error(self, checkpointer: Any) -> None:
         assert await checkpointer.load("t") is None
@@ -80,7 +80,7 @@ class Minimal(Kit):
         await thread.save(self.new("hello"), "v1", {"k": 1})
         await thread.save(state=await thread.load(), checkpoint_id="v2")
         assert await thread.list_checkpoints(limit=1) == ["v2"]
-        assert self.texts(await thread.load("v1")) == await self.said_in(checkpointer, "t") != []
+        assert self.texts(await thread.load("v1")) == await self.read_texts(checkpointer, "t") != []
 
     async def test_versions_are_listed_newest_first(self, checkpointer: Any) -> None:
         for name in ("z", "a", "m", "1", "B"):
@@ -89,9 +89,9 @@ class Minimal(Kit):
 
     async def test_every_version_is_kept_below_the_newest_one(self, checkpointer: Any) -> None:
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
-        told = await self.told(checkpointer, "t")
+        told = await self.read_all_texts(checkpointer, "t")
         assert [*told.items()] == [(three, ["a", "b", "c"]), (two, ["a", "b"]), (one, ["a"])]
-        assert await self.said_in(checkpointer, "t") == ["a", "b", "c"]
+        assert await self.read_texts(checkpointer, "t") == ["a", "b", "c"]
 
     async def test_a_list_is_cut_at_its_limit(self, checkpointer: Any) -> None:
         ids = await self.grow(checkpointer, "t", *map(str, range(12)))
@@ -103,8 +103,8 @@ class Minimal(Kit):
     async def test_threads_know_nothing_of_each_other(self, checkpointer: Any) -> None:
         await checkpointer.save(self.new("one"), "t1", "v")
         await checkpointer.save(self.new("two"), "t2", "v")
-        assert await self.said_in(checkpointer, "t1", "v") == ["one"]
-        assert await self.said_in(checkpointer, "t2", "v") == ["two"]
+        assert await self.read_texts(checkpointer, "t1", "v") == ["one"]
+        assert await self.read_texts(checkpointer, "t2", "v") == ["two"]
 
     async def test_what_is_not_declared_is_refused(self, checkpointer: Any) -> None:
         declared = checkpointer.capabilities
@@ -138,9 +138,9 @@ class Minimal(Kit):
             assert entered is checkpointer
             await checkpointer.save(self.new("hello"), "t")
         await checkpointer.close()
-        assert await self.said_in(checkpointer, "t") == ["hello"]
+        assert await self.read_texts(checkpointer, "t") == ["hello"]
         await checkpointer.save(self.said(await checkpointer.load("t"), "again"), "t")
-        assert await self.said_in(checkpointer, "t") == ["hello", "again"]
+        assert await self.read_texts(checkpointer, "t") == ["hello", "again"]
 
     async def test_an_unknown_argument_is_a_type_error(self, checkpointer: Any) -> None:
         with pytest.raises(TypeError):
@@ -205,12 +205,12 @@ class RoundTrip(Kit):
     async def test_a_change_of_type_or_sign_alone_is_kept(self, checkpointer: Any) -> None:
         values = [1, 1.0, True, "1", None, False, 0, 0.0, -0.0, "", [], {}]
         ids = [
-            await checkpointer.save(self.holding({"a": it, "b": [it]}), "t", str(place))
-            for place, it in enumerate(values)
+            await checkpointer.save(self.holding({"a": value, "b": [value]}), "t", str(place))
+            for place, value in enumerate(values)
         ]
-        for name, it in zip(ids, values, strict=True):
+        for name, value in zip(ids, values, strict=True):
             found = self.held(await checkpointer.load("t", name))
-            assert exact(found) == exact({"a": it, "b": [it]})
+            assert exact(found) == exact({"a": value, "b": [value]})
 
     @pytest.mark.parametrize("size", [4_000, 5_000, 300_000, 1_500_000])
     async def test_a_large_text_comes_back(self, checkpointer: Any, size: int) -> None:

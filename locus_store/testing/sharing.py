@@ -36,12 +36,14 @@ class Copying(Kit):
         ids = await self.grow(checkpointer, "t", "a", "b", "c")
         await checkpointer.save(self.new("x"), "t", "x", {"k": 1}, parent_checkpoint_id=ids[0])
         assert await checkpointer.copy_thread("t", "copy") is True
-        assert await self.told(checkpointer, "copy") == await self.told(checkpointer, "t")
-        assert await self.said_in(checkpointer, "copy") == ["x"]
+        assert await self.read_all_texts(checkpointer, "copy") == await self.read_all_texts(
+            checkpointer, "t"
+        )
+        assert await self.read_texts(checkpointer, "copy") == ["x"]
         if checkpointer.capabilities.metadata_query:
             assert await checkpointer.get_metadata("copy") == {"k": 1}
         await checkpointer.delete("copy", "x")
-        assert await self.said_in(checkpointer, "copy") == ["a"]
+        assert await self.read_texts(checkpointer, "copy") == ["a"]
 
     async def test_a_missing_source_is_false(self, checkpointer: Any) -> None:
         assert await checkpointer.copy_thread("unknown", "copy") is False
@@ -53,29 +55,29 @@ class Copying(Kit):
         for destination in ("copy", "t"):
             with pytest.raises(ConflictError, match=destination):
                 await checkpointer.copy_thread("t", destination)
-        assert await self.said_in(checkpointer, "copy") == ["b"]
-        assert await self.said_in(checkpointer, "t") == ["a"]
+        assert await self.read_texts(checkpointer, "copy") == ["b"]
+        assert await self.read_texts(checkpointer, "t") == ["a"]
 
     async def test_source_and_copy_continue_separately(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "a", "b")
         await checkpointer.copy_thread("t", "copy")
         for name in ("t", "copy"):
             await checkpointer.save(self.said(await checkpointer.load(name), name), name)
-        assert await self.said_in(checkpointer, "t") == ["a", "b", "t"]
-        assert await self.said_in(checkpointer, "copy") == ["a", "b", "copy"]
+        assert await self.read_texts(checkpointer, "t") == ["a", "b", "t"]
+        assert await self.read_texts(checkpointer, "copy") == ["a", "b", "copy"]
 
-    @pytest.mark.parametrize(("gone", "left"), [("t", "copy"), ("copy", "t")])
+    @pytest.mark.parametrize(("victim", "survivor"), [("t", "copy"), ("copy", "t")])
     async def test_deleting_either_leaves_the_other_whole(
-        self, checkpointer: Any, gone: str, left: str
+        self, checkpointer: Any, victim: str, survivor: str
     ) -> None:
         ids = await self.grow(checkpointer, "t", "a", "b", "c")
         await checkpointer.copy_thread("t", "copy")
-        before = await self.told(checkpointer, left)
-        await checkpointer.delete(gone, ids[1])
-        assert await self.told(checkpointer, left) == before
-        await checkpointer.delete(gone)
-        assert await self.told(checkpointer, left) == before
-        assert await self.said_in(checkpointer, left) == ["a", "b", "c"]
+        before = await self.read_all_texts(checkpointer, survivor)
+        await checkpointer.delete(victim, ids[1])
+        assert await self.read_all_texts(checkpointer, survivor) == before
+        await checkpointer.delete(victim)
+        assert await self.read_all_texts(checkpointer, survivor) == before
+        assert await self.read_texts(checkpointer, survivor) == ["a", "b", "c"]
 
     async def test_a_copy_keeps_what_its_source_may_not_show(self, another: Another) -> None:
         checkpointer = another(keep_last=2)
@@ -83,7 +85,7 @@ class Copying(Kit):
         await checkpointer.copy_thread("t", "copy")
         assert await checkpointer.list_checkpoints("copy") == ids[:1:-1]
         assert await checkpointer.load("copy", ids[0]) is None
-        assert await self.said_in(checkpointer, "copy") == ["a", "b", "c", "d"]
+        assert await self.read_texts(checkpointer, "copy") == ["a", "b", "c", "d"]
 
 
 class Arguments(Kit):
@@ -95,7 +97,7 @@ class Arguments(Kit):
         for name in names:
             await checkpointer.save(self.new(f"of {name}"), name, "v")
         for name in names:
-            assert await self.said_in(checkpointer, name) == [f"of {name}"]
+            assert await self.read_texts(checkpointer, name) == [f"of {name}"]
             assert await checkpointer.list_checkpoints(name) == ["v"]
         if checkpointer.capabilities.list_threads:
             assert await checkpointer.list_threads(limit=1000) == list(names[::-1])
@@ -110,7 +112,7 @@ class Arguments(Kit):
         for name in names:
             await checkpointer.save(self.new(f"of {name}"), "t", name)
         told = {it: [f"of {it}"] for it in names[::-1]}
-        assert [*(await self.told(checkpointer, "t")).items()] == [*told.items()]
+        assert [*(await self.read_all_texts(checkpointer, "t")).items()] == [*told.items()]
         for name in names[::2]:
             assert await checkpointer.delete("t", name) is True
             del told[name]
@@ -120,8 +122,8 @@ class Arguments(Kit):
         for sign in ":/|%_. ":
             await checkpointer.save(self.new("1"), f"a{sign}b", "c")
             await checkpointer.save(self.new("2"), "a", f"b{sign}c")
-            assert await self.said_in(checkpointer, f"a{sign}b", "c") == ["1"]
-            assert await self.said_in(checkpointer, "a", f"b{sign}c") == ["2"]
+            assert await self.read_texts(checkpointer, f"a{sign}b", "c") == ["1"]
+            assert await self.read_texts(checkpointer, "a", f"b{sign}c") == ["2"]
 
     async def test_what_is_no_id_is_refused(self, checkpointer: Any) -> None:
         declared, state = checkpointer.capabilities, self.new("a")
@@ -172,13 +174,13 @@ class Concurrency(Kit):
         await asyncio.gather(*(save_turns(f"t{n}") for n in range(64)))
         for n in range(64):
             expected = [f"t{n} {turn}" for turn in range(3)]
-            assert await self.said_in(checkpointer, f"t{n}") == expected
+            assert await self.read_texts(checkpointer, f"t{n}") == expected
             assert len(await checkpointer.list_checkpoints(f"t{n}")) == 3
 
     async def test_saves_without_a_load_are_all_kept(self, checkpointer: Any) -> None:
         saves = (checkpointer.save(self.new(str(n)), "t", f"v{n}") for n in range(50))
         assert await asyncio.gather(*saves) == [f"v{n}" for n in range(50)]
-        told = await self.told(checkpointer, "t")
+        told = await self.read_all_texts(checkpointer, "t")
         assert told == {f"v{n}": [str(n)] for n in range(50)}
 
     async def test_the_same_new_thread_may_be_made_by_many_at_once(self, another: Another) -> None:
@@ -197,7 +199,7 @@ class Concurrency(Kit):
         names = [f"t{n}" for n in range(8)]
         await run_while_closing(checkpointer, *map(save_turns, names))
         for name in names:
-            assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
+            assert await self.read_texts(checkpointer, name) == list(map(str, range(5)))
 
     @requires("list_threads")
     @seam("connection", "loop")
@@ -218,7 +220,7 @@ class Concurrency(Kit):
 
         for _ in range(2):
             await asyncio.to_thread(asyncio.run, turn())
-        assert await self.said_in(checkpointer, "t") == ["a", "b", "b"]
+        assert await self.read_texts(checkpointer, "t") == ["a", "b", "b"]
 
     @seam("loop")
     async def test_it_works_in_several_loops_at_once(self, checkpointer: Any) -> None:
@@ -232,7 +234,7 @@ class Concurrency(Kit):
 
         await run_in_loops(save_turns)
         for name in LOOPS:
-            assert await self.said_in(checkpointer, name) == list(map(str, range(10)))
+            assert await self.read_texts(checkpointer, name) == list(map(str, range(10)))
 
     async def test_a_reader_sees_a_version_whole(self, checkpointer: Any, another: Another) -> None:
         other, done = another(), asyncio.Event()

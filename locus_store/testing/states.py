@@ -54,14 +54,14 @@ class RoomyState(BaseModel):
 class Marks(Kit):
     """A mark counts only in a state that ``load`` returned."""
 
-    async def token(self, another: Another, thread_id: str) -> str:
+    async def read_token(self, another: Another, thread_id: str) -> str:
         """Return the mark of a load of the thread."""
         loaded = await another(state_type=RoomyState).load(thread_id)
         return str(loaded.metadata[MARK_KEY])
 
     async def test_a_forged_mark_is_refused(self, checkpointer: Any, another: Another) -> None:
         await another(state_type=RoomyState).save(RoomyState(texts=["a"]), "t", "v1")
-        token = await self.token(another, "t")
+        token = await self.read_token(another, "t")
         forged = {"texts": ["forged"], "metadata": {MARK_KEY: token, "k": 1}}
         for writer in (checkpointer, another(state_type=dict)):
             with pytest.raises(SerializationError, match=MARK_KEY):
@@ -91,7 +91,7 @@ class Marks(Kit):
     ) -> None:
         writer = another(state_type=AgentState)
         await writer.save(AgentState(), "t", "v1")
-        token = await self.token(another, "t")
+        token = await self.read_token(another, "t")
         plain = await another(state_type=dict).load("t")
         plain["metadata"][MARK_KEY] = token
         ours = (await another(state_type=AgentState).load("t")).with_metadata(MARK_KEY, token)
@@ -139,7 +139,7 @@ class NestedState(BaseModel):
 class StateClasses(Kit):
     """Without ``state_type=``, ``load`` returns the class that was saved."""
 
-    def states(self) -> list[Any]:
+    def make_states(self) -> list[Any]:
         """Return one state of each kind."""
         return [
             {"total": 1},
@@ -149,7 +149,7 @@ class StateClasses(Kit):
         ]
 
     async def test_load_returns_the_class_that_was_saved(self, another: Another) -> None:
-        for number, state in enumerate(self.states()):
+        for number, state in enumerate(self.make_states()):
             await another(state_type=None).save(state, f"t{number}")
             found = await another(state_type=None).load(f"t{number}")
             assert isinstance(found, type(state))
@@ -211,8 +211,8 @@ class StateClasses(Kit):
 
     async def test_each_version_is_loaded_as_its_own_class(self, another: Another) -> None:
         checkpointer = another(state_type=None)
-        ids = [await checkpointer.save(it, "t") for it in self.states()]
-        for checkpoint_id, state in zip(ids, self.states(), strict=True):
+        ids = [await checkpointer.save(it, "t") for it in self.make_states()]
+        for checkpoint_id, state in zip(ids, self.make_states(), strict=True):
             found = await another(state_type=None).load("t", checkpoint_id)
             assert isinstance(found, type(state))
 
@@ -280,7 +280,7 @@ class LimitRules(Kit):
             with pytest.raises(SerializationError, match="max_state_bytes=20000"):
                 await limited.save(self.holding("a" * LIMIT), thread_id, "v2")
         assert await limited.list_checkpoints("t") == ["v1"]
-        assert await self.said_in(limited, "t") == ["small"]
+        assert await self.read_texts(limited, "t") == ["small"]
         assert not await limited.exists("new")
 
     async def test_what_save_accepts_is_loaded(self, another: Another) -> None:

@@ -75,7 +75,7 @@ class PendingWrites(BackendKit):
         assert payloads == [b"new", b"new", b"old", b"old"]
 
     async def test_writes_may_precede_their_thread(self, backend: Any) -> None:
-        await backend.put_writes("t", "v", [written("a")])
+        await backend.put_writes("t", "v", [make_write("a")])
         assert await backend.load("t") is None
         assert await backend.exists("t") is False
         assert await backend.history("t") == []
@@ -86,14 +86,14 @@ class PendingWrites(BackendKit):
             assert await backend.scan() == ["t"]
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.save("t", {"n": 2}, checkpoint_id="w")
-        assert await backend.get_writes("t", "v") == [written("a")]
-        assert await names(backend) == ["w", "v"]
+        assert await backend.get_writes("t", "v") == [make_write("a")]
+        assert await list_versions(backend) == ["w", "v"]
 
     async def test_writes_go_with_their_checkpoint_and_their_thread(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.save("t", {"n": 2}, checkpoint_id="w")
         for name in ("v", "w"):
-            await backend.put_writes("t", name, [written("a")])
+            await backend.put_writes("t", name, [make_write("a")])
         await backend.delete("t", "v")
         assert await backend.get_writes("t", "v") == []
         assert len(await backend.get_writes("t", "w")) == 1
@@ -103,7 +103,7 @@ class PendingWrites(BackendKit):
 
     @requires("branching", "ttl")
     async def test_writes_begin_and_renew_a_time_to_live(self, backend: Any) -> None:
-        writes = [[written(f"task {n}")] for n in range(3)]
+        writes = [[make_write(f"task {n}")] for n in range(3)]
 
         async def left(thread_id: str) -> float:
             found = await backend.read_thread(thread_id)
@@ -124,7 +124,7 @@ class PendingWrites(BackendKit):
         assert (await backend.read_thread("forever")).expires_at is None
 
     async def test_what_is_no_write_is_refused_and_nothing_is_written(self, backend: Any) -> None:
-        good = written("a")
+        good = make_write("a")
         changes: list[dict[str, Any]] = [
             {"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"idx": "1"}, {"idx": True},
             {"task_path": "\ud800"}, {"task_path": None}, {"payload": "text"}, {"payload": None},
@@ -147,18 +147,18 @@ LONG = [f"{n} " + secrets.token_hex(64) for n in range(40)]
 """A channel's value that is worth a frame."""
 
 
-def written(task_id: str, payload: bytes = b"1", idx: int = 0) -> PendingWrite:
+def make_write(task_id: str, payload: bytes = b"1", idx: int = 0) -> PendingWrite:
     """Return a write of a task."""
     return PendingWrite(task_id, idx, "c", "t", payload)
 
 
-async def names(backend: Any, *, namespace: str = "") -> list[str]:
+async def list_versions(backend: Any, *, namespace: str = "") -> list[str]:
     """Return the visible versions of thread ``t``, newest first."""
     found = await backend.history("t", namespace=namespace, limit=1_000)
     return [it.checkpoint_id for it in found]
 
 
-async def problems(backend: Any) -> list[str]:
+async def find_problems(backend: Any) -> list[str]:
     """Return the problems of the storage and, if it lists threads, of every thread."""
     if not backend.capabilities.list_threads:
         return [str(it) for it in await backend.damage()]
@@ -186,21 +186,21 @@ async def grow(
 class FramedWrites(BackendKit):
     """``put_writes`` of changes of a channel's value, and by two runs at once."""
 
-    async def framed(self, backend: Any, said: list[str]) -> tuple[Any, PendingWrite]:
+    async def save_framed(self, backend: Any, texts: list[str]) -> tuple[Any, PendingWrite]:
         """Save version ``v`` with a channel; return its mark and a write as frames against it."""
         await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
         mark, tree = backend.known_version("t", "v")
-        payload = frames.diff_value(said, tree, (CHANNELS, "c"), MAX_STATE_BYTES)
+        payload = frames.diff_value(texts, tree, (CHANNELS, "c"), MAX_STATE_BYTES)
         assert payload is not None
-        return mark, replace(written("a", payload), basis=mark.sequence)
+        return mark, replace(make_write("a", payload), basis=mark.sequence)
 
     async def put_framed(self, backend: Any, texts: list[str]) -> PendingWrite:
         """Put the write that ``framed`` returns."""
-        mark, write = await self.framed(backend, texts)
+        mark, write = await self.save_framed(backend, texts)
         assert await backend.put_writes("t", "v", [write], known=mark) is True
         return write
 
-    async def value(self, backend: Any, checkpoint_id: str = "v") -> Any:
+    async def read_value(self, backend: Any, checkpoint_id: str = "v") -> Any:
         """Return the value of a version's only write."""
         found = await backend.read_state("t", checkpoint_id, with_writes=True)
         (write,) = found.writes
@@ -210,41 +210,41 @@ class FramedWrites(BackendKit):
     async def test_a_write_may_be_what_changed_in_its_checkpoint(self, backend: Any) -> None:
         write = await self.put_framed(backend, [*LONG, "new"])
         assert await backend.get_writes("t", "v") == [write]
-        assert await self.value(backend) == [*LONG, "new"]
+        assert await self.read_value(backend) == [*LONG, "new"]
         assert len(write.payload) < 200
 
     async def test_a_change_of_another_version_is_not_stored(self, backend: Any) -> None:
-        mark, write = await self.framed(backend, [*LONG, "new"])
+        mark, write = await self.save_framed(backend, [*LONG, "new"])
         await backend.write_state("t", {CHANNELS: {"c": []}}, checkpoint_id="v")
-        batch = [written("whole"), write]
+        batch = [make_write("whole"), write]
         assert await backend.put_writes("t", "v", batch, known=mark) is False
         assert await backend.put_writes("t", "unknown", batch, known=mark) is False
         assert await backend.put_writes("t", "v", batch, namespace="a", known=mark) is False
         assert await backend.put_writes("u", "v", batch, known=mark) is False
         assert await backend.writes_of("t", ["v", "unknown"]) == {}
-        assert await backend.put_writes("t", "v", [written("whole")], known=mark) is True
+        assert await backend.put_writes("t", "v", [make_write("whole")], known=mark) is True
 
     async def test_a_checkpoint_that_is_replaced_keeps_its_writes_whole(self, backend: Any) -> None:
         said = [*LONG[:20], "new", *LONG[20:]]
         await self.put_framed(backend, said)
         for state in ({CHANNELS: {"c": ["other"]}}, {"no": "channels"}):
             await backend.write_state("t", state, checkpoint_id="v")
-            assert await self.value(backend) == said
+            assert await self.read_value(backend) == said
             assert [it.basis for it in await backend.get_writes("t", "v")] == [None]
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     async def test_a_checkpoint_that_is_saved_again_keeps_its_writes(self, backend: Any) -> None:
-        mark, write = await self.framed(backend, [*LONG, "new"])
-        await backend.put_writes("t", "v", [write, written("b")], known=mark)
+        mark, write = await self.save_framed(backend, [*LONG, "new"])
+        await backend.put_writes("t", "v", [write, make_write("b")], known=mark)
         again = await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
         assert again.outcome == "same"
-        assert await backend.get_writes("t", "v") == [write, written("b")]
+        assert await backend.get_writes("t", "v") == [write, make_write("b")]
 
     async def test_a_deletion_before_leaves_a_change_readable(self, backend: Any) -> None:
         await backend.write_state("t", {CHANNELS: {"c": LONG[:39]}}, checkpoint_id="before")
         await self.put_framed(backend, [*LONG, "new"])
         assert await backend.remove("t", ["before"]) == 1
-        assert await self.value(backend) == [*LONG, "new"]
+        assert await self.read_value(backend) == [*LONG, "new"]
 
     async def test_a_thread_is_copied_with_its_changes(self, backend: Any) -> None:
         write = await self.put_framed(backend, [*LONG, "new"])
@@ -253,11 +253,11 @@ class FramedWrites(BackendKit):
         assert await backend.get_writes("u", "v") == [write]
         await backend.delete("t")
         assert await backend.write_thread(archive) is True
-        assert await self.value(backend) == [*LONG, "new"]
+        assert await self.read_value(backend) == [*LONG, "new"]
 
     async def test_writes_of_another_run_are_a_conflict(self, backend: Any) -> None:
         """So is a write of the same task with another value."""
-        mine, theirs = written("mine"), written("theirs")
+        mine, theirs = make_write("mine"), make_write("theirs")
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True  # a retry
         for other in (theirs, replace(mine, payload=b"other")):
@@ -266,16 +266,16 @@ class FramedWrites(BackendKit):
             assert conflict.value.head_id == "v"
             assert await backend.get_writes("t", "v") == [mine]
         assert await backend.put_writes("t", "v", [theirs], seen={("mine", 0)}) is True
-        assert await backend.put_writes("t", "v", [written("any")]) is True
+        assert await backend.put_writes("t", "v", [make_write("any")]) is True
         assert await backend.put_writes("t", "w", [theirs], seen=set()) is True
         assert len(await backend.get_writes("t", "v")) == 3
 
     async def test_writes_of_many_checkpoints_are_read_at_once(self, backend: Any) -> None:
         ids = [f"v{n}" for n in range(450)]
         for name in ids[::10]:
-            writes = [written("b", name.encode()), written("a"), written("a", idx=-1)]
+            writes = [make_write("b", name.encode()), make_write("a"), make_write("a", idx=-1)]
             await backend.put_writes("t", name, writes, namespace="n")
-        await backend.put_writes("t", "not asked for", [written("a")], namespace="n")
+        await backend.put_writes("t", "not asked for", [make_write("a")], namespace="n")
         found = await backend.writes_of("t", ids, namespace="n")
         assert set(found) == set(ids[::10])
         for name, writes in found.items():
@@ -293,7 +293,7 @@ class Reading(BackendKit):
 
     async def test_a_version_is_read_with_its_writes(self, backend: Any) -> None:
         states = await grow(backend, "v", "w")
-        writes = [written("b"), written("a"), written("a", idx=-2)]
+        writes = [make_write("b"), make_write("a"), make_write("a", idx=-2)]
         await backend.put_writes("t", "v", writes)
         for checkpoint_id, expected in (("v", writes[::-1]), ("w", []), (None, [])):
             stored = await backend.fetch("t", checkpoint_id=checkpoint_id, with_writes=True)
@@ -308,7 +308,7 @@ class Reading(BackendKit):
     async def test_a_head_that_is_known_is_read_with_new_writes(self, backend: Any) -> None:
         states = await grow(backend, "v")
         for n in range(3):
-            await backend.put_writes("t", "v", [written(f"{n}")])
+            await backend.put_writes("t", "v", [make_write(f"{n}")])
             found = await backend.read_state("t", with_writes=True)
             assert [it.task_id for it in found.writes] == [str(it) for it in range(n + 1)]
             assert found.state == states["v"]
@@ -327,15 +327,15 @@ class Reading(BackendKit):
                 await self.check(backend, versions[first : last + 1], states)
 
     async def check(
-        self, backend: Any, wanted: Sequence[Version], states: dict[str, dict[str, Any]]
+        self, backend: Any, versions: Sequence[Version], states: dict[str, dict[str, Any]]
     ) -> None:
         """Check that the records of a range fold to its states."""
-        first, last = wanted[0].mark.sequence, wanted[-1].mark.sequence
+        first, last = versions[0].mark.sequence, versions[-1].mark.sequence
         records = await backend.records("t", first=first, last=last)
         sequences = [it[0] for it in records]
         assert sequences == sorted(set(sequences))
         assert sequences[-1] == last
-        for version in wanted:
+        for version in versions:
             at = version.mark.sequence
             (chain,) = [it[1] for it in records if it[0] == at]
             payloads = [it[2] for it in records if it[1] == chain and it[0] <= at]
@@ -386,7 +386,7 @@ class Reading(BackendKit):
         named = ["", "A", "a", "a|b", "é", "🎉"]
         for namespace in reversed(named):
             await backend.write_state("t", {"n": 1}, namespace=namespace, checkpoint_id="v")
-        await backend.put_writes("t", "v", [written("a")], namespace="writes")
+        await backend.put_writes("t", "v", [make_write("a")], namespace="writes")
         await backend.write_state("other", {"n": 1}, namespace="b")
         assert await backend.namespaces("t") == named
         await backend.remove("t", ["v"], namespace="a")
@@ -395,7 +395,7 @@ class Reading(BackendKit):
 
     @requires("branching", "ttl", "metadata_query")
     async def test_an_expired_thread_has_nothing(self, backend: Any) -> None:
-        await backend.put_writes("t", "v", [written("a")])
+        await backend.put_writes("t", "v", [make_write("a")])
         options: dict[str, Any] = {"metadata": {"run_id": "r"}, "ttl_seconds": 0.000001}
         await backend.write_state("t", {"n": 1}, checkpoint_id="v", **options)
         assert await backend.scan() == await backend.namespaces("t") == []
@@ -404,7 +404,7 @@ class Reading(BackendKit):
         assert await backend.get_writes("t", "v") == []
         assert await backend.records("t", first=1, last=1) == []
         assert await backend.prune("t") == 0
-        await backend.put_writes("t", "v", [written("a")])
+        await backend.put_writes("t", "v", [make_write("a")])
         assert await backend.scan() == ["t"]
         assert await backend.load("t") is None
 
@@ -439,22 +439,22 @@ class Reading(BackendKit):
 class Needed(BackendKit):
     """A version with the label ``rebuilt`` keeps its parent and the writes there."""
 
-    async def chain(self, backend: Any, *rebuilt: str, **options: Any) -> None:
+    async def save_chain(self, backend: Any, *rebuilt: str, **options: Any) -> None:
         """Save versions that are rebuilt from one another, each with a write."""
         for name in rebuilt:
             await grow(backend, name, labels={REBUILT: ["c"]}, **options)
-            await backend.put_writes("t", name, [written(name)])
+            await backend.put_writes("t", name, [make_write(name)])
 
     async def test_pruning_leaves_the_heads(self, backend: Any) -> None:
         states = await grow(backend, "v0", "v1", "v2")
         await grow(backend, "a0", "a1", namespace="a")
         for name in ("v1", "v2"):
-            await backend.put_writes("t", name, [written(name)])
+            await backend.put_writes("t", name, [make_write(name)])
         await backend.save("other", {"n": 1})
         await backend.save("other", {"n": 2})
         assert await backend.prune("t") == 3
-        assert await names(backend) == ["v2"]
-        assert await names(backend, namespace="a") == ["a1"]
+        assert await list_versions(backend) == ["v2"]
+        assert await list_versions(backend, namespace="a") == ["a1"]
         assert set(await backend.writes_of("t", ["v1", "v2"])) == {"v2"}
         found = await backend.read_state("t")
         assert found.state == states["v2"]
@@ -462,38 +462,38 @@ class Needed(BackendKit):
         assert len(await backend.history("other")) == 2
         assert await backend.prune("t") == 0
         assert await backend.prune("unknown") == 0
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     async def test_pruning_takes_side_branches_and_what_is_hidden(self, backend: Any) -> None:
         await grow(backend, "v0", "v1", "v2", "v3", keep_last=2)
         await backend.write_state(
             "t", {"n": 1}, checkpoint_id="side", parent_id="v2", forks=False, on_conflict="branch"
         )
-        assert await names(backend) == ["side", "v3", "v2"]
+        assert await list_versions(backend) == ["side", "v3", "v2"]
         assert await backend.prune("t") == 4
-        assert await names(backend) == ["v3"]
+        assert await list_versions(backend) == ["v3"]
         await grow(backend, "v4")
-        assert await names(backend) == ["v4", "v3"]
+        assert await list_versions(backend) == ["v4", "v3"]
 
     async def test_pruning_spares_what_a_head_is_rebuilt_from(self, backend: Any) -> None:
         await grow(backend, "v0", "v1")
-        await self.chain(backend, "v2", "v3")
-        await backend.put_writes("t", "v1", [written("v1")])
+        await self.save_chain(backend, "v2", "v3")
+        await backend.put_writes("t", "v1", [make_write("v1")])
         await grow(backend, "a0", "a1", namespace="a")
         assert await backend.prune("t") == 2
-        assert await names(backend) == ["v3", "v2", "v1"]
+        assert await list_versions(backend) == ["v3", "v2", "v1"]
         assert set(await backend.writes_of("t", ["v1", "v2", "v3"])) == {"v1", "v2", "v3"}
         await grow(backend, "v4")
         assert await backend.prune("t") == 3
-        assert await names(backend) == ["v4"]
+        assert await list_versions(backend) == ["v4"]
 
     async def test_what_another_version_is_rebuilt_from_is_not_removed(self, backend: Any) -> None:
         await grow(backend, "v0", "v1")
-        await self.chain(backend, "v2", "v3")
+        await self.save_chain(backend, "v2", "v3")
         for bad in (["v1"], ["v2"], ["v0", "v1"], ["v1", "v2"]):
             with refused(ConflictError, bad):
                 await backend.remove("t", bad)
-        assert await names(backend) == ["v3", "v2", "v1", "v0"]
+        assert await list_versions(backend) == ["v3", "v2", "v1", "v0"]
         assert set(await backend.writes_of("t", ["v2", "v3"])) == {"v2", "v3"}
         assert await backend.remove("t", ["v0"]) == 1
         assert await backend.remove("t", ["v3"]) == 1
@@ -502,22 +502,22 @@ class Needed(BackendKit):
 
     async def test_a_thread_is_removed_whatever_is_rebuilt(self, backend: Any) -> None:
         await grow(backend, "v0")
-        await self.chain(backend, "v1")
+        await self.save_chain(backend, "v1")
         assert await backend.remove("t") == 2
         assert await backend.writes_of("t", ["v1"]) == {}
 
     async def test_what_another_version_is_rebuilt_from_is_not_replaced(self, backend: Any) -> None:
         states = await grow(backend, "v0")
-        await self.chain(backend, "v1")
+        await self.save_chain(backend, "v1")
         with pytest.raises(ConflictError):
             await backend.write_state("t", {"n": "other"}, checkpoint_id="v0")
         assert (await backend.read_state("t", "v0")).state == states["v0"]
 
     async def test_keep_last_spares_what_is_rebuilt_from(self, backend: Any) -> None:
         await grow(backend, *(f"v{n}" for n in range(10)), keep_last=1)
-        await backend.put_writes("t", "v9", [written("v9")])
-        await self.chain(backend, *(f"w{n}" for n in range(80)), keep_last=1)
-        assert await names(backend) == ["w79"]
+        await backend.put_writes("t", "v9", [make_write("v9")])
+        await self.save_chain(backend, *(f"w{n}" for n in range(80)), keep_last=1)
+        assert await list_versions(backend) == ["w79"]
         needed = ["v9", *(f"w{n}" for n in range(80))]
         assert set(await backend.writes_of("t", needed)) == set(needed)
         archive = await backend.read_thread("t")
@@ -526,17 +526,17 @@ class Needed(BackendKit):
 
     async def test_keep_last_gives_back_what_is_needed_no_more(self, backend: Any) -> None:
         await grow(backend, "v0", keep_last=1)
-        await self.chain(backend, *(f"w{n}" for n in range(70)), keep_last=1)
+        await self.save_chain(backend, *(f"w{n}" for n in range(70)), keep_last=1)
         await grow(backend, *(f"x{n}" for n in range(70)), keep_last=1)
         archive = await backend.read_thread("t")
         assert len(archive.lines[0].records) < 70
-        assert await names(backend) == ["x69"]
+        assert await list_versions(backend) == ["x69"]
 
 
 class Parents(BackendKit):
     """``write_state(forks=False)`` and ``write_state(is_root=True)``."""
 
-    async def parent(self, backend: Any, checkpoint_id: str) -> str | None:
+    async def read_parent(self, backend: Any, checkpoint_id: str) -> str | None:
         found = await backend.read_state("t", checkpoint_id)
         parent_id: str | None = found.version.parent_id
         return parent_id
@@ -544,8 +544,8 @@ class Parents(BackendKit):
     async def test_a_parent_that_is_the_head_is_no_fork(self, backend: Any) -> None:
         await grow(backend, "v0", "v1")
         await grow(backend, "v2", parent_id="v1", forks=False)
-        assert await self.parent(backend, "v2") == "v1"
-        assert await names(backend) == ["v2", "v1", "v0"]
+        assert await self.read_parent(backend, "v2") == "v1"
+        assert await list_versions(backend) == ["v2", "v1", "v0"]
 
     async def test_a_version_says_the_same_by_itself_and_in_the_history(self, backend: Any) -> None:
         for n in range(3):
@@ -560,7 +560,7 @@ class Parents(BackendKit):
         with pytest.raises(ConflictError) as conflict:
             await grow(backend, "v2", parent_id="v0", forks=False)
         assert (conflict.value.head_id, conflict.value.parent_id) == ("v1", "v0")
-        assert await names(backend) == ["v1", "v0"]
+        assert await list_versions(backend) == ["v1", "v0"]
 
     async def test_an_absent_parent_is_a_conflict_but_for_a_fork(self, backend: Any) -> None:
         with pytest.raises(ConflictError):
@@ -570,7 +570,7 @@ class Parents(BackendKit):
             await grow(backend, "v2", parent_id="unknown", forks=False)
         with pytest.raises(NotFoundError):
             await grow(backend, "v2", parent_id="unknown")
-        assert await names(backend) == ["v1", "v0"]
+        assert await list_versions(backend) == ["v1", "v0"]
 
     async def test_a_loser_is_kept_beside_or_wins_as_it_asks(self, backend: Any) -> None:
         await grow(backend, "v0", "v1")
@@ -585,18 +585,18 @@ class Parents(BackendKit):
         )
         assert won.outcome == "head"
         assert (await backend.read_state("t")).version.checkpoint_id == "won"
-        assert await self.parent(backend, "side") == "v0"
-        assert await self.parent(backend, "won") == "v0"
+        assert await self.read_parent(backend, "side") == "v0"
+        assert await self.read_parent(backend, "won") == "v0"
 
     async def test_a_root_is_made_from_nothing_and_becomes_the_head(self, backend: Any) -> None:
         await grow(backend, "v0", "v1", is_root=True)
-        assert await self.parent(backend, "v0") is None
-        assert await self.parent(backend, "v1") is None
+        assert await self.read_parent(backend, "v0") is None
+        assert await self.read_parent(backend, "v1") is None
         found = await backend.read_state("t")
         assert found.version.checkpoint_id == "v1"
         await grow(backend, "v2")
-        assert await self.parent(backend, "v2") == "v1"
-        assert await problems(backend) == []
+        assert await self.read_parent(backend, "v2") == "v1"
+        assert await find_problems(backend) == []
 
     @requires("branching")
     async def test_a_state_of_another_store_costs_what_changed(self, backend: Any) -> None:
@@ -623,7 +623,7 @@ class Parents(BackendKit):
         with pytest.raises(NotFoundError):
             await backend.write_state("t", {"n": 3}, parent_id="nowhere", **options)
         await backend.write_state("t", {"n": 3}, checkpoint_id="v3", parent_id="v1", **options)
-        assert await self.parent(backend, "v3") == "v1"
+        assert await self.read_parent(backend, "v3") == "v1"
 
     async def test_a_writer_or_run_that_is_no_id_is_refused(self, backend: Any) -> None:
         save = partial(backend.write_state, "t", {"n": 1})

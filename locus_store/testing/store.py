@@ -26,7 +26,7 @@ from locus_store.testing.kit import (
     StoreKit,
     expect_refusals,
     fail_one_in_three,
-    keys_of,
+    list_keys,
     run_in_loops,
     run_while_closing,
     seam,
@@ -149,7 +149,7 @@ class _Filters(StoreKit):
                 {"metadata_filter": {"k": condition}},
             ):
                 found = await store.search(("e", f"{n}"), limit=100, **wanted)
-                assert sorted(keys_of(found)) == expected, (wanted, taken, left)
+                assert sorted(list_keys(found)) == expected, (wanted, taken, left)
 
     async def test_a_filter_may_be_on_the_value_itself(self, store: Any) -> None:
         examples = [it for it in EXAMPLES if isinstance(it[0], dict) and it[0]]
@@ -159,7 +159,7 @@ class _Filters(StoreKit):
             namespace = ("r", f"{n}")
             await store.put_batch([(namespace, f"{m:02}", it) for m, it in enumerate(values)])
             found = await store.search(namespace, filter=condition, limit=100)
-            assert sorted(keys_of(found)) == [f"{m:02}" for m in range(there)], condition
+            assert sorted(list_keys(found)) == [f"{m:02}" for m in range(there)], condition
 
     async def test_no_filter_takes_everything(self, store: Any) -> None:
         values: list[Any] = [None, 1, "a", [], {}, {"a": 1}]
@@ -177,7 +177,7 @@ class _Filters(StoreKit):
                 {"filter": {"o": {key: {"$gt": 1}}}},
                 {"metadata_filter": {key: {"$exists": True}}},
             ):
-                found = keys_of(await store.search(NS, limit=1000, **wanted))
+                found = list_keys(await store.search(NS, limit=1000, **wanted))
                 assert found == [f"{n:03}"], (wanted, [keys[int(it)] for it in found])
 
     async def test_a_text_is_a_text_and_never_part_of_a_statement(self, store: Any) -> None:
@@ -186,12 +186,15 @@ class _Filters(StoreKit):
         for n, text in enumerate(texts):
             for condition in (text, {"$in": [text]}, {"$gte": text, "$lte": text}):
                 found = await store.search(NS, filter={"k": condition}, limit=1000)
-                assert keys_of(found) == [f"{n:03}"], condition
+                assert list_keys(found) == [f"{n:03}"], condition
 
     async def test_a_filter_may_be_as_long_as_it_likes(self, store: Any) -> None:
         await store.put_batch([(NS, f"k{it}", {"n": it}) for it in range(3)])
         many = [*range(1, 3000), *map(str, range(3000))]
-        assert sorted(keys_of(await store.search(NS, filter={"n": {"$in": many}}))) == ["k1", "k2"]
+        assert sorted(list_keys(await store.search(NS, filter={"n": {"$in": many}}))) == [
+            "k1",
+            "k2",
+        ]
         missing = {f"no {it}": {"$exists": False} for it in range(1200)}
         assert len(await store.search(NS, filter=missing)) == 3
         assert await store.search(NS, query=" ".join(f"word{it}" for it in range(1200))) == []
@@ -210,19 +213,19 @@ class _Filters(StoreKit):
     async def test_generated_filters_match_the_reference(self, store: Any, seed: int) -> None:
         """100 items by 100 filters for each seed: 20,000 cases in all, some of them paged."""
         cases = Cases(seed)
-        items = cases.items(100)
+        items = cases.make_items(100)
         await store.put_batch([(NS, *it) for it in items])
         for n in range(100):
-            wanted = cases.filters(items)
+            wanted = cases.make_filters(items)
             values, metadata = Filter(wanted["filter"]), Filter(wanted["metadata_filter"])
             expected = [it for it in items if values.takes(it[1]) and metadata.takes(it[2])][::-1]
-            found = keys_of(await store.search(NS, limit=1000, **wanted))
-            for it in items:
-                assert (it[0] in found) == (it in expected), (wanted, it)
+            found = list_keys(await store.search(NS, limit=1000, **wanted))
+            for item in items:
+                assert (item[0] in found) == (item in expected), (wanted, item)
             assert found == [it[0] for it in expected], wanted
             if n % 5 == 0:
                 page = await store.search(NS, limit=3, offset=2, **wanted)
-                assert keys_of(page) == found[2:5], wanted
+                assert list_keys(page) == found[2:5], wanted
 
 
 Generated = tuple[str, Any, dict[str, Any]]
@@ -241,81 +244,83 @@ class Cases:
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)  # noqa: S311  (test data)
 
-    def items(self, count: int) -> list[Generated]:
+    def make_items(self, count: int) -> list[Generated]:
         """Return keys with values and metadata."""
-        return [(f"{n:03}", self.value(), self.mapping(1)) for n in range(count)]
+        return [(f"{n:03}", self.make_value(), self.make_mapping(1)) for n in range(count)]
 
-    def value(self, depth: int = 0) -> Any:
+    def make_value(self, depth: int = 0) -> Any:
         """Return a value; most top-level values are objects."""
         turn = self._dice.random() * (0.8 if depth else 5)
         if depth < 3 and turn > 0.5:
-            return self.mapping(depth)
+            return self.make_mapping(depth)
         if depth < 3 and turn > 0.4:
-            return [self.value(depth + 1) for _ in range(self._dice.randint(0, 2))]
+            return [self.make_value(depth + 1) for _ in range(self._dice.randint(0, 2))]
         return self._dice.choice(self.scalars)
 
-    def mapping(self, depth: int) -> dict[str, Any]:
+    def make_mapping(self, depth: int) -> dict[str, Any]:
         """Return an object with few keys, of which the first are the most frequent."""
-        picked = {self.key() for _ in range(self._dice.randint(0, 4))}
-        return {key: self.value(depth + 1) for key in sorted(picked)}
+        picked = {self.make_key() for _ in range(self._dice.randint(0, 4))}
+        return {key: self.make_value(depth + 1) for key in sorted(picked)}
 
-    def key(self) -> str:
+    def make_key(self) -> str:
         """Return one of the keys; the first are the most frequent."""
         return self.keys[min(self._dice.randrange(len(self.keys)) for _ in range(3))]
 
-    def filters(self, items: Sequence[Generated]) -> dict[str, dict[str, Any] | None]:
+    def make_filters(self, items: Sequence[Generated]) -> dict[str, dict[str, Any] | None]:
         """Return the arguments of a search, based on one of the items."""
         _, value, metadata = self._dice.choice(items)
         by_metadata = self._dice.random() < 0.3
         return {
-            "filter": self.filter(value) if not by_metadata or self._dice.random() < 0.3 else None,
-            "metadata_filter": self.filter(metadata) if by_metadata else None,
+            "filter": self.make_filter(value)
+            if not by_metadata or self._dice.random() < 0.3
+            else None,
+            "metadata_filter": self.make_filter(metadata) if by_metadata else None,
         }
 
-    def filter(self, value: Any) -> dict[str, Any]:
+    def make_filter(self, value: Any) -> dict[str, Any]:
         """Return a filter that is likely to match this value."""
         if not isinstance(value, dict) or self._dice.random() < 0.05:
-            return self.operators(value)
+            return self.make_operators(value)
         picked = [it for it in value if self._dice.random() < 0.25]
         if self._dice.random() < 0.1 or not picked:
-            picked.append(self.key())
-        return {key: self.condition(value.get(key, MISSING)) for key in picked}
+            picked.append(self.make_key())
+        return {key: self.make_condition(value.get(key, MISSING)) for key in picked}
 
-    def condition(self, value: Any) -> Any:
+    def make_condition(self, value: Any) -> Any:
         """Return a random condition for a key that has this value."""
         turn = self._dice.random()
         if turn > 0.95:
             return {}
         if isinstance(value, dict) and turn < 0.6:
-            return self.filter(value)
+            return self.make_filter(value)
         if value is not MISSING and turn < 0.3 and not isinstance(value, dict):
             return value
-        return self.operators(value)
+        return self.make_operators(value)
 
-    def operators(self, value: Any) -> dict[str, Any]:
+    def make_operators(self, value: Any) -> dict[str, Any]:
         """Return one or two operators about this value."""
         picked = self._dice.sample(OPERATORS, 1 if self._dice.random() < 0.8 else 2)
-        return {it: self.operand(it, value) for it in picked}
+        return {it: self.make_operand(it, value) for it in picked}
 
-    def operand(self, operator: str, value: Any) -> Any:
+    def make_operand(self, operator: str, value: Any) -> Any:
         """Return a random operand for an operator, near this value."""
         if operator == "$exists":
             return self._dice.random() < 0.5
         if operator == "$in":
-            return [self.near(value) for _ in range(self._dice.randint(0, 3))]
+            return [self.make_near_value(value) for _ in range(self._dice.randint(0, 3))]
         if operator not in ORDERS:
-            return self.near(value)
+            return self.make_near_value(value)
         ordered = [it for it in self.scalars if isinstance(it, str | int | float)]
         is_ordered = isinstance(value, str | int | float) and not isinstance(value, bool)
         if not is_ordered or self._dice.random() < 0.4:
             return self._dice.choice([it for it in ordered if not isinstance(it, bool)])
         return value
 
-    def near(self, value: Any) -> Any:
+    def make_near_value(self, value: Any) -> Any:
         """Return the value, the same number of the other type, or something else."""
         turn = self._dice.random()
         if value is MISSING or turn < 0.25:
-            return self.value(1)
+            return self.make_value(1)
         if type(value) is int and turn < 0.5:
             return float(value)
         return value

@@ -18,7 +18,7 @@ from locus_store.testing.kit import (
     StoreKit,
     expect_refusals,
     fill,
-    keys_of,
+    list_keys,
 )
 from locus_store.types.items import Namespace
 
@@ -176,7 +176,7 @@ class Namespaces(StoreKit):
 class Listing(StoreKit):
     """``list`` and ``list_keys`` return one namespace, by key."""
 
-    async def paged(self, store: Any, limit: int) -> list[str]:
+    async def read_pages(self, store: Any, limit: int) -> list[str]:
         """Return all keys, page by page; no key is returned twice."""
         keys: list[str] = []
         while page := await store.list_keys(NS, limit, keys[-1] if keys else None):
@@ -191,12 +191,12 @@ class Listing(StoreKit):
         await store.put(NS[:1], "above", 1)
         await store.put((*NS, "x"), "below", 1)
         keys = sorted(["b", "B", "a", "é", "Z", "10", "9", "🎉", "\uffff", "_", "%"])
-        assert await store.list_keys(NS) == keys_of(await store.list(NS)) == keys
+        assert await store.list_keys(NS) == list_keys(await store.list(NS)) == keys
         assert [it.value for it in await store.list(NS)] == keys
 
     async def test_pages_are_the_whole(self, store: Any) -> None:
         await store.put_batch([(NS, f"{n}", n) for n in range(250)])
-        assert await self.paged(store, 100) == sorted(map(str, range(250)))
+        assert await self.read_pages(store, 100) == sorted(map(str, range(250)))
         assert await store.list(NS, limit=0) == []
         assert len(await store.list(NS)) == 100
         assert len(await store.list(NS, limit=MOST)) == 250
@@ -226,7 +226,7 @@ class Listing(StoreKit):
         writer = asyncio.create_task(write())
         try:
             for _ in range(4):
-                seen = await self.paged(store, 7)
+                seen = await self.read_pages(store, 7)
                 assert [it for it in seen if it in set(kept)] == kept
         finally:
             done.set()
@@ -238,27 +238,27 @@ class Searching(StoreKit):
 
     async def test_the_last_updated_comes_first(self, store: Any) -> None:
         keys = await fill(store, NS, 20)
-        assert keys_of(await store.search(NS, limit=100)) == keys[::-1]
+        assert list_keys(await store.search(NS, limit=100)) == keys[::-1]
         for key in keys[::3]:
             await store.put(NS, key, "again")
         others = [it for it in keys if it not in keys[::3]]
         expected = keys[::3][::-1] + others[::-1]
-        assert keys_of(await store.search(NS, limit=100)) == expected
+        assert list_keys(await store.search(NS, limit=100)) == expected
         await store.delete(NS, expected[5])
         await store.put(NS, expected[5], "anew")
         expected.insert(0, expected.pop(5))
-        assert keys_of(await store.search((), limit=100)) == expected
+        assert list_keys(await store.search((), limit=100)) == expected
 
     async def test_the_last_of_a_batch_is_the_most_recent(self, store: Any) -> None:
         await store.put(NS, "b", 0)
         await store.put_batch([(NS, it, 1) for it in "zab"])
-        assert keys_of(await store.search(NS)) == ["b", "a", "z"]
+        assert list_keys(await store.search(NS)) == ["b", "a", "z"]
 
     async def test_limit_and_offset_cut_one_order(self, store: Any) -> None:
         keys = (await fill(store, NS, 25))[::-1]
-        assert keys_of(await store.search(NS)) == keys[:10]
-        assert keys_of(await store.search(NS, limit=4, offset=9)) == keys[9:13]
-        assert keys_of(await store.search(NS, limit=MOST, offset=20)) == keys[20:]
+        assert list_keys(await store.search(NS)) == keys[:10]
+        assert list_keys(await store.search(NS, limit=4, offset=9)) == keys[9:13]
+        assert list_keys(await store.search(NS, limit=MOST, offset=20)) == keys[20:]
         assert await store.search(NS, offset=25) == await store.search(NS, limit=0) == []
         assert await store.search(NS, limit=MOST, offset=MOST) == []
 
@@ -269,9 +269,9 @@ class Searching(StoreKit):
         rest = {"kind": "common", "text": "hay"}
         await store.put_batch([(NS, f"c{n}", rest, {"rare": 0}) for n in range(1000)])
         keys = [f"r{n}" for n in range(6, -1, -1)]
-        assert keys_of(await store.search(NS, filter={"kind": "rare"}, limit=7)) == keys
-        assert keys_of(await store.search(NS, metadata_filter={"rare": {"$gt": 0}})) == keys
-        assert keys_of(await store.search(NS, "needle", limit=3, offset=2)) == keys[2:5]
+        assert list_keys(await store.search(NS, filter={"kind": "rare"}, limit=7)) == keys
+        assert list_keys(await store.search(NS, metadata_filter={"rare": {"$gt": 0}})) == keys
+        assert list_keys(await store.search(NS, "needle", limit=3, offset=2)) == keys[2:5]
 
     async def test_all_words_of_a_query_must_be_there(self, store: Any) -> None:
         await store.put(NS, "a", {"title": "The quick brown fox", "tags": ["jumps", 7]})
@@ -289,15 +289,15 @@ class Searching(StoreKit):
             ("quick%", ["c", "b", "a"]),
             ("quick OR fox", []),
         ):
-            assert keys_of(await store.search(NS, query)) == keys, query
-        assert keys_of(await store.search(NS, "quick", limit=1, offset=1)) == ["b"]
-        assert keys_of(await store.search(NS, "quick", {"title": {"$exists": True}})) == ["a"]
+            assert list_keys(await store.search(NS, query)) == keys, query
+        assert list_keys(await store.search(NS, "quick", limit=1, offset=1)) == ["b"]
+        assert list_keys(await store.search(NS, "quick", {"title": {"$exists": True}})) == ["a"]
 
     async def test_words_of_a_replaced_value_are_not_found(self, store: Any) -> None:
         await store.put(NS, "k", "alpha")
         await store.put(NS, "k", "beta")
         assert await store.search(NS, "alpha") == []
-        assert keys_of(await store.search(NS, "beta")) == ["k"]
+        assert list_keys(await store.search(NS, "beta")) == ["k"]
 
     async def test_a_query_without_a_word_is_refused(self, store: Any) -> None:
         bad = ("", " ", "%", "\0", "'\"", 7, ["a"], b"a")
@@ -311,7 +311,7 @@ class Searching(StoreKit):
         await store.put(("c",), "3", "three")
         histories = [("a",), ("none",), ("c",), ("a", "b"), ("a",)]
         found = await store.search_many(histories)
-        assert [keys_of(it) for it in found] == [["2", "1"], [], ["3"], ["2"], ["2", "1"]]
+        assert [list_keys(it) for it in found] == [["2", "1"], [], ["3"], ["2"], ["2", "1"]]
         found = await store.search_many(histories, "word", limit=1)
-        assert [keys_of(it) for it in found] == [["2"], [], [], ["2"], ["2"]]
+        assert [list_keys(it) for it in found] == [["2"], [], [], ["2"], ["2"]]
         assert await store.search_many([]) == []

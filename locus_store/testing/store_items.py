@@ -23,11 +23,11 @@ from locus_store.testing.kit import (
     StoreKit,
     exact,
     expect_refusals,
-    keys_of,
-    over,
+    list_keys,
     put_over,
     refused,
     seam,
+    wait_for_expiry,
 )
 from locus_store.types.items import PutItem
 
@@ -69,7 +69,7 @@ class ValueRules(StoreKit):
         item = await store.get_item(NS, "k")
         assert exact(item.value) == exact(value)
         assert await store.get_batch([(NS, "k"), (NS, "other")]) == {(NS, "k"): value}
-        assert keys_of(await store.list(NS)) == keys_of(await store.search(NS)) == ["k"]
+        assert list_keys(await store.list(NS)) == list_keys(await store.search(NS)) == ["k"]
         assert await store.delete(NS, "k") is True
         assert await store.get_item(NS, "k") is None
 
@@ -153,7 +153,7 @@ class ValueRules(StoreKit):
             await store.put(NS, sign * 255, f"of {sign * 255}")
         keys = {*HOSTILE_IDS, "é" * 255, "日" * 255, "\x01" * 255}
         assert await store.get_batch([(NS, it) for it in keys]) == {
-            (NS, it): f"of {it}" for it in keys
+            (NS, name): f"of {name}" for name in keys
         }
         assert await store.list_keys(NS, limit=1000) == sorted(keys)
         for key in HOSTILE_IDS[::2]:
@@ -311,14 +311,14 @@ class ItemExpiry(StoreKit):
         await store.put_batch(
             [(NS, "k", {"t": "word"}, None, SHORT), (("gone",), "k", 1, None, SHORT)]
         )
-        await over(store, NS, "k")
-        await over(store, ("gone",), "k")
+        await wait_for_expiry(store, NS, "k")
+        await wait_for_expiry(store, ("gone",), "k")
         assert await store.get(NS, "k") is None
         assert await store.get_item(NS, "k") is None
         assert await store.get_batch([(NS, "k"), (NS, "live")]) == {(NS, "live"): {"t": "word"}}
-        assert await store.list_keys(NS) == keys_of(await store.list(NS)) == ["live"]
-        assert keys_of(await store.search(())) == ["live"]
-        assert keys_of(await store.search(NS, "word", {"t": "word"})) == ["live"]
+        assert await store.list_keys(NS) == list_keys(await store.list(NS)) == ["live"]
+        assert list_keys(await store.search(())) == ["live"]
+        assert list_keys(await store.search(NS, "word", {"t": "word"})) == ["live"]
         assert await store.search_many([("gone",)]) == [[]]
         assert await store.list_namespaces() == [NS]
 
@@ -355,7 +355,7 @@ class ItemExpiry(StoreKit):
         assert (item.value, item.metadata, item.version) == (1, {"m": 1}, 1)
         assert (item.updated_at, item.ttl_seconds) == (before.updated_at, LONG)
         assert await store.get_item(NS, "other") == other
-        assert keys_of(await store.search(NS)) == ["other", "k"]
+        assert list_keys(await store.search(NS)) == ["other", "k"]
 
     async def test_touch_of_what_lives_for_good_or_not_at_all_is_nothing(self, store: Any) -> None:
         await store.put(NS, "good", 1)
@@ -370,7 +370,7 @@ class ItemExpiry(StoreKit):
         await store.put(NS, "good", 1)
         await store.put_batch([(NS, f"k{n:04}", n, None, SHORT) for n in range(1100)])
         for n in (0, 1099):
-            await over(store, NS, f"k{n:04}")
+            await wait_for_expiry(store, NS, f"k{n:04}")
         assert await store.list_keys(NS, limit=10_000) == ["good", "live"]
         assert await store.expire() == 1100
         assert await store.expire() == 0

@@ -19,10 +19,10 @@ from locus_store.testing.kit import (
     Another,
     StoreKit,
     expect_refusals,
-    keys_of,
-    over,
+    list_keys,
     refused,
     requires,
+    wait_for_expiry,
 )
 from locus_store.types.items import Namespace, Put
 from locus_store.values import vectors
@@ -41,20 +41,20 @@ INVALID_EMBEDDINGS: tuple[Any, ...] = (
 WORDS = ("cat", "dog", "car")
 
 
-def embedding_of(text: str) -> list[float]:
+def embed_text(text: str) -> list[float]:
     """Return a model double's embedding: the number of occurrences of three words."""
     return [float(text.count(it)) + 0.01 for it in WORDS]
 
 
 async def embed(texts: list[str]) -> list[list[float]]:
     """Embed strings by the model double, in the form that a store calls."""
-    return [embedding_of(it) for it in texts]
+    return [embed_text(it) for it in texts]
 
 
 class EmbeddingKit(StoreKit):
     """The base of tests of a store with embeddings."""
 
-    async def score(
+    async def read_scores(
         self, reopen: Another, metric: str, query: Sequence[float], **options: Any
     ) -> list[tuple[str, float]]:
         """Return the keys and scores that a store with this metric returns."""
@@ -75,7 +75,7 @@ class Embeddings(EmbeddingKit):
         item = await store.get_item(NS, "k")
         assert (item.value, item.metadata, item.ttl_seconds) == ({"n": 1}, {"m": 1}, 3600)
         assert await store.put_with_embedding(NS, "k", 2, Y, expected_version=1) == 2
-        assert keys_of(await store.search(NS)) == await store.list_keys(NS) == ["k"]
+        assert list_keys(await store.search(NS)) == await store.list_keys(NS) == ["k"]
 
     async def test_an_embedding_is_kept_as_float32(self, store: Any) -> None:
         numbers = [0.1, -1 / 3, 1e-40]
@@ -109,7 +109,7 @@ class Embeddings(EmbeddingKit):
         await store.put(NS, "d", "new")
         found = {it: await store.get_embedding(NS, it) for it in "abcd"}
         assert found == {"a": None, "b": None, "c": Y, "d": None}
-        assert keys_of(await store.search_by_embedding(NS, X)) == ["c"]
+        assert list_keys(await store.search_by_embedding(NS, X)) == ["c"]
 
     async def test_a_conflict_leaves_the_old_embedding(self, store: Any) -> None:
         await store.put_with_embedding(NS, "k", "old", X)
@@ -129,7 +129,7 @@ class Embeddings(EmbeddingKit):
         await store.clear_namespace(("gone",))
         for key in ("expired", "over"):
             await store.put_with_embedding(NS, key, 1, X, ttl_seconds=SHORT)
-            await over(store, NS, key)
+            await wait_for_expiry(store, NS, key)
         await store.put(NS, "over", 2)
         assert await store.search_by_embedding((), X) == []
         for key in ("deleted", "expired", "over"):
@@ -183,20 +183,22 @@ class Nearness(EmbeddingKit):
         self, store: Any, reopen: Another, metric: str, scores: list[float]
     ) -> None:
         expected = [*zip(("x", "near", "y", "back"), scores, strict=True)]
-        assert await self.score(reopen, metric, [5.0, 0, 0]) == _approximate_scores(expected)
+        assert await self.read_scores(reopen, metric, [5.0, 0, 0]) == _approximate_scores(expected)
 
     @pytest.mark.parametrize(("metric", "least"), [("cosine", 0.0), ("l2", -4.0), ("ip", 5.0)])
     async def test_a_threshold_is_the_least_score(
         self, store: Any, reopen: Another, metric: str, least: float
     ) -> None:
-        found = await self.score(reopen, metric, [5.0, 0, 0], threshold=least)
+        found = await self.read_scores(reopen, metric, [5.0, 0, 0], threshold=least)
         assert found
         assert found[-1][1] == least
-        assert await self.score(reopen, metric, [5.0, 0, 0], threshold=found[0][1] + 1e-3) == []
+        assert (
+            await self.read_scores(reopen, metric, [5.0, 0, 0], threshold=found[0][1] + 1e-3) == []
+        )
 
     async def test_zeros_have_a_distance_only(self, store: Any, reopen: Another) -> None:
         for metric in ("l2", "ip"):
-            found = await self.score(reopen, metric, [0, 0, 0])
+            found = await self.read_scores(reopen, metric, [0, 0, 0])
             assert {round(score, 6) for _, score in found} == ({-1.0} if metric == "l2" else {0.0})
 
     async def test_ties_are_ordered_by_namespace_and_key(self, store: Any) -> None:
@@ -257,12 +259,12 @@ class Nearness(EmbeddingKit):
         ])  # fmt: skip
         keys = [f"r{n}" for n in range(7)]
         hits = await store.search_by_embedding(NS, X, limit=5, filter={"kind": "rare"})
-        assert keys_of(hits) == keys[:5]
+        assert list_keys(hits) == keys[:5]
         rare = {"rare": {"$gte": 1}}
         hits = await store.search_by_embedding(NS, X, limit=100, metadata_filter=rare)
-        assert keys_of(hits) == keys
+        assert list_keys(hits) == keys
         hits = await store.search_by_embedding(NS, X, limit=3)
-        assert keys_of(hits) == ["n000", "n001", "n002"]
+        assert list_keys(hits) == ["n000", "n001", "n002"]
         assert await store.search_by_embedding(NS, X, limit=0) == []
 
     async def test_an_items_score_is_that_of_its_best_embedding(self, store: Any) -> None:
@@ -277,11 +279,11 @@ class Nearness(EmbeddingKit):
         hits = await store.search_by_embedding(NS, X)
         scores = [(it.item.key, it.score) for it in hits]
         assert scores == _approximate_scores([("best", 1.0), ("good", 0.8), ("far", 0.0)])
-        assert keys_of(await store.search_by_embedding(NS, X, limit=2)) == ["best", "good"]
+        assert list_keys(await store.search_by_embedding(NS, X, limit=2)) == ["best", "good"]
         assert await store.get_embedding(NS, "best") == BACK_X
         await store.apply([put("best", Y)])
         hits = await store.search_by_embedding(NS, X, threshold=0.5)
-        assert keys_of(hits) == ["good"]
+        assert list_keys(hits) == ["good"]
 
     async def test_a_search_that_makes_no_sense_is_refused(self, store: Any) -> None:
         search = store.search_by_embedding
@@ -303,21 +305,21 @@ class Nearness(EmbeddingKit):
             await meaning.put(NS, "both", ["cat", {"x": "dog"}])
             await meaning.put_batch([(NS, "dogs", "dog dog"), (NS, "cars", "car", {"m": 1})])
             await meaning.put(NS, "number", 7)
-            await meaning.put_with_embedding(NS, "given", "dog", embedding_of("cat"))
+            await meaning.put_with_embedding(NS, "given", "dog", embed_text("cat"))
             found = await meaning.search(NS, "my cat")
-            assert keys_of(found)[:3] == ["given", "cats", "both"]
-            assert {*keys_of(found)} == {"cats", "given", "both", "dogs", "cars"}
-            assert keys_of(await meaning.search(NS, "my cat", limit=2, offset=1)) == [
+            assert list_keys(found)[:3] == ["given", "cats", "both"]
+            assert {*list_keys(found)} == {"cats", "given", "both", "dogs", "cars"}
+            assert list_keys(await meaning.search(NS, "my cat", limit=2, offset=1)) == [
                 "cats", "both",
             ]  # fmt: skip
             assert await meaning.search(NS, "my cat", offset=5) == []
-            assert keys_of(await meaning.search(NS, "cat", metadata_filter={"m": 1})) == ["cars"]
+            assert list_keys(await meaning.search(NS, "cat", metadata_filter={"m": 1})) == ["cars"]
             assert found[0].score == pytest.approx(1.0)
             await meaning.put(NS, "cats", "now a car")
-            assert keys_of(await meaning.search(NS, "car"))[:2] == ["cars", "cats"]
-            assert keys_of(await meaning.search(NS))[0] == "cats"
+            assert list_keys(await meaning.search(NS, "car"))[:2] == ["cars", "cats"]
+            assert list_keys(await meaning.search(NS))[0] == "cats"
 
 
-def _approximate_scores(expected: list[tuple[str, float]]) -> list[tuple[str, Any]]:
+def _approximate_scores(scores: list[tuple[str, float]]) -> list[tuple[str, Any]]:
     """Return the scores with the tolerance of float32."""
-    return [(key, pytest.approx(score, abs=1e-6)) for key, score in expected]
+    return [(key, pytest.approx(score, abs=1e-6)) for key, score in scores]

@@ -23,7 +23,7 @@ from locus_store.testing.kit import (
     seam,
     tick,
 )
-from locus_store.testing.steps import written
+from locus_store.testing.steps import make_write
 from locus_store.types.tenants import Quota
 
 NAMES = (
@@ -37,7 +37,7 @@ NAMES = (
 class Tenants(Kit):
     """``for_tenant`` and ``tenants`` of a checkpointer."""
 
-    async def listed(self, checkpointer: Any) -> list[tuple[str, int]]:
+    async def list_tenants(self, checkpointer: Any) -> list[tuple[str, int]]:
         """Return the tenants with their numbers of threads."""
         return [(it.name, it.threads) for it in await checkpointer.tenants()]
 
@@ -55,19 +55,19 @@ class Tenants(Kit):
         for name, tenant in tenants.items():
             await tenant.save(self.new(f"of {name}"), "t", "v", {"k": 1})
         for name, tenant in tenants.items():
-            assert await self.said_in(tenant, "t") == [f"of {name}"]
+            assert await self.read_texts(tenant, "t") == [f"of {name}"]
             assert await tenant.list_threads() == ["t"]
             assert len(await tenant.query_by_metadata("k", 1)) == 1
             assert len(await tenant.search("of")) == 1
         assert await tenants["a"].delete("t") is True
         assert await tenants["a"].exists("t") is False
-        assert await self.said_in(tenants["A"], "t") == ["of A"]
+        assert await self.read_texts(tenants["A"], "t") == ["of A"]
         assert await checkpointer.exists("t") is False
 
     async def test_a_tenant_gets_no_contents_of_another_one(self, checkpointer: Any) -> None:
         acme, globex = (checkpointer.for_tenant(it).backend for it in ("acme", "globex"))
         await acme.write_state("t", {"n": 1}, checkpoint_id="v")
-        await acme.put_writes("t", "v", [written("task")])
+        await acme.put_writes("t", "v", [make_write("task")])
         await globex.write_state("t", {"n": 2}, checkpoint_id="v")
         versions = await acme.history("t")
         assert [len(it.records) for it in await acme.contents(versions)] == [1]
@@ -78,8 +78,8 @@ class Tenants(Kit):
         state = await first.load("t")
         await first.save(self.new("a") if state is None else state, "t")
         await second.save(self.said(await second.load("t"), "b"), "t")
-        assert await self.said_in(first, "t") == ["a", "b"]
-        assert await self.said_in(first.for_tenant("acme"), "t") == ["a", "b"]
+        assert await self.read_texts(first, "t") == ["a", "b"]
+        assert await self.read_texts(first.for_tenant("acme"), "t") == ["a", "b"]
 
     async def test_a_tenants_object_keeps_the_options(self, another: Another) -> None:
         checkpointer = another(keep_last=2, on_conflict="branch")
@@ -89,7 +89,7 @@ class Tenants(Kit):
         mine, theirs = await acme.load("t"), await acme.load("t")
         await acme.save(self.said(theirs, "d"), "t")
         await acme.save(self.said(mine, "lost"), "t")
-        assert await self.said_in(acme, "t") == ["a", "b", "c", "d"]
+        assert await self.read_texts(acme, "t") == ["a", "b", "c", "d"]
 
     async def test_a_load_of_one_tenant_is_no_basis_in_another(self, checkpointer: Any) -> None:
         acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
@@ -98,18 +98,18 @@ class Tenants(Kit):
         foreign = await acme.load("t")
         with pytest.raises(ConflictError):
             await globex.save(self.said(foreign, "b"), "t")
-        assert await self.said_in(globex, "t") == ["g", "h"]
-        assert await self.said_in(acme, "t") == ["a"]
+        assert await self.read_texts(globex, "t") == ["g", "h"]
+        assert await self.read_texts(acme, "t") == ["a"]
 
     async def test_closing_a_tenants_object_leaves_the_others_open(self, checkpointer: Any) -> None:
         acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
-        for it in (acme, globex, checkpointer):
-            await self.grow(it, "t", "a")
+        for tenant in (acme, globex, checkpointer):
+            await self.grow(tenant, "t", "a")
         await acme.close()
         await acme.close()
-        for it in (globex, checkpointer, acme):
-            assert await self.said_in(it, "t") == ["a"]
-            await it.save(self.said(await it.load("t"), "b"), "t")
+        for tenant in (globex, checkpointer, acme):
+            assert await self.read_texts(tenant, "t") == ["a"]
+            await tenant.save(self.said(await tenant.load("t"), "b"), "t")
 
     async def test_tenants_may_be_used_after_the_first_object_closed(
         self, checkpointer: Any
@@ -118,14 +118,16 @@ class Tenants(Kit):
         await self.grow(acme, "t", "a")
         await checkpointer.close()
         await acme.save(self.said(await acme.load("t"), "b"), "t")
-        assert await self.said_in(acme, "t") == ["a", "b"]
+        assert await self.read_texts(acme, "t") == ["a", "b"]
 
     async def test_many_tenants_at_once_lose_nothing(self, checkpointer: Any) -> None:
         tenants = [checkpointer.for_tenant(f"tenant {n}") for n in range(12)]
         await asyncio.gather(*(self.grow(it, "t", "a", "b", "c") for it in tenants))
-        for it in tenants:
-            assert await self.said_in(it, "t") == ["a", "b", "c"]
-        assert await self.listed(checkpointer) == sorted((f"tenant {n}", 1) for n in range(12))
+        for tenant in tenants:
+            assert await self.read_texts(tenant, "t") == ["a", "b", "c"]
+        assert await self.list_tenants(checkpointer) == sorted(
+            (f"tenant {n}", 1) for n in range(12)
+        )
 
     async def test_tenants_are_listed_by_name_with_what_they_have(self, checkpointer: Any) -> None:
         assert await checkpointer.tenants() == []
@@ -135,8 +137,8 @@ class Tenants(Kit):
         await checkpointer.for_tenant("left").save(self.new("x"), "t")
         await checkpointer.for_tenant("left").delete("t")
         wanted = [("A", 1), ("a", 2), ("b", 1), ("日本語", 1)]
-        assert await self.listed(checkpointer) == wanted
-        assert await self.listed(checkpointer.for_tenant("b")) == wanted
+        assert await self.list_tenants(checkpointer) == wanted
+        assert await self.list_tenants(checkpointer.for_tenant("b")) == wanted
 
     @requires("tenants", "vacuum")
     async def test_vacuum_removes_of_its_own_tenant_only(self, checkpointer: Any) -> None:
@@ -144,19 +146,19 @@ class Tenants(Kit):
             await checkpointer.for_tenant(name).save(self.new("x"), "t")
         assert await checkpointer.vacuum(0) == 0
         assert await checkpointer.for_tenant("acme").vacuum(0) == 1
-        assert await self.listed(checkpointer) == [("globex", 1)]
+        assert await self.list_tenants(checkpointer) == [("globex", 1)]
 
     @requires("tenants", "ttl")
     async def test_expire_removes_of_its_own_tenant_only(self, another: Another) -> None:
         checkpointer = another(ttl_seconds=0.000001)
         acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
-        for it in (acme, globex):
-            await it.save(self.new("x"), "t")
+        for tenant in (acme, globex):
+            await tenant.save(self.new("x"), "t")
         await tick(another().for_tenant("acme"))
-        assert await self.listed(checkpointer) == [("acme", 0), ("globex", 0)]
+        assert await self.list_tenants(checkpointer) == [("acme", 0), ("globex", 0)]
         assert await checkpointer.expire() == 0
         assert await acme.expire() == 1
-        assert await self.listed(checkpointer) == [("globex", 0)]
+        assert await self.list_tenants(checkpointer) == [("globex", 0)]
         assert await globex.expire() == 1
 
     async def test_what_is_no_tenant_is_refused(self, checkpointer: Any) -> None:
@@ -224,7 +226,7 @@ class Quotas(Kit):
         await self.grow(acme, "t", "a", "b")
         await another().for_tenant("acme").save(self.new("c"), "t")
         await acme.backend.write_state("t", {"n": 1}, namespace="sub")
-        assert await self.said_in(acme, "t") == ["c"]
+        assert await self.read_texts(acme, "t") == ["c"]
 
     async def test_a_deletion_makes_room(self, checkpointer: Any) -> None:
         acme = await self.limit(checkpointer, threads=1)
@@ -247,7 +249,7 @@ class Quotas(Kit):
     async def test_pending_writes_count(self, checkpointer: Any) -> None:
         acme = await self.limit(checkpointer, bytes=5_000)
         await acme.save(self.new("x"), "t", "v")
-        write = replace(written("task"), payload=os.urandom(6_000))
+        write = replace(make_write("task"), payload=os.urandom(6_000))
         with pytest.raises(QuotaError):
             await acme.backend.put_writes("t", "v", [write])
         assert await acme.backend.get_writes("t", "v") == []
@@ -294,7 +296,7 @@ class Quotas(Kit):
         await acme.set_quota(FULL)
         with pytest.raises(QuotaError):
             await acme.save(self.said(await acme.load("t"), "c"), "t")
-        assert await self.said_in(acme, "t") == ["a", "b"]
+        assert await self.read_texts(acme, "t") == ["a", "b"]
         assert await acme.vacuum(0) == 2
         assert await acme.delete("t") is False
 
@@ -329,8 +331,8 @@ class StoreTenants(StoreKit):
 
     async def test_a_tenant_sees_its_own_items_only(self, store: Any) -> None:
         acme, globex = map(store.for_tenant, ("acme", "globex"))
-        for it, text in ((acme, "a"), (globex, "g")):
-            await it.put_with_embedding(NS, "k", text, [1.0, 0.0, 0.0])
+        for tenant_store, text in ((acme, "a"), (globex, "g")):
+            await tenant_store.put_with_embedding(NS, "k", text, [1.0, 0.0, 0.0])
         assert (await acme.get(NS, "k"), await globex.get(NS, "k")) == ("a", "g")
         found = await acme.search_by_embedding(NS, [1.0, 0.0, 0.0])
         assert [it.item.value for it in found] == ["a"]
@@ -347,8 +349,8 @@ class StoreTenants(StoreKit):
 
     async def test_expire_removes_of_its_own_tenants_items_only(self, store: Any) -> None:
         acme, globex = map(store.for_tenant, ("acme", "globex"))
-        for it in (acme, globex):
-            await put_over(it, NS, "k")
+        for tenant_store in (acme, globex):
+            await put_over(tenant_store, NS, "k")
         assert await store.expire() == 0
         assert await acme.expire() == 1
         assert await globex.expire() == 1

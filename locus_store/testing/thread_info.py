@@ -25,7 +25,7 @@ from locus_store.testing.kit import (
     requires,
     seam,
 )
-from locus_store.testing.steps import BackendKit, problems, written
+from locus_store.testing.steps import BackendKit, find_problems, make_write
 from locus_store.types import Expected
 from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads, claim_of
 
@@ -36,11 +36,11 @@ LONG_AGO = datetime(2024, 10, 1, 12, 30, tzinfo=UTC)
 class ThreadInfoRules(BackendKit):
     """``put_thread``, ``claim_thread``, ``thread_facts``, ``threads_by_activity``."""
 
-    async def names(self, backend: Any, user_id: str | None = None, **options: Any) -> list[str]:
+    async def list_ids(self, backend: Any, user_id: str | None = None, **options: Any) -> list[str]:
         """Return the ids of the listed threads."""
         return [it.thread_id for it in await backend.threads_by_activity(user_id, **options)]
 
-    async def facts(self, backend: Any, thread_id: str = "t") -> tuple[Any, ...]:
+    async def read_facts(self, backend: Any, thread_id: str = "t") -> tuple[Any, ...]:
         """Return a thread's user, name, metadata and run."""
         found = await backend.thread_facts(thread_id)
         return found.user_id, found.name, found.metadata, found.run_id
@@ -60,25 +60,25 @@ class ThreadInfoRules(BackendKit):
     async def test_a_thread_without_facts_has_its_id_and_time(self, backend: Any) -> None:
         assert await backend.thread_facts("t") is None
         await backend.save("t", {"n": 1})
-        assert await self.facts(backend) == (None, None, {}, None)
+        assert await self.read_facts(backend) == (None, None, {}, None)
         found = await backend.thread_facts("t")
         assert found.updated_at == (await backend.recent())[0].active_at
 
     async def test_a_put_replaces_all_facts_but_the_user(self, backend: Any) -> None:
         await backend.put_thread("t", user_id="alice", name="n", metadata={"k": 1}, run_id="r")
         await backend.put_thread("t", metadata={"l": 2})
-        assert await self.facts(backend) == ("alice", None, {"l": 2}, None)
+        assert await self.read_facts(backend) == ("alice", None, {"l": 2}, None)
 
     async def test_a_thread_of_facts_only_exists_and_can_be_deleted(self, backend: Any) -> None:
         await backend.put_thread("t", metadata={"k": 1})
-        assert await self.facts(backend) == (None, None, {"k": 1}, None)
+        assert await self.read_facts(backend) == (None, None, {"k": 1}, None)
         assert await backend.exists("t") is True
         assert await backend.load("t") is None
         if backend.capabilities.list_threads:
             assert await backend.list_threads() == ["t"]
         assert await backend.delete("t") is True
         assert await backend.thread_facts("t") is None
-        assert await self.names(backend) == []
+        assert await self.list_ids(backend) == []
 
     async def test_the_time_of_a_new_thread_is_exact(self, backend: Any) -> None:
         await backend.put_thread("t", user_id="alice")
@@ -104,7 +104,7 @@ class ThreadInfoRules(BackendKit):
     @requires(DescribesThreads, "branching")
     async def test_a_put_leaves_versions_and_writes_as_they_are(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="a")
-        await backend.put_writes("t", "a", [written("a")])
+        await backend.put_writes("t", "a", [make_write("a")])
         before = await backend.read_thread("t")
         await backend.put_thread("t", user_id="alice", name="n", metadata={"k": 1})
         await backend.save("t", {"n": 2}, checkpoint_id="b")
@@ -112,7 +112,7 @@ class ThreadInfoRules(BackendKit):
         assert (found.user_id, found.name, found.metadata) == ("alice", "n", {"k": 1})
         assert found.lines[0].records[:1] == before.lines[0].records
         assert await backend.load("t") == {"n": 2}
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     async def test_a_thread_is_its_first_users(self, backend: Any) -> None:
         await backend.put_thread("t", user_id="alice", name="hers")
@@ -128,15 +128,15 @@ class ThreadInfoRules(BackendKit):
         await backend.save("t", {"n": 1})
         await backend.claim_thread("t", "alice", name="first", metadata={"k": 1})
         await backend.claim_thread("t", "alice", name="second", metadata={"k": 2})
-        assert await self.facts(backend) == ("alice", "first", {"k": 1}, None)
+        assert await self.read_facts(backend) == ("alice", "first", {"k": 1}, None)
         await backend.put_thread("u", name="named", metadata={"k": 1})
         await backend.claim_thread("u", "alice", name="other", metadata={"k": 2})
-        assert await self.facts(backend, "u") == ("alice", "named", {"k": 1}, None)
+        assert await self.read_facts(backend, "u") == ("alice", "named", {"k": 1}, None)
 
     async def test_a_claim_adds_metadata_to_a_run(self, backend: Any) -> None:
         await backend.put_thread("t", run_id="r")
         await backend.claim_thread("t", "alice", metadata={"topic": 1})
-        assert await self.facts(backend) == ("alice", None, {"topic": 1}, "r")
+        assert await self.read_facts(backend) == ("alice", None, {"topic": 1}, "r")
 
     async def test_of_two_first_users_one_gets_the_thread(self, backend: Any) -> None:
         claims = (backend.claim_thread("t", f"user {n}") for n in range(8))
@@ -149,22 +149,22 @@ class ThreadInfoRules(BackendKit):
     async def test_a_save_claims_its_thread_in_the_same_transaction(self, backend: Any) -> None:
         claim = claim_of("t", "alice", name="n", metadata={"k": 1})
         await backend.write_state("t", {"n": 1}, claim=claim)
-        assert await self.facts(backend) == ("alice", "n", {"k": 1}, None)
+        assert await self.read_facts(backend) == ("alice", "n", {"k": 1}, None)
         again = claim_of("t", "alice", name="other")
         await backend.write_state("t", {"n": 2}, claim=again)
         assert (await backend.thread_facts("t")).name == "n"
         assert len(await backend.history("t")) == 2
-        assert await self.names(backend, "alice") == ["t"]
-        assert await problems(backend) == []
+        assert await self.list_ids(backend, "alice") == ["t"]
+        assert await find_problems(backend) == []
 
     async def test_a_claim_of_a_save_keeps_hostile_facts(self, backend: Any) -> None:
-        for it in HOSTILE_IDS:
-            claim = claim_of(it, it, name=it, metadata={it: [it, 1.0, -0.0, None]})
-            await backend.write_state(it, {"n": 1}, claim=claim)
-        for it in HOSTILE_IDS:
-            [found] = await backend.threads_by_activity(it)
-            assert (found.thread_id, found.user_id, found.name) == (it, it, it)
-            assert exact(found.metadata) == exact({it: [it, 1.0, -0.0, None]})
+        for name in HOSTILE_IDS:
+            claim = claim_of(name, name, name=name, metadata={name: [name, 1.0, -0.0, None]})
+            await backend.write_state(name, {"n": 1}, claim=claim)
+        for name in HOSTILE_IDS:
+            [found] = await backend.threads_by_activity(name)
+            assert (found.thread_id, found.user_id, found.name) == (name, name, name)
+            assert exact(found.metadata) == exact({name: [name, 1.0, -0.0, None]})
 
     async def test_of_two_first_saves_by_two_users_one_is_written(self, backend: Any) -> None:
         saves = (
@@ -215,14 +215,14 @@ class ThreadInfoRules(BackendKit):
         assert await backend.exists("absent") is False
         await backend.save("t", {"n": 13})
         assert await backend.load("t") == {"n": 13}
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     async def test_a_deleted_threads_user_is_forgotten(self, backend: Any) -> None:
         await backend.claim_thread("t", "alice")
         await backend.delete("t")
         await backend.claim_thread("t", "bob")
-        assert await self.names(backend, "alice") == []
-        assert await self.names(backend, "bob") == ["t"]
+        assert await self.list_ids(backend, "alice") == []
+        assert await self.list_ids(backend, "bob") == ["t"]
 
     async def test_lists_are_a_users_by_activity(self, backend: Any) -> None:
         for name in "zam":
@@ -231,27 +231,27 @@ class ThreadInfoRules(BackendKit):
             await backend.claim_thread(f"{name}{name}", "bob")
         await backend.save("free", {"n": 1})
         await backend.save("z", {"n": 2})
-        assert await self.names(backend, "alice") == ["z", "m", "a"]
-        assert sorted(await self.names(backend, "bob")) == ["aa", "mm", "zz"]
-        assert sorted(await self.names(backend)) == ["a", "aa", "free", "m", "mm", "z", "zz"]
-        assert await self.names(backend, "carol") == []
+        assert await self.list_ids(backend, "alice") == ["z", "m", "a"]
+        assert sorted(await self.list_ids(backend, "bob")) == ["aa", "mm", "zz"]
+        assert sorted(await self.list_ids(backend)) == ["a", "aa", "free", "m", "mm", "z", "zz"]
+        assert await self.list_ids(backend, "carol") == []
         await backend.put_thread("a", user_id="alice", name="no activity")
-        assert await self.names(backend, "alice") == ["z", "m", "a"]
+        assert await self.list_ids(backend, "alice") == ["z", "m", "a"]
 
     async def test_pages_lose_and_repeat_none(self, backend: Any) -> None:
         for n in range(25):
             await backend.claim_thread(f"t{n:02}", "alice")
             await backend.save(f"t{n:02}", {"n": n})
         whole = [f"t{n:02}" for n in reversed(range(25))]
-        assert await self.names(backend, "alice") == whole
+        assert await self.list_ids(backend, "alice") == whole
         for size in (1, 7, 25):
             pages = [
-                await self.names(backend, "alice", offset=at, limit=size)
+                await self.list_ids(backend, "alice", offset=at, limit=size)
                 for at in range(0, 26, size)
             ]
             assert [it for page in pages for it in page] == whole
-        assert await self.names(backend, "alice", limit=0) == []
-        assert await self.names(backend, "alice", offset=30) == []
+        assert await self.list_ids(backend, "alice", limit=0) == []
+        assert await self.list_ids(backend, "alice", offset=30) == []
 
     async def test_a_search_looks_into_names_and_metadata(self, backend: Any) -> None:
         await backend.put_thread("name", user_id="u", name="Über 100% of CAFÉ_s")
@@ -266,17 +266,19 @@ class ThreadInfoRules(BackendKit):
             ],
         }  # fmt: skip
         for search, ids in expected.items():
-            assert sorted(await self.names(backend, "u", search=search)) == ids, search
-        assert len(await self.names(backend, "u", search="cafe", limit=1)) == 1
-        assert len(await self.names(backend, "u", search="cafe", offset=1)) == 1
-        assert sorted(await self.names(backend, search="cafe")) == ["deep", "name", "other"]
+            assert sorted(await self.list_ids(backend, "u", search=search)) == ids, search
+        assert len(await self.list_ids(backend, "u", search="cafe", limit=1)) == 1
+        assert len(await self.list_ids(backend, "u", search="cafe", offset=1)) == 1
+        assert sorted(await self.list_ids(backend, search="cafe")) == ["deep", "name", "other"]
 
     async def test_a_search_goes_through_many_pages(self, backend: Any) -> None:
         for n in range(230):
             await backend.put_thread(f"t{n:03}", user_id="u", name="odd" if n % 2 else "even")
-        found = await self.names(backend, "u", search="odd", limit=1000)
+        found = await self.list_ids(backend, "u", search="odd", limit=1000)
         assert sorted(found) == [f"t{n:03}" for n in range(1, 230, 2)]
-        assert await self.names(backend, "u", search="odd", offset=110, limit=3) == found[110:113]
+        assert (
+            await self.list_ids(backend, "u", search="odd", offset=110, limit=3) == found[110:113]
+        )
 
     @requires(DescribesThreads, "branching")
     async def test_facts_travel_with_the_thread(self, backend: Any) -> None:
@@ -353,7 +355,7 @@ class Forgetting(BackendKit):
         for n in range(3):
             told = metadata if n == 0 else None
             await backend.write_state("by hidden", {"n": n}, metadata=told, keep_last=1)
-        await backend.put_writes("by label", "v", [written("a")])
+        await backend.put_writes("by label", "v", [make_write("a")])
         await backend.save("other", {"n": 1}, metadata=other)
         is_user = key == "user_id"
         found = await (backend.threads_of(value) if is_user else backend.threads_where(key, value))
@@ -365,7 +367,7 @@ class Forgetting(BackendKit):
         assert (counts["threads"], counts["checkpoints"], counts["writes"]) == (4, 7, 1)
         assert await backend.scan() == ["other"]
         assert set((await forget()).values()) == {0}
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
     async def test_values_keep_their_types(self, backend: Any) -> None:
         values = {"number": 7, "text": "7", "list": [1, 7], "true": True, "null": None, "one": 1}

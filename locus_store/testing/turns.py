@@ -19,12 +19,12 @@ from locus_store.testing.kit import (
     Another,
     Kit,
     MessageLogKit,
-    new,
+    make_messages,
     requires,
     run_in_loops,
     seam,
 )
-from locus_store.testing.steps import written
+from locus_store.testing.steps import make_write
 from locus_store.types.turns import TurnStep
 
 
@@ -94,9 +94,9 @@ class Turns(Kit):
             await asyncio.get_running_loop().create_task(other.save(state, "t"))
             await self.refuse_outside(checkpointer)
             await run_outside(other.save(self.new("of another thread"), "u"))
-        assert await self.said_in(other, "t") == ["a", "b"]
+        assert await self.read_texts(other, "t") == ["a", "b"]
         await other.save(self.said(await other.load("t"), "c"), "t")
-        assert await self.said_in(other, "t") == ["a", "b", "c"]
+        assert await self.read_texts(other, "t") == ["a", "b", "c"]
 
     async def test_saves_of_every_kind_carry_the_turn(self, checkpointer: Any) -> None:
         async with checkpointer.turn("t"):
@@ -110,7 +110,7 @@ class Turns(Kit):
     @seam("connection")
     async def test_only_the_holder_stores_pending_writes(self, backend: Any) -> None:
         async def put(task: str) -> None:
-            await backend.put_writes("t", "v", [written(task)])
+            await backend.put_writes("t", "v", [make_write(task)])
 
         number = await take_and_keep(backend, "t")
         with pytest.raises(TurnError, match="belongs to no turn"):
@@ -175,7 +175,7 @@ class Turns(Kit):
             with pytest.raises(TurnError, match=f"turn {turn.number} of thread 't' is over"):
                 await checkpointer.save(self.new("late"), "t")
             await run_outside(checkpointer.save(self.new("free"), "t"))
-        assert await self.said_in(checkpointer, "t") == ["free"]
+        assert await self.read_texts(checkpointer, "t") == ["free"]
 
     @seam("connection", "loop")
     async def test_turns_come_in_the_order_of_their_requests(
@@ -209,7 +209,7 @@ class Turns(Kit):
                     await checkpointer.save(self.said(state, f"{name}{n}"), "t")
 
         await run_in_loops(run)
-        said = await self.said_in(checkpointer, "t")
+        said = await self.read_texts(checkpointer, "t")
         assert said is not None
         assert sorted(said) == sorted(f"{name}{n}" for name in LOOPS for n in range(3))
 
@@ -321,7 +321,7 @@ async def store(backend: Any, turn: int) -> None:
     place = holding.make_place(backend, "t")
     holding.hold(place, turn)
     try:
-        await backend.put_writes("t", "v", [written("task")])
+        await backend.put_writes("t", "v", [make_write("task")])
     finally:
         holding.release(place)
 
@@ -334,21 +334,23 @@ class MessageTurns(MessageLogKit):
             pytest.skip(f"{type(backend).__name__} has no turns")
         async with log.turn("t"):
             for n in range(3):
-                await log.append("t", new(n))
+                await log.append("t", make_messages(n))
             with pytest.raises(TurnError, match="belongs to no turn"):
-                await run_outside(log.append("t", new("outside")))
+                await run_outside(log.append("t", make_messages("outside")))
             with pytest.raises(TurnError, match="belongs to no turn"):
                 await run_outside(log.clear("t"))
             with pytest.raises(TurnError, match="belongs to no turn"):
-                await run_outside(log.append("t", new("outside"), namespace="sub"))
-            await run_outside(log.append("u", new("free")))
+                await run_outside(log.append("t", make_messages("outside"), namespace="sub"))
+            await run_outside(log.append("u", make_messages("free")))
             if log.changes_several_threads:
                 with pytest.raises(TurnError, match="thread 't' is taken"):
-                    await run_outside(log.append("u", new("also"), also={("t", ""): new("x")}))
+                    await run_outside(
+                        log.append("u", make_messages("also"), also={("t", ""): make_messages("x")})
+                    )
             await backend.end_turn("t")
-            for call in (log.append("t", new("late")), log.clear("t")):
+            for call in (log.append("t", make_messages("late")), log.clear("t")):
                 with pytest.raises(TurnError, match="of thread 't' is over"):
                     await call
-        await log.append("t", new("after"))
+        await log.append("t", make_messages("after"))
         assert [it.content for it in await log.load("t")] == [0, 1, 2, "after"]
         assert len(await log.load("u")) == 1

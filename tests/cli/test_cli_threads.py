@@ -279,7 +279,7 @@ def test_ids_are_whole_on_a_terminal_of_eighty_columns(
     for number, name in enumerate(names):
         told = {"metadata": {"k": "ten " * 10}}
         save(url, "t" * 24, {"n": number}, name=name, with_=told)
-    monkeypatch.setattr("locus_store.cli.output._out", partial(Console, width=80))
+    monkeypatch.setattr("locus_store.cli.output._make_console", partial(Console, width=80))
     listed, shown = (run("threads", *it)[1] for it in (["list"], ["history", "t" * 24]))
     assert max(map(len, (*listed.splitlines(), *shown.splitlines()))) <= 80
     assert [it in listed for it in ("t" * 24, names[1])] == [True, True]
@@ -291,7 +291,7 @@ def test_ids_that_leave_no_room_are_whole_all_the_same(
     run: Run, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(url, "t" * 255, CHAT[0], with_={"metadata": {"k": "ten " * 10}})
-    monkeypatch.setattr("locus_store.cli.output._out", partial(Console, width=80))
+    monkeypatch.setattr("locus_store.cli.output._make_console", partial(Console, width=80))
     listed = run("threads", "list")[1]
     assert "t" * 255 in listed
     assert listed.count("ten") == 10

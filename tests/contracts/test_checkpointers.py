@@ -10,7 +10,7 @@ from storages.states import DictStates, LocusStates, PlainStates, PydanticStates
 
 from locus_store import BaseCheckpointer
 from locus_store.testing import CheckpointerContract, MinimalCheckpointerContract
-from locus_store.testing.kit import over_the_backend
+from locus_store.testing.kit import make_reopen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class TestCheckpointer(CheckpointerContract):
     def reopen(self, place: Storage, checkpointer: Any) -> Any:
         if place.persists:
             return partial(place.checkpointer, state_type=self.state_type)
-        return over_the_backend(checkpointer, self.state_type)
+        return make_reopen(checkpointer, self.state_type)
 
     @pytest.fixture
     def storage(self, place: Storage, checkpointer: Any) -> Any:

@@ -180,7 +180,7 @@ async def test_a_database_with_numbers_is_up_to_date(place: Place) -> None:
     backend = place.open()
     assert await backend._write(differences) == []
     await backend.close()
-    assert migrate.upgrade(place.url) == migrate.current(place.url)
+    assert migrate.upgrade(place.url) == migrate.read_revision(place.url)
 
 
 async def test_a_users_list_reads_the_index(place: Place) -> None:

@@ -76,7 +76,7 @@ async def test_items_are_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyPa
     backend, store, _ = parts(dimension=2)
     for key in ("one", "two"):
         await store.put_with_embedding(("n",), key, ["v"] * 10, [1.0, 0.0])
-    found = in_threads(monkeypatch, store_pages, "_row")
+    found = in_threads(monkeypatch, store_pages, "_make_row")
     encoded = in_threads(monkeypatch, store_pages, "encode")
     async with client(app(backend, store)) as asking:
         for page in ("items", "item", "value"):

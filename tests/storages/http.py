@@ -19,7 +19,7 @@ from locus_store.backends.http.backend import HTTPMessageLog, HTTPStore
 from locus_store.backends.http.connections import HTTPConnections
 from locus_store.backends.http.remote import RemoteService
 from locus_store.backends.http.transport import ClientOptions
-from locus_store.testing.kit import limited
+from locus_store.testing.kit import limit_backend
 from locus_store.values import vectors
 from locus_store.values.encoding import MAX_STATE_BYTES
 from storages import Storage
@@ -58,7 +58,7 @@ class OverMemory(Storage):
 
     def limited(self, max_state_bytes: int) -> Service:
         return self._started(
-            max_state_bytes, lambda: Service(limited(self.behind, max_state_bytes))
+            max_state_bytes, lambda: Service(limit_backend(self.behind, max_state_bytes))
         )
 
     def _started(self, name: Any, start: Any) -> Service:

@@ -80,7 +80,7 @@ async def import_adk(
     backend = needs(backend, StoresThreads)
     await backend.exists("-")  # creates its schema before the source is read
     tally = Tally(progress)
-    async with open_rows(source, READABLE) as rows, rows.snapshot():
+    async with open_rows(source, READABLE) as rows, rows.take_snapshot():
         await _require_tables(rows)
         found = await _read_threads(backend, rows)
         for thread_id in thread_ids or ():
@@ -108,16 +108,18 @@ async def _read_threads(backend: StoresThreads, rows: Rows) -> dict[str, Taking]
     """Return by thread id the calls that import a thread; without states that are empty."""
     found: dict[str, Taking] = {}
     for app, state, at in await rows.fetch_all(_APPS):
-        found |= _taking_shared(backend, name_app_log(app), state, at)
+        found |= _make_shared_taking(backend, name_app_log(app), state, at)
     for app, user, state, at in await rows.fetch_all(_USERS):
-        found |= _taking_shared(backend, name_user_log(app, user), state, at)
+        found |= _make_shared_taking(backend, name_user_log(app, user), state, at)
     for app, user, session in await rows.fetch_all(_NAMES):
         name = make_thread_id(app, user, session.strip())
         found[name] = partial(_take_session, backend, rows, name, (app, user, session))
     return found
 
 
-def _taking_shared(backend: StoresThreads, log: LogName, state: str, at: Any) -> dict[str, Taking]:
+def _make_shared_taking(
+    backend: StoresThreads, log: LogName, state: str, at: Any
+) -> dict[str, Taking]:
     if state.strip() == "{}":
         return {}
     return {log[0]: partial(_take_shared, backend, log, state, at)}
@@ -127,8 +129,8 @@ async def _take_shared(backend: StoresThreads, log: LogName, state: str, at: Any
     thread_id, namespace = log
     values = _parse_json(state, f"the state of {thread_id!r}")
     messages = [
-        archive_message(make_value_message(*it), sequence, at, backend, namespace)
-        for sequence, it in enumerate(values.items(), 1)
+        archive_message(make_value_message(*item), sequence, at, backend, namespace)
+        for sequence, item in enumerate(values.items(), 1)
     ]
     user_id = split_thread_id(thread_id)[1] or None
     return await put_thread(backend, thread_id, messages, user_id=user_id, expires_at=FOREVER)

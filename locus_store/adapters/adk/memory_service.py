@@ -114,8 +114,8 @@ class LocusMemoryService(Adapter, BaseMemoryService):
         """
         given = custom_metadata or {}
         entries = [
-            it.model_copy(update={"custom_metadata": {**given, **it.custom_metadata}})
-            for it in memories
+            memory.model_copy(update={"custom_metadata": {**given, **memory.custom_metadata}})
+            for memory in memories
         ]
         await self._put(app_name, user_id, entries, replaces=True, restores=True)
 
@@ -129,7 +129,7 @@ class LocusMemoryService(Adapter, BaseMemoryService):
         elif self.store.embed is not None:
             found = await self.store.search(namespace, query, limit=MAX_FOUND, recursive=False)
         else:
-            found = await self._with_words(namespace, set(split_words(query)))
+            found = await self._find_with_words(namespace, set(split_words(query)))
         return SearchMemoryResponse(memories=[_read_memory(it) for it in found])
 
     async def delete_memory(
@@ -173,12 +173,12 @@ class LocusMemoryService(Adapter, BaseMemoryService):
                 await self.store.put_batch(due)
                 return
 
-    async def _with_words(self, namespace: Namespace, wanted: set[str]) -> list[StoreItem]:
+    async def _find_with_words(self, namespace: Namespace, words: set[str]) -> list[StoreItem]:
         found: list[tuple[tuple[int, float], StoreItem]] = []
         after = None
         while page := await self.store.list(namespace, PAGE, after):
             after = page[-1].key
-            ranked = [(_rank_of(it, wanted), it) for it in page]
+            ranked = [(_compute_rank(it, words), it) for it in page]
             matching = [*found, *(pair for pair in ranked if pair[0][0])]
             found = nlargest(MAX_FOUND, matching, key=lambda pair: pair[0])
         return [item for _, item in found]
@@ -197,13 +197,13 @@ def _list_entries(
     events: Iterable[Event], custom_metadata: Mapping[str, object] | None = None
 ) -> Iterator[MemoryEntry]:
     """Give the events that have a text as memories."""
-    for it in events:
-        if it.content and _extract_text(it.content):
+    for event in events:
+        if event.content and _extract_text(event.content):
             yield MemoryEntry(
-                id=it.id,
-                content=it.content,
-                author=it.author,
-                timestamp=datetime.fromtimestamp(it.timestamp, UTC).isoformat(),
+                id=event.id,
+                content=event.content,
+                author=event.author,
+                timestamp=datetime.fromtimestamp(event.timestamp, UTC).isoformat(),
                 custom_metadata=dict(custom_metadata or {}),
             )
 
@@ -214,7 +214,7 @@ def _extract_text(content: Content) -> str:
 
 
 def _make_item(
-    namespace: Namespace, key: str, user_id: str, entry: MemoryEntry, stored: StoreItem | None
+    namespace: Namespace, key: str, user_id: str, entry: MemoryEntry, old: StoreItem | None
 ) -> PutItem:
     """Return a memory as an item that takes the place of a stored one.
 
@@ -222,11 +222,11 @@ def _make_item(
         SerializationError: JSON cannot keep a value of it.
     """
     memory = tag_numbers(as_json(entry, f"memory {key!r}"))
-    if stored is not None and not entry.custom_metadata:
-        kept = stored.metadata.get("memory", {}).get("custom_metadata", {})
+    if old is not None and not entry.custom_metadata:
+        kept = old.metadata.get("memory", {}).get("custom_metadata", {})
         memory = {**memory, "custom_metadata": kept}
     metadata = {"user_id": user_id, "memory": memory}
-    version = 0 if stored is None else stored.version
+    version = 0 if old is None else old.version
     return PutItem(namespace, key, _extract_text(entry.content), metadata, expected_version=version)
 
 
@@ -243,14 +243,14 @@ def _read_memory(item: StoreItem) -> MemoryEntry:
         raise IntegrityError(f"memory {item.key!r} of {item.namespace!r} is damaged") from exc
 
 
-def _rank_of(item: StoreItem, wanted: set[str]) -> tuple[int, float]:
+def _compute_rank(item: StoreItem, words: set[str]) -> tuple[int, float]:
     """Return how many words an item has, and its time.
 
     A word that is not ASCII may be a part: some languages write no spaces.
     """
     text = fold(item.value or "")
     there = set(split_words(text))
-    score = sum(it in there or (not it.isascii() and it in text) for it in wanted)
+    score = sum(it in there or (not it.isascii() and it in text) for it in words)
     return score, _parse_time(item.metadata.get("memory", {}).get("timestamp"))
 
 

@@ -260,13 +260,15 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             raise _make_stale_error(session)
 
 
-def _make_session(names: _Names, record: SessionRecord, revision: int, shared: Document) -> Session:
+def _make_session(
+    names: _Names, record: SessionRecord, revision: int, shared_state: Document
+) -> Session:
     app_name, user_id, session_id = names
     session = Session(
         app_name=app_name,
         user_id=user_id,
         id=session_id,
-        state={**record.state, **shared},
+        state={**record.state, **shared_state},
         last_update_time=record.updated,
     )
     session._storage_update_marker = str(revision)  # noqa: SLF001  (made for services)
@@ -292,7 +294,7 @@ async def _put_session(
     names: _Names,
     record: SessionRecord,
     scopes: Scopes,
-    expected: int,
+    revision: int,
     *messages: NewMessage,
 ) -> int:
     """Store a session's state with the shared states and events; return its revision.
@@ -306,7 +308,7 @@ async def _put_session(
         make_thread_id(*names),
         [record.to_message()],
         namespace=STATE,
-        expected_revision=expected,
+        expected_revision=revision,
         also={"": messages, **scopes.make_messages(app_name, user_id)},
         user_id=user_id or None,
     )

@@ -114,8 +114,8 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
                 nothing was written.
         """
         data = {
-            name: self._values.encode(it, f"checkpoint.{name}")
-            for name, it in checkpoint.to_dict().items()
+            name: self._values.encode(value, f"checkpoint.{name}")
+            for name, value in checkpoint.to_dict().items()
         }
         try:
             thread_id = await settle(self._write(checkpoint, data))
@@ -133,32 +133,32 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
         """
         known = self._places.get(checkpoint_id)
         found = None if known is None else await self._threads.read_state(known, checkpoint_id)
-        for head in () if found else await self._of_id(checkpoint_id):
+        for head in () if found else await self._find_versions(checkpoint_id):
             found = await self._threads.read_state(head.thread_id, checkpoint_id)
             if found is not None:
                 self._places.put(checkpoint_id, head.thread_id)
                 break
         if found is not None:
-            return self._checkpoint(found.state)
+            return self._make_checkpoint(found.state)
         raise CheckpointNotFoundError(f"there is no checkpoint {checkpoint_id!r}")
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """Return the checkpoints of a workflow, in the order in which they were saved."""
-        wanted = await self._of_workflow(workflow_name)
+        wanted = await self._find_threads(workflow_name)
         runs: dict[str, set[str]] = {}
         for checkpoint_id, thread_id in wanted.items():
             runs.setdefault(thread_id, set()).add(checkpoint_id)
         found: dict[str, WorkflowCheckpoint] = {}
         every = list(runs.items())
         for start in range(0, len(every), AT_ONCE):
-            some = (self._of_run(*it) for it in every[start : start + AT_ONCE])
+            some = (self._read_checkpoints(*it) for it in every[start : start + AT_ONCE])
             for checkpoints in await asyncio.gather(*some):
                 found.update(checkpoints)
         return [found[it] for it in wanted if it in found]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Return the ids of a workflow's checkpoints, in the order in which they were saved."""
-        return list(await self._of_workflow(workflow_name))
+        return list(await self._find_threads(workflow_name))
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """Return the checkpoint with the latest time; of several, the one saved last.
@@ -166,22 +166,22 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
         Reads the runs that were active since that time, and their versions since then.
         """
         latest: Version | None = None
-        async for run in self._recent_runs(workflow_name):
+        async for run in self._iterate_recent_runs(workflow_name):
             if latest is not None and run.active_at < _make_order_key(latest)[0]:
                 break  # no version of this run, or of those behind it, is later
-            found = await self._latest(run.thread_id, workflow_name)
+            found = await self._find_latest(run.thread_id, workflow_name)
             latest = max(filter(None, (found, latest)), key=_make_order_key, default=None)
         if latest is None:
             return None
         self._places.put(latest.checkpoint_id, latest.thread_id)
         snapshot = await self._threads.read_state(latest.thread_id, latest.checkpoint_id)
-        return None if snapshot is None else self._checkpoint(snapshot.state)
+        return None if snapshot is None else self._make_checkpoint(snapshot.state)
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete a checkpoint; return whether there was one."""
         removed = [
-            await settle(self._threads.remove(it.thread_id, [checkpoint_id]))
-            for it in await self._of_id(checkpoint_id)
+            await settle(self._threads.remove(head.thread_id, [checkpoint_id]))
+            for head in await self._find_versions(checkpoint_id)
         ]
         return any(removed)
 
@@ -214,24 +214,24 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
             known = self._places.get(previous)
             if known is not None:
                 return known
-            for head in await self._of_id(previous):
+            for head in await self._find_versions(previous):
                 if head.metadata.get(WORKFLOW) == name:
                     return head.thread_id
         return make_thread_id(name, checkpoint.checkpoint_id)
 
-    async def _of_id(self, checkpoint_id: str) -> list[Head]:
+    async def _find_versions(self, checkpoint_id: str) -> list[Head]:
         """Return the versions of a checkpoint, the one saved last first."""
         return await self._queries.query(ID, checkpoint_id, MANY)
 
-    async def _of_workflow(self, workflow_name: str) -> dict[str, str]:
+    async def _find_threads(self, workflow_name: str) -> dict[str, str]:
         """Return the threads of a workflow's checkpoints by their ids, the oldest first."""
         found = await self._queries.query(WORKFLOW, workflow_name, MAX_COUNT)
         mine = [it for it in reversed(found) if _is_of(it, workflow_name)]
-        for it in mine:
-            self._places.put(it.checkpoint_id, it.thread_id)
+        for head in mine:
+            self._places.put(head.checkpoint_id, head.thread_id)
         return {it.checkpoint_id: it.thread_id for it in mine}
 
-    async def _recent_runs(self, workflow_name: str) -> AsyncIterator[Active]:
+    async def _iterate_recent_runs(self, workflow_name: str) -> AsyncIterator[Active]:
         """Yield the threads of a workflow, the most recently active first."""
         pattern, limit = f"{escape(make_thread_id(workflow_name, ''))}*", NEWEST
         seen: set[str] = set()
@@ -245,7 +245,7 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
             seen.update(it.thread_id for it in page)
             limit *= GROWTH
 
-    async def _latest(self, thread_id: str, workflow_name: str) -> Version | None:
+    async def _find_latest(self, thread_id: str, workflow_name: str) -> Version | None:
         """Return the checkpoint of a thread with the latest time, without its state."""
         limit = NEWEST
         while True:
@@ -256,17 +256,19 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
                 return latest
             limit *= GROWTH
 
-    async def _of_run(self, thread_id: str, ids: set[str]) -> list[tuple[str, WorkflowCheckpoint]]:
+    async def _read_checkpoints(
+        self, thread_id: str, ids: set[str]
+    ) -> list[tuple[str, WorkflowCheckpoint]]:
         """Return checkpoints of a thread by their ids."""
 
         def read(version: Version, folder: frames.Folder) -> tuple[str, WorkflowCheckpoint]:
-            return version.checkpoint_id, self._checkpoint(folder.get_state())
+            return version.checkpoint_id, self._make_checkpoint(folder.get_state())
 
         versions = await self._threads.history(thread_id, limit=MAX_COUNT)
         wanted = [it for it in versions if it.checkpoint_id in ids]
         return await self._threads.read_states(wanted, read)
 
-    def _checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
+    def _make_checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
         if state.keys() != FIELDS:
             raise CheckpointIntegrityError("the version is not a checkpoint of a workflow")
         given = restore(state)

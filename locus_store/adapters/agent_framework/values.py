@@ -46,8 +46,8 @@ _LEVELS: Final = 1000
 """More than a stored value may have."""
 
 PLAIN: Final = {
-    it.__qualname__: it
-    for it in (
+    kind.__qualname__: kind
+    for kind in (
         *(bool, bytes, dict, float, frozenset, int, list, object, set, str, tuple),
         *(Any, types.NoneType, date, datetime, time, timedelta, Decimal, UUID),
     )
@@ -68,11 +68,11 @@ class CheckpointValues(Trees):
         super().__init__(is_careful=True)
         self._allowed = {name_of(it): it for it in allowed}
         self._loads: dict[str, Callable[..., Any]] = {
-            "class": self._class,
+            "class": self._find_class,
             "alias": lambda origin, *of: types.GenericAlias(origin, of),
             "union": lambda *of: Union[of],  # noqa: UP007  (of values, not of a type)
             "event": _restore_event,
-            "object": self._made,
+            "object": self._restore_object,
         }
 
     def encode(self, value: Any, path: str) -> Any:
@@ -99,14 +99,16 @@ class CheckpointValues(Trees):
             return self.make_node("alias", self.convert(origin), *parts)
         if isinstance(obj, type):
             return self.make_node("class", self._name_class(obj, obj))
-        return self._convert_form(obj) if forms.find_numpy_form(cls) else self._object(cls, obj)
+        if forms.find_numpy_form(cls):
+            return self._convert_form(obj)
+        return self._convert_object(cls, obj)
 
-    def _object(self, cls: type, value: Any) -> TypedForm:
+    def _convert_object(self, cls: type, value: Any) -> TypedForm:
         name, kind = self._name_class(cls, value), classes.find_kind(cls)
         if kind in {None, "subclass"} and self._has_dicts(cls):
             return self.make_node("object", name, self.convert(value.to_dict()))
         if kind is None:
-            raise self._refusal(value)
+            raise self._make_refusal(value)
         return self.make_node("object", name, *map(self.convert, classes.get_data(value, kind)))
 
     def _name_class(self, cls: type, value: Any) -> str:
@@ -114,14 +116,14 @@ class CheckpointValues(Trees):
         module, name = name_of(cls)
         is_plain = isinstance(value, type) and PLAIN.get(name) is cls
         try:
-            if not is_plain and self._found(module, name) is not cls:
-                raise self._refusal(value)
+            if not is_plain and self._find_allowed_class(module, name) is not cls:
+                raise self._make_refusal(value)
         except CheckpointIntegrityError as exc:
-            raise self._refusal(value) from exc
+            raise self._make_refusal(value) from exc
         return f"{module}:{name}"
 
     @staticmethod
-    def _refusal(value: Any) -> RefusedError:
+    def _make_refusal(value: Any) -> RefusedError:
         kind = value if isinstance(value, type) else type(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
         return RefusedError(
@@ -147,21 +149,21 @@ class CheckpointValues(Trees):
                 f"a stored value is damaged: {type(exc).__name__}"
             ) from exc
 
-    def _read(self, tagged: Mapping[str, Any]) -> Any:
-        tag, *held = thaw(tagged["v"], self._read)
-        if tagged["c"] != FORM or not (tag in self._loads or forms.has(tag)):
+    def _read(self, node: Mapping[str, Any]) -> Any:
+        tag, *held = thaw(node["v"], self._read)
+        if node["c"] != FORM or not (tag in self._loads or forms.has(tag)):
             raise CheckpointIntegrityError(f"a stored value has the unknown form {tag!r:.40}")
         return self._loads[tag](*held) if tag in self._loads else forms.load(tag, *held)
 
-    def _class(self, name: str) -> type:
+    def _find_class(self, name: str) -> type:
         module, _, path = name.partition(":")
         if path in PLAIN and PLAIN[path].__module__ == module:
             return PLAIN[path]
-        return self._found(module, path)
+        return self._find_allowed_class(module, path)
 
-    def _made(self, name: str, *held: Any) -> Any:
+    def _restore_object(self, name: str, *held: Any) -> Any:
         module, _, path = name.partition(":")
-        cls: Any = self._found(module, path)
+        cls: Any = self._find_allowed_class(module, path)
         kind = classes.find_kind(cls)
         if kind in {None, "subclass"} and self._has_dicts(cls):
             return cls.from_dict(*held)
@@ -173,7 +175,7 @@ class CheckpointValues(Trees):
         is_ours = cls in AS_DICTS or not cls.__module__.startswith(FRAMEWORK)
         return is_ours and all(hasattr(cls, it) for it in ("to_dict", "from_dict"))
 
-    def _found(self, module: str, path: str) -> type:
+    def _find_allowed_class(self, module: str, path: str) -> type:
         """Return a class that is allowed and imported.
 
         Raises:
@@ -192,11 +194,11 @@ class CheckpointValues(Trees):
         return found
 
 
-def _restore_event(held: dict[str, Any]) -> WorkflowEvent[Any]:
+def _restore_event(fields: dict[str, Any]) -> WorkflowEvent[Any]:
     event: WorkflowEvent[Any] = WorkflowEvent("request_info")
-    if held.keys() != vars(event).keys():
+    if fields.keys() != vars(event).keys():
         raise CheckpointIntegrityError("a stored event has other fields than a WorkflowEvent")
-    vars(event).update(held)
+    vars(event).update(fields)
     return event
 
 

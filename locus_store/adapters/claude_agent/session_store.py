@@ -161,8 +161,8 @@ def _compute_mtime(info: LogInfo) -> int:
     return int(info.changed_at.timestamp() * 1000)
 
 
-def _make_summary(found: LogSnapshot) -> SessionSummaryEntry:
-    info, (message,) = found
+def _make_summary(snapshot: LogSnapshot) -> SessionSummaryEntry:
+    info, (message,) = snapshot
     return {
         "session_id": _get_session(info),
         "mtime": _compute_mtime(info),

@@ -84,11 +84,11 @@ class ChannelLists:
     """The lists of all channels; shared by all threads.
 
     Args:
-        known: Keeps them; may be shared, since no two objects of this class have a key in common.
+        entries: Keeps them; may be shared, since no two objects of this class have a key in common.
     """
 
-    def __init__(self, known: Recent[tuple[object, Place], Known]) -> None:
-        self._known = known
+    def __init__(self, entries: Recent[tuple[object, Place], Known]) -> None:
+        self._known = entries
         self._owner = object()
 
     def store(
@@ -152,14 +152,14 @@ class ChannelLists:
             elements.append(made[at] if before is None else old.stored[before])
             makers.append(None if before is None else old.makers[before])
             weights.append(weight[at] if before is None else old.weights[before])
-        ends = None if base.ends is None else [*base.ends, *_ends(base.print, prints)]
+        ends = None if base.ends is None else [*base.ends, *_find_ends(base.print, prints)]
         grown = Grown(elements, base.stored if count else None)
         return Known(grown, b"".join((base.print or b"", *prints)), ends, makers, weights)
 
     def copy(
         self,
         place: Place,
-        listed: PackedList,
+        part: PackedList,
         reader: ElementReader,
         elements: list[Any] | None = None,
     ) -> list[Any]:
@@ -170,16 +170,16 @@ class ChannelLists:
 
         Args:
             place: Where it stands.
-            listed: The list.
+            part: The list.
             reader: Creates the objects.
             elements: The elements in their stored form, to be kept, if they are at hand.
         """
         known = self._known.get((self._owner, place)) or _NOTHING
-        if known.stored.token is listed.token or known.digest == listed.digest:
-            known.digest = listed.digest
-            return _copied(known, reader)
-        known, count = _continued(known, listed, elements)
-        found = _copied(known, reader) if known.print else reader.make_objects(known.stored)
+        if known.stored.token is part.token or known.digest == part.digest:
+            known.digest = part.digest
+            return _copy_all(known, reader)
+        known, count = _continue(known, part, elements)
+        found = _copy_all(known, reader) if known.print else reader.make_objects(known.stored)
         held = _hold(found[count:])
         shown = None if held is None else _show(held)
         known.weights += _weigh(known.stored[count:], shown or b"")
@@ -189,13 +189,13 @@ class ChannelLists:
         return found
 
 
-def _continued(old: Known, listed: PackedList, elements: list[Any] | None) -> tuple[Known, int]:
+def _continue(old: Known, part: PackedList, elements: list[Any] | None) -> tuple[Known, int]:
     """Return the entry of a list, and how many elements it shares with ``old``.
 
     Only the shared elements are printed and weighed yet.
     """
-    found = listed.decode_elements() if elements is None else elements
-    kept = old if old.print and listed.has_prefix(old.stored) else _NOTHING
+    found = part.decode_elements() if elements is None else elements
+    kept = old if old.print and part.has_prefix(old.stored) else _NOTHING
     count = len(kept.stored)
     new = found[count:]
     known = Known(
@@ -204,19 +204,19 @@ def _continued(old: Known, listed: PackedList, elements: list[Any] | None) -> tu
         None,
         [*kept.makers, *[None] * len(new)],
         list(kept.weights),
-        listed.digest,
+        part.digest,
     )
     return known, count
 
 
-def _copied(known: Known, reader: ElementReader) -> list[Any]:
+def _copy_all(entry: Known, reader: ElementReader) -> list[Any]:
     """Return copies of all elements."""
-    missing = [at for at, it in enumerate(known.makers) if it is None]
+    missing = [at for at, it in enumerate(entry.makers) if it is None]
     if missing:
-        made = reader.make_makers([known.stored[at] for at in missing])
+        made = reader.make_makers([entry.stored[at] for at in missing])
         for at, maker in zip(missing, made, strict=True):
-            known.makers[at] = maker
-    return [it() for it in known.makers if it is not None]
+            entry.makers[at] = maker
+    return [it() for it in entry.makers if it is not None]
 
 
 _NOTHING: Final = Known(Grown(()), b"", [], [], [])
@@ -234,7 +234,7 @@ def _weigh(elements: Sequence[Any], shown: bytes) -> list[int]:
     return [each + 2 * len(it if type(it) is bytes else encode_canonical(it)) for it in elements]
 
 
-def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:
+def _find_ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:
     """Return where prints end that follow others."""
     return islice(accumulate(map(len, prints), initial=len(before or b"")), 1, None)
 

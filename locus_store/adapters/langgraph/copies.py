@@ -68,9 +68,9 @@ def _find_makers(value: dict[Any, Any]) -> list[tuple[Any, Maker]] | None:
     return nested if len(nested) == len(found) else None
 
 
-def _make_dict(held: dict[Any, Any], nested: list[tuple[Any, Maker]]) -> dict[Any, Any]:
-    made = held.copy()
-    for key, make in nested:
+def _make_dict(source: dict[Any, Any], makers: list[tuple[Any, Maker]]) -> dict[Any, Any]:
+    made = source.copy()
+    for key, make in makers:
         made[key] = make()
     return made
 
@@ -85,15 +85,15 @@ def _make_message_maker(value: BaseMessage) -> Maker | None:
 
 def _make_message(
     kind: type[BaseMessage],
-    held: dict[str, Any],
-    nested: list[tuple[str, Maker]],
+    source: dict[str, Any],
+    makers: list[tuple[str, Maker]],
     extra: Maker,
     names: set[str],
 ) -> BaseMessage:
     """Return a copy of a message, as pydantic's ``__copy__`` creates it, but deep."""
     made = kind.__new__(kind)
-    fields = held.copy()
-    for key, make in nested:
+    fields = source.copy()
+    for key, make in makers:
         fields[key] = make()
     _set(made, "__dict__", fields)
     _set(made, "__pydantic_extra__", extra())

@@ -60,9 +60,9 @@ class DeltaHistories:
                 seeds |= {it: self._values.read(values[it]) for it in missing if it in values}
             ends |= dict.fromkeys(missing, len(path))
         on_path = {it: path[: ends.get(it, 0)][::-1] for it in channels}
-        return await self._histories(thread_id, namespace, on_path, seeds)
+        return await self._read_histories(thread_id, namespace, on_path, seeds)
 
-    async def _histories(
+    async def _read_histories(
         self,
         thread_id: str,
         namespace: str,
@@ -76,16 +76,16 @@ class DeltaHistories:
             found = [
                 self._write(whole, {})
                 for of in on_path
-                for it in writes.get(of, [])
-                if it.channel == name
-                and (whole := await self._whole(thread_id, namespace, of, it)) is not None
+                for write in writes.get(of, [])
+                if write.channel == name
+                and (whole := await self._expand(thread_id, namespace, of, write)) is not None
             ]
             histories[name] = {"writes": found}
             if name in seeds:
                 histories[name]["seed"] = seeds[name]
         return histories
 
-    async def _whole(
+    async def _expand(
         self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
     ) -> PendingWrite | None:
         """Return the write without frames; ``None`` for a write left behind by another version."""

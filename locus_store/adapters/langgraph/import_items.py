@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from locus_store.adapters.sql_sources import Rows, open_rows, parse_time, scheme_of
+from locus_store.adapters.sql_sources import Rows, get_scheme, open_rows, parse_time
 from locus_store.errors import ConflictError, IntegrityError, SchemaError
 from locus_store.store import BaseStore
 from locus_store.types.items import Put, PutItem
@@ -157,7 +157,7 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
 @asynccontextmanager
 async def _open_pages(url: str) -> AsyncIterator[tuple[str, Pages]]:
     """Open the source: yield its name for messages, and its items, least recently updated first."""
-    if scheme_of(url) in {"redis", "rediss", "valkey", "valkeys", "unix"}:
+    if get_scheme(url) in {"redis", "rediss", "valkey", "valkeys", "unix"}:
         async with open_source(url) as found:
             yield found
         return
@@ -169,7 +169,7 @@ async def _open_pages(url: str) -> AsyncIterator[tuple[str, Pages]]:
                 "(and in PostgreSQL the schema, by options=-csearch_path%3Dschema) that "
                 "PostgresStore or SqliteStore wrote"
             )
-        async with rows.snapshot():
+        async with rows.take_snapshot():
             yield rows.shown, _read_pages(rows)
 
 
@@ -183,19 +183,19 @@ async def _read_pages(rows: Rows) -> Pages:
         f" {ttl}, {embeddings if has_vectors else 'NULL'} AS embeddings FROM store s"
         f" ORDER BY s.updated_at, {ties}"
     )
-    async for page in rows.pages(query, PAGE):
+    async for page in rows.iterate_pages(query, PAGE):
         yield [
             ItemRow(
-                it["prefix"],
-                it["key"],
-                it["value"],
-                parse_time(it["created_at"]),
-                parse_time(it["updated_at"]),
-                parse_time(it["expires_at"]) if it["expires_at"] else None,
-                it["ttl_minutes"],
-                await _embeddings(rows, it) if has_vectors else [],
+                row["prefix"],
+                row["key"],
+                row["value"],
+                parse_time(row["created_at"]),
+                parse_time(row["updated_at"]),
+                parse_time(row["expires_at"]) if row["expires_at"] else None,
+                row["ttl_minutes"],
+                await _read_embeddings(rows, row) if has_vectors else [],
             )
-            for it in page
+            for row in page
         ]
 
 
@@ -205,7 +205,7 @@ _EMBEDDINGS: Final = (
 )
 
 
-async def _embeddings(rows: Rows, row: Any) -> list[list[float]]:
+async def _read_embeddings(rows: Rows, row: Any) -> list[list[float]]:
     if not rows.is_sqlite:
         return [json.loads(it) for it in row["embeddings"]]
     query = "SELECT embedding FROM store_vectors WHERE prefix = ? AND key = ? ORDER BY field_name"
@@ -284,14 +284,14 @@ class _Keys:
         names = (it.removeprefix(self._item) for it in keys)
         heads: list[tuple[float, str, tuple[str, str]]] = []
         for some in _split_chunks([it for it in names if _ID.fullmatch(it)]):
-            heads += await asyncio.gather(*map(self._head, some))
+            heads += await asyncio.gather(*map(self._read_head, some))
         newest: dict[tuple[str, str], str] = {}
         for _, name, item in sorted(heads):
             newest.pop(item, None)
             newest[item] = name
         return list(newest.values())
 
-    async def _head(self, name: str) -> tuple[float, str, tuple[str, str]]:
+    async def _read_head(self, name: str) -> tuple[float, str, tuple[str, str]]:
         """Return when a document was updated, its id, and whose it is."""
         paths = ("$.updated_at", "$.prefix", "$.key")
         found = json.loads(
@@ -306,21 +306,21 @@ class _Keys:
     async def iterate_pages(self, ids: list[str]) -> Pages:
         """Items in the order of their ids, without those that were deleted meanwhile."""
         for some in _split_chunks(ids):
-            rows = await asyncio.gather(*map(self._row, some))
+            rows = await asyncio.gather(*map(self._read_row, some))
             yield [it for it in rows if it is not None]
 
-    async def _row(self, name: str) -> ItemRow | None:
+    async def _read_row(self, name: str) -> ItemRow | None:
         document, milliseconds, embeddings = await asyncio.gather(
             self._client.run_command("JSON.GET", self._item + name),
             self._client.run_command("PTTL", self._item + name),
-            self._embeddings(name),
+            self._read_embeddings(name),
         )
         if document is None:
             return None
         ttl = milliseconds / _MILLISECONDS_A_MINUTE if milliseconds > 0 else None
-        return _row(self._item + name, json.loads(document), ttl, embeddings)
+        return _make_row(self._item + name, json.loads(document), ttl, embeddings)
 
-    async def _embeddings(self, name: str) -> list[list[float]]:
+    async def _read_embeddings(self, name: str) -> list[list[float]]:
         """Return the embedding, or none; ``RedisStore`` keeps one of each item."""
         key = self._vector + name
         kind = await self._client.run_command("TYPE", key)
@@ -339,16 +339,18 @@ def _split_chunks(ids: list[str]) -> list[list[str]]:
     return [ids[at : at + AT_ONCE] for at in range(0, len(ids), AT_ONCE)]
 
 
-def _row(name: str, found: Any, ttl: float | None, embeddings: list[list[float]]) -> ItemRow:
+def _make_row(
+    name: str, document: Any, ttl: float | None, embeddings: list[list[float]]
+) -> ItemRow:
     try:
-        value = found["value"]
+        value = document["value"]
         is_wrapped = isinstance(value, dict) and value.keys() == _WRAPPED
         return ItemRow(
-            prefix=re.sub(r"\\(.)", r"\1", found["prefix"]),
-            key=found["key"],
+            prefix=re.sub(r"\\(.)", r"\1", document["prefix"]),
+            key=document["key"],
             value=json.dumps(value),
-            created_at=_convert_time(found["created_at"]),
-            updated_at=_convert_time(found["updated_at"]),
+            created_at=_convert_time(document["created_at"]),
+            updated_at=_convert_time(document["updated_at"]),
             expires_at=None,
             ttl_minutes=ttl,
             embeddings=embeddings,

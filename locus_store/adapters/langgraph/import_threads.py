@@ -237,8 +237,8 @@ async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id
         if kept:
             raise _make_difference_error(f"checkpoint {min(kept)!r}")
         there = {
-            (it.checkpoint_id, it.write.task_id, it.write.idx): it.write
-            for it in (line.writes if line else [])
+            (entry.checkpoint_id, entry.write.task_id, entry.write.idx): entry.write
+            for entry in (line.writes if line else [])
         }
         for checkpoint_id, write in await source.read_writes(thread_id, namespace):
             if there.pop((checkpoint_id, write.task_id, write.idx), None) != write:

@@ -80,7 +80,7 @@ class ListedLine:
     async def peek(self) -> Version | None:
         """Return the next version and leave it in place; ``None`` at the end."""
         while not self._page and not self._is_over:
-            page = await self._next()
+            page = await self._read_next()
             self._is_over = len(page) < self._size
             self._before = page[-1].checkpoint_id if page else None
             below = self._below
@@ -91,7 +91,7 @@ class ListedLine:
         """Return the version that ``peek`` returned, and move past it."""
         return self._page.popleft()
 
-    async def _next(self) -> list[Version]:
+    async def _read_next(self) -> list[Version]:
         thread_id, namespace = self._where
         before = None if self._before is None else str(self._before)
         try:
@@ -132,11 +132,11 @@ class Merged:
     async def take_page(self, size: int) -> list[Version]:
         """Return the next versions; fewer than ``size`` at the end only."""
         found: list[Version] = []
-        while len(found) < size and (version := await self._next()) is not None:
+        while len(found) < size and (version := await self._pop_next()) is not None:
             found.append(version)
         return found
 
-    async def _next(self) -> Version | None:
+    async def _pop_next(self) -> Version | None:
         if self._last is not None:
             await self._push(self._last)
             self._last = None
@@ -163,14 +163,14 @@ class Merged:
 
 
 async def iterate_pages(
-    backend: ListsVersions, wanted: VersionsWanted, size: int
+    backend: ListsVersions, query: VersionsWanted, size: int
 ) -> AsyncIterator[list[Version]]:
     """Yield the wanted versions, newest first; each page but the first is larger."""
-    while page := await backend.newest(wanted, size):
+    while page := await backend.newest(query, size):
         yield page
         if len(page) < size:
             return
-        wanted, size = replace(wanted, after=page[-1]), size * GROWTH
+        query, size = replace(query, after=page[-1]), size * GROWTH
 
 
 def group_by_database(versions: Iterable[Version]) -> Iterable[list[Version]]:
@@ -198,8 +198,8 @@ async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[fl
         if not new:
             break
         seen.update(it.thread_id for it in new)
-        for it in new:
-            yield it.active_at.timestamp(), it.thread_id
+        for thread in new:
+            yield thread.active_at.timestamp(), thread.thread_id
         after = page[-1].thread_id
     after = None
     while rest := await backend.scan(after=after):

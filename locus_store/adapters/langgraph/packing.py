@@ -101,12 +101,12 @@ class _Packer(Trees):
 
     def convert_formed(self, value: Any, kind: type) -> Any:
         return (
-            self._theirs(value, kind)
+            self._convert_theirs(value, kind)
             if _is_theirs(value, kind)
             else super().convert_formed(value, kind)
         )
 
-    def _theirs(self, value: Any, kind: type) -> Any:
+    def _convert_theirs(self, value: Any, kind: type) -> Any:
         if kind is tuple or kind in _LISTED:
             return _pack_named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.convert_items(value))
         return self._rules.convert_langgraph(value)
@@ -123,10 +123,10 @@ class _Packer(Trees):
         if name not in SAFE_MSGPACK_TYPES and kind is not None:
             self._rules.require_allowed(name, kind)
             self._rules.note(cls)
-            return self._of_kind(obj, name, kind)
-        return self._rarer(obj, name)
+            return self._convert_kind(obj, name, kind)
+        return self._convert_rare(obj, name)
 
-    def _of_kind(self, obj: Any, name: Name, kind: Kind) -> Any:
+    def _convert_kind(self, obj: Any, name: Name, kind: Kind) -> Any:
         data, *more = map(self.convert, classes.get_data(obj, kind))
         if kind == "subclass":
             return self.make_node(SUBCLASS, *name, data, *more)
@@ -134,7 +134,7 @@ class _Packer(Trees):
             more = [METHOD, *(it for it in more if it is not None)]
         return _pack_named(CODES[kind], name, data, *more)
 
-    def _rarer(self, obj: Any, name: Name) -> Any:
+    def _convert_rare(self, obj: Any, name: Name) -> Any:
         if isinstance(obj, _DeltaSnapshot):
             return ormsgpack.Ext(EXT_DELTA_SNAPSHOT, self.pack(obj.value))
         if isinstance(obj, SendProtocol):

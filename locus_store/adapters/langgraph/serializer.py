@@ -116,7 +116,7 @@ class ExactSerializer(JsonPlusSerializer):
         kind, held = data
         if kind != "msgpack":
             return super().loads_typed(data)
-        return _unmask_error(lambda: self._unpacked(held))
+        return _unmask_error(lambda: self._unpack(held))
 
     def _reviver(self, value: dict[str, Any]) -> Any:
         """Return an object of a value of type ``json``: LangChain's messages, and LangGraph's own.
@@ -163,34 +163,36 @@ class ExactSerializer(JsonPlusSerializer):
             self._require_readable(cls, made)
         return ormsgpack.Ext(made.code, made.data)
 
-    def _require_readable(self, cls: type, made: _Extension) -> None:
+    def _require_readable(self, cls: type, extension: _Extension) -> None:
         """Refuse an object that reading would refuse, or return as another."""
         self._classes.note(cls)
         try:
-            found = _unmask_error(lambda: self._object(made.code, made.data))
+            found = _unmask_error(lambda: self._restore_object(extension.code, extension.data))
         except SerializationError as exc:
             raise _make_unstorable_error(cls) from exc
         if type(found) is not cls:
             raise _make_unstorable_error(cls)
 
-    def _unpacked(self, data: bytes) -> Any:
-        return ormsgpack.unpackb(data, ext_hook=self._object, option=ormsgpack.OPT_NON_STR_KEYS)
+    def _unpack(self, data: bytes) -> Any:
+        return ormsgpack.unpackb(
+            data, ext_hook=self._restore_object, option=ormsgpack.OPT_NON_STR_KEYS
+        )
 
-    def _object(self, code: int, data: bytes) -> Any:
+    def _restore_object(self, code: int, data: bytes) -> Any:
         """Return the object of an extension."""
         if code == EXT_NUMPY_ARRAY:
             return _make_array(data)
-        held = self._unpacked(data)
+        held = self._unpack(data)
         if code == EXT_DELTA_SNAPSHOT:
             return _DeltaSnapshot(held)
         try:
-            return self._form(*held) if code == FORM else self._convert_named(code, *held)
+            return self._restore_form(*held) if code == FORM else self._convert_named(code, *held)
         except SerializationError as exc:
             raise _note_error(exc) from exc
         except Exception as exc:
             raise _note_error(_make_unreadable_error(held, exc)) from exc
 
-    def _form(self, tag: str, *held: Any) -> Any:
+    def _restore_form(self, tag: str, *held: Any) -> Any:
         if tag != SUBCLASS:
             (content,) = held
             return forms.load(tag, content)
@@ -198,19 +200,19 @@ class ExactSerializer(JsonPlusSerializer):
         self.require_allowed((module, path), "subclass")
         return classes.build_subclass(self._classes.find((module, path)), content, attributes)
 
-    def _convert_named(self, code: int, module: str, path: str, held: Any, *more: Any) -> Any:
+    def _convert_named(self, code: int, module: str, path: str, data: Any, *more: Any) -> Any:
         name = module, path
         if code == EXT_METHOD_SINGLE_ARG:
-            return _call_method(module, path, held, *more)
+            return _call_method(module, path, data, *more)
         if name in SAFE_MSGPACK_TYPES or name == TUPLE:
-            return _make_safe_object(code, name, held)
+            return _make_safe_object(code, name, data)
         kind = _KINDS.get(code)
         self.require_allowed(name, kind)
         cls = self._classes.find(name)
         if kind is not None and find_kind(cls) == kind:
-            return classes.rebuild(cls, kind, held, *more[1:])
+            return classes.rebuild(cls, kind, data, *more[1:])
         if (name in _SECRETS or self._is_listed(name)) and find_kind(cls) is None:
-            return _CALLS[code](cls, held)
+            return _CALLS[code](cls, data)
         raise SerializationError(
             f"{module}.{path} is not a pydantic model, dataclass or enum as stored; allow it with"
             " LangGraphSaver(..., allowed=[…]) if its constructor may be called on reading"
@@ -231,7 +233,7 @@ class ExactSerializer(JsonPlusSerializer):
 
 
 def make_exact(
-    serde: SerializerProtocol | None, allowed: Iterable[tuple[str, ...] | type] | None
+    serde: SerializerProtocol | None, allowlist: Iterable[tuple[str, ...] | type] | None
 ) -> SerializerProtocol | None:
     """Return the serializer; where it encrypts over LangGraph's default, over an exact one.
 
@@ -239,7 +241,7 @@ def make_exact(
     a row in clear would have the power that the encryption is to take away.
     """
     if type(serde) is EncryptedSerializer and type(serde.serde) is JsonPlusSerializer:
-        return EncryptedSerializer(serde.cipher, ExactSerializer(allowed))
+        return EncryptedSerializer(serde.cipher, ExactSerializer(allowlist))
     return serde
 
 
@@ -276,14 +278,14 @@ def _take_apart(data: bytes) -> Any:
     return ormsgpack.unpackb(data, ext_hook=_Extension, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
-def _make_safe_object(code: int, name: Name, held: Any) -> Any:
+def _make_safe_object(code: int, name: Name, data: Any) -> Any:
     """Return an object of a class that LangGraph considers safe, made as LangGraph does."""
     try:
         if name == ("langgraph.types", "Send"):
-            return _send_from_args(held)
-        return _CALLS[code](_find_safe_class(name), held)
+            return _send_from_args(data)
+        return _CALLS[code](_find_safe_class(name), data)
     except Exception as exc:  # noqa: BLE001  (LangGraph's promise: the data, and a warning)
-        return _reconstruction_fallback((*name, held), exc)
+        return _reconstruction_fallback((*name, data), exc)
 
 
 @cache
@@ -292,17 +294,17 @@ def _find_safe_class(name: Name) -> Any:
     return getattr(importlib.import_module(module), path)
 
 
-def _call_method(module: str, path: str, held: Any, method: str) -> Any:
+def _call_method(module: str, path: str, argument: Any, method: str) -> Any:
     if (module, path, method) not in SAFE_MSGPACK_METHODS:
         raise SerializationError(f"{module}.{path}.{method} is not allowed: no row may name it")
-    return getattr(_find_safe_class((module, path)), method)(held)
+    return getattr(_find_safe_class((module, path)), method)(argument)
 
 
-def _make_model(cls: Any, held: Any) -> Any:
+def _make_model(cls: Any, fields: Any) -> Any:
     try:
-        return cls(**held)
+        return cls(**fields)
     except Exception:  # noqa: BLE001  (as LangGraph does)
-        return cls.model_construct(**held)
+        return cls.model_construct(**fields)
 
 
 _CALLS: Final[dict[int, Callable[[Any, Any], Any]]] = {
@@ -352,6 +354,6 @@ _HINTS: Final = (
 )
 
 
-def _make_unreadable_error(held: Any, exc: Exception) -> SerializationError:
-    name = ".".join(map(str, held[:2])) if isinstance(held, list) else "an unknown class"
+def _make_unreadable_error(content: Any, exc: Exception) -> SerializationError:
+    name = ".".join(map(str, content[:2])) if isinstance(content, list) else "an unknown class"
     return SerializationError(f"an object of {name} cannot be read: {type(exc).__name__}")

@@ -110,7 +110,7 @@ class TableSource(ABC):
         self._rows = rows
         self._cipher = cipher
         self.shown = rows.shown
-        self.begin_snapshot = rows.snapshot
+        self.begin_snapshot = rows.take_snapshot
 
     @abstractmethod
     async def require_tables(self) -> None:

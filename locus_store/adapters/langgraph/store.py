@@ -204,7 +204,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
             return None
         if found.ttl_seconds is not None and _ensure_refresh(self.ttl_config, refresh_ttl):
             await self.store.renew([name])
-        return Item(**_fields(found))
+        return Item(**_make_fields(found))
 
     async def aput(
         self,
@@ -239,27 +239,27 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         """Return the results of the reads; restart the times to live of the items returned."""
         searches = [it for it in ops if isinstance(it, SearchOp)]
         wanted = iter([_make_wanted(it) for it in searches])
-        queries = await self._queries(searches) if searches else {}
+        queries = await self._embed_queries(searches) if searches else {}
         results: list[Result] = []
         renewed: list[StoreItem] = []
         for op in ops:
             if isinstance(op, GetOp):
                 found = items[op.namespace, op.key]
-                results.append(None if found is None else Item(**_fields(found)))
+                results.append(None if found is None else Item(**_make_fields(found)))
                 renewed += [found] if found and op.refresh_ttl else []
             elif isinstance(op, SearchOp):
-                page = await self._found(next(wanted), queries.get(op.query or ""))
-                results.append([SearchItem(**_fields(it), score=it.score) for it in page])
+                page = await self._find_items(next(wanted), queries.get(op.query or ""))
+                results.append([SearchItem(**_make_fields(it), score=it.score) for it in page])
                 renewed += page if op.refresh_ttl else []
             elif isinstance(op, ListNamespacesOp):
-                results.append(await self._namespaces(op))
+                results.append(await self._list_namespaces(op))
             else:
                 results.append(None)
         if names := {(it.namespace, it.key): None for it in renewed if it.ttl_seconds is not None}:
             await self.store.renew([*names])
         return results
 
-    async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
+    async def _list_namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         paths = _merge_conditions(op.match_conditions or ())
         if paths is None:
             return []
@@ -268,28 +268,28 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
             prefix, suffix, op.max_depth, limit=op.limit, offset=op.offset
         )
 
-    async def _found(self, wanted: Wanted, vector: bytes | None) -> list[StoreItem]:
-        if not wanted.limit:
+    async def _find_items(self, query: Wanted, vector: bytes | None) -> list[StoreItem]:
+        if not query.limit:
             return []
         if vector is None:
-            return await self.store.recent(wanted)
-        page = await self.store.nearest(wanted, vector, None)
-        if len(page) == wanted.limit:
+            return await self.store.recent(query)
+        page = await self.store.nearest(query, vector, None)
+        if len(page) == query.limit:
             return page
-        up_to = replace(wanted, limit=wanted.offset + wanted.limit, offset=0)
-        scored = await self.store.nearest(up_to, vector, None) if wanted.offset else page
+        up_to = replace(query, limit=query.offset + query.limit, offset=0)
+        scored = await self.store.nearest(up_to, vector, None) if query.offset else page
         names = {(it.namespace, it.key) for it in scored}
         others = await self.store.recent(up_to)  # enough: at most len(scored) of them have scores
         rest = [it for it in others if (it.namespace, it.key) not in names]
-        return [*scored, *rest][wanted.offset : up_to.limit]
+        return [*scored, *rest][query.offset : up_to.limit]
 
-    async def _queries(self, ops: Sequence[SearchOp]) -> dict[str, bytes]:
+    async def _embed_queries(self, ops: Sequence[SearchOp]) -> dict[str, bytes]:
         """Return the embeddings of the queries, by their text."""
         queries = list(dict.fromkeys(it.query for it in ops if it.query and it.limit))
         if self.embeddings is None or not queries:
             return {}
         made = await asyncio.gather(*map(self.embeddings.aembed_query, queries))
-        return {text: self._packed(it) for text, it in zip(queries, made, strict=True)}
+        return {text: self._pack(it) for text, it in zip(queries, made, strict=True)}
 
     async def _changes(self, ops: Sequence[PutOp]) -> list[Change]:
         """Return the items to write, checked and embedded; of two with the same name the later."""
@@ -297,8 +297,8 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         last = sorted({it.name: at for at, it in enumerate(checked)}.values())
         if self.embeddings is None:
             return [checked[at] for at in last]
-        texts = {at: self._texts(ops[at]) for at in last if ops[at].value is not None}
-        made = await self._embedded(dict.fromkeys(it for each in texts.values() for it in each))
+        texts = {at: self._list_texts(ops[at]) for at in last if ops[at].value is not None}
+        made = await self._embed(dict.fromkeys(it for each in texts.values() for it in each))
         return [
             replace(change, vectors=tuple(made[it] for it in texts[at]))
             if isinstance(change := checked[at], Put) and texts.get(at)
@@ -319,7 +319,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         ttl_seconds = None if ttl is None else ttl * SECONDS
         return self.store.checked(PutItem(namespace, key, dict(value), None, ttl_seconds))
 
-    def _texts(self, op: PutOp) -> list[str]:
+    def _list_texts(self, op: PutOp) -> list[str]:
         """Return the strings of an item that are embedded, each once."""
         if op.index is False:
             return []
@@ -327,7 +327,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         found = (text for path in paths for text in get_text_at_path(op.value, path))
         return list(dict.fromkeys(it for it in found if it.strip()))
 
-    async def _embedded(self, texts: Iterable[str]) -> dict[str, bytes]:
+    async def _embed(self, texts: Iterable[str]) -> dict[str, bytes]:
         wanted = list(texts)
         if self.embeddings is None or not wanted:
             return {}
@@ -336,9 +336,9 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
             raise InvalidArgumentError(
                 f"embed gave {len(made)} embeddings for {len(wanted)} strings: give one for each"
             )
-        return {text: self._packed(it) for text, it in zip(wanted, made, strict=True)}
+        return {text: self._pack(it) for text, it in zip(wanted, made, strict=True)}
 
-    def _packed(self, embedding: object) -> bytes:
+    def _pack(self, embedding: object) -> bytes:
         assert self.store.dimension is not None  # noqa: S101  (checked before)
         return pack(embedding, self.store.dimension, self.store.metric)
 
@@ -497,12 +497,12 @@ def _merge_prefixes(one: Namespace | None, other: Namespace) -> Namespace | None
     return (*merged, *longer[min(len(one), len(other)) :])
 
 
-def _fields(found: StoreItem) -> dict[str, Any]:
+def _make_fields(item: StoreItem) -> dict[str, Any]:
     """Return the fields of LangGraph's items."""
     return {
-        "value": restore(found.value),
-        "key": found.key,
-        "namespace": found.namespace,
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
+        "value": restore(item.value),
+        "key": item.key,
+        "namespace": item.namespace,
+        "created_at": item.created_at,
+        "updated_at": item.updated_at,
     }

@@ -78,27 +78,27 @@ async def import_locus(
 
 
 def _choose_threads(
-    found: dict[str, FoundThread], thread_ids: Sequence[str] | None, reader: LocusSource
+    threads: dict[str, FoundThread], thread_ids: Sequence[str] | None, reader: LocusSource
 ) -> dict[str, FoundThread]:
     if thread_ids is None:
-        return dict(sorted(found.items()))
+        return dict(sorted(threads.items()))
     for thread_id in thread_ids:
-        if thread_id not in found:
+        if thread_id not in threads:
             raise NotFoundError(f"{reader.shown} has no thread {thread_id!r}; nothing was written")
-    return {it: found[it] for it in thread_ids}
+    return {it: threads[it] for it in thread_ids}
 
 
 async def _import_thread(
-    backend: StoresThreads, reader: LocusSource, thread_id: str, found: FoundThread
+    backend: StoresThreads, reader: LocusSource, thread_id: str, thread: FoundThread
 ) -> bool:
     """Import a thread; return whether it was new to the backend."""
-    if found.problem:
-        raise found.problem
-    for checkpoint_id in find_repeated(found.entries):
+    if thread.problem:
+        raise thread.problem
+    for checkpoint_id in find_repeated(thread.entries):
         raise IntegrityError(f"checkpoint {checkpoint_id!r} exists twice")
     builder, states = ThreadBuilder(thread_id), {}
     parent: str | None = None
-    for entry in found.entries:
+    for entry in thread.entries:
         version = await _make_version(reader, entry, parent)
         try:
             await builder.add(version)
@@ -108,7 +108,7 @@ async def _import_thread(
         parent = entry.checkpoint_id
     is_new = await backend.write_thread(await builder.build())
     there = await backend.read_thread(thread_id)
-    _compare(found.entries, states, there, backend.max_state_bytes)
+    _compare(thread.entries, states, there, backend.max_state_bytes)
     return is_new
 
 

@@ -77,7 +77,7 @@ class KeyRow:
     updated_at: datetime
 
     @classmethod
-    def of(
+    def from_data(
         cls, key: str, data: Mapping[str, Any], *, column_id: str | None, updated_at: datetime
     ) -> Self:
         """Return the row of a key and its data."""
@@ -94,7 +94,7 @@ class KeyRow:
 
 
 def group_rows(
-    rows: Iterable[KeyRow], damaged: Mapping[str, LocusStoreError]
+    rows: Iterable[KeyRow], problems: Mapping[str, LocusStoreError]
 ) -> dict[str, FoundThread]:
     """Return the threads that the rows make, by thread id.
 
@@ -102,13 +102,13 @@ def group_rows(
 
     Args:
         rows: Those that can be read.
-        damaged: The errors of the others, by key; each stops every thread that may own the key.
+        problems: The errors of the others, by key; each stops every thread that may own the key.
     """
     sorter = _Sorter()
     for row in rows:
         sorter.add(row)
     found = sorter.list_threads()
-    for key, problem in {**sorter.foreign, **damaged}.items():
+    for key, problem in {**sorter.foreign, **problems}.items():
         owners = [it for it in found if key == it or key.startswith(f"{it}:")]
         for owner in owners or [key]:
             found[owner] = FoundThread(problem=problem)
@@ -146,13 +146,13 @@ class _Sorter:
 
     def list_threads(self) -> dict[str, FoundThread]:
         """Return all threads that were not deleted."""
-        found = {key: FoundThread([_plain(row)]) for key, row in self._plain.items()}
+        found = {key: FoundThread([_make_plain_entry(row)]) for key, row in self._plain.items()}
         for thread_id, latest in self._latest.items():
             if thread_id in found:
                 self.foreign[thread_id] = IntegrityError(
                     f"row {thread_id!r} was not written by the adapter that wrote {latest.key!r}"
                 )
-            found[thread_id] = _thread(self._own[thread_id], latest)
+            found[thread_id] = _make_thread(self._own[thread_id], latest)
         rests = [len(it) for name, it in self._own.items() if name not in self._latest]
         if rests:
             logger.warning(
@@ -164,7 +164,7 @@ class _Sorter:
         return found
 
 
-def _plain(row: KeyRow) -> Entry:
+def _make_plain_entry(row: KeyRow) -> Entry:
     """Return the entry of a row that a backend of the SDK wrote without the adapter."""
     return Entry(
         checkpoint_id=row.column_id or LATEST,
@@ -174,18 +174,18 @@ def _plain(row: KeyRow) -> Entry:
     )
 
 
-def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
+def _make_thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
     """Return a thread's checkpoints by time; the one that the SDK loads comes last.
 
     ``latest`` is a checkpoint of its own where it is not the copy of one that is there.
     """
     try:
-        entries = {row.key: _entry(row) for row in rows}
+        entries = {row.key: _make_entry(row) for row in rows}
         whole = latest.saved_as, latest.fingerprint
         head = next((it.key for it in rows if (it.saved_as, it.fingerprint) == whole), None)
         if head is None:
             head = latest.key
-            entries[head] = replace(_entry(latest), checkpoint_id=LATEST)
+            entries[head] = replace(_make_entry(latest), checkpoint_id=LATEST)
     except IntegrityError as exc:
         return FoundThread(problem=exc)
     return FoundThread(
@@ -193,7 +193,7 @@ def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
     )
 
 
-def _entry(row: KeyRow) -> Entry:
+def _make_entry(row: KeyRow) -> Entry:
     where = f"row {row.key!r}"
     return Entry(
         checkpoint_id=row.saved_as or LATEST,
@@ -240,7 +240,7 @@ def make_content(state: Any, metadata: Any, where: str) -> Content:
     return Content(state, metadata)
 
 
-def changed(entry: Entry) -> IntegrityError:
+def make_changed_error(entry: Entry) -> IntegrityError:
     """Return the error for a checkpoint that is not what it was when the threads were listed."""
     return IntegrityError(f"{entry.where} changed meanwhile; stop the agents, and run again")
 
@@ -258,12 +258,14 @@ def parse_json(text: str | bytes, where: str) -> Any:
         IntegrityError: It is damaged.
     """
     try:
-        return json.loads(text if isinstance(text, str) else text.decode(), parse_int=_integer)
+        return json.loads(
+            text if isinstance(text, str) else text.decode(), parse_int=_parse_integer
+        )
     except (ValueError, RecursionError) as exc:
         raise IntegrityError(f"{where} is not JSON, or damaged: {exc}") from exc
 
 
-def parsed_object(text: str | bytes, where: str) -> dict[str, Any]:
+def parse_object(text: str | bytes, where: str) -> dict[str, Any]:
     """Return the object of a JSON text.
 
     Raises:
@@ -275,7 +277,7 @@ def parsed_object(text: str | bytes, where: str) -> dict[str, Any]:
     return data
 
 
-def _integer(text: str) -> int | float:
+def _parse_integer(text: str) -> int | float:
     """Return an integer, or the float it stands for: JSONB writes 1e22 with all its digits."""
     value = int(text)
     if MIN_INT <= value <= MAX_INT:

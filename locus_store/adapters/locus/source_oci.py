@@ -12,8 +12,8 @@ from locus_store.adapters.locus.records import (
     Content,
     Entry,
     FoundThread,
-    changed,
     find_repeated,
+    make_changed_error,
     make_content,
     parse_json,
     parse_time,
@@ -58,24 +58,24 @@ class SourceObjects:
         self._seen: dict[str, Tag] = {}
         self.shown = f"{backend.bucket.place}, prefix {self._prefix!r}"
 
-    async def _aside(self, work: Callable[[], T]) -> T:
+    async def _run_aside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._objects.pool, work)
 
     async def read_threads(self) -> dict[str, FoundThread]:
-        return await self._aside(self._threads)
+        return await self._run_aside(self._list_threads)
 
-    def _threads(self) -> dict[str, FoundThread]:
+    def _list_threads(self) -> dict[str, FoundThread]:
         found: defaultdict[str, FoundThread] = defaultdict(FoundThread)
         names = [it.name for it in self._objects.list(self._prefix)]
         names = [it for it in names if not it.startswith(self._prefix + LAYOUT)]
         states = [it for it in names if it.endswith(_STATE) and not it.endswith(_METADATA)]
         for read in self._objects.run_each(self._read, states):
             self._add(read, found)
-        for thread_id, it in found.items():
-            it.entries.sort(key=lambda entry: (entry.created_at, entry.checkpoint_id))
-            self._put_head_last(thread_id, it, names)
-            for checkpoint_id in find_repeated(it.entries):
-                it.problem = IntegrityError(f"checkpoint {checkpoint_id!r} exists twice")
+        for thread_id, thread in found.items():
+            thread.entries.sort(key=lambda entry: (entry.created_at, entry.checkpoint_id))
+            self._put_head_last(thread_id, thread, names)
+            for checkpoint_id in find_repeated(thread.entries):
+                thread.problem = IntegrityError(f"checkpoint {checkpoint_id!r} exists twice")
         return dict(found)
 
     def _read(self, name: str) -> _Read | IntegrityError | None:
@@ -89,43 +89,43 @@ class SourceObjects:
             return exc
 
     def _add(
-        self, read: _Read | IntegrityError | None, found: defaultdict[str, FoundThread]
+        self, read: _Read | IntegrityError | None, threads: defaultdict[str, FoundThread]
     ) -> None:
         if isinstance(read, IntegrityError):
-            found[self._thread_in(read.__notes__[-1])].problem = read
+            threads[self._parse_thread_id(read.__notes__[-1])].problem = read
         elif read is not None:
             where = f"object {read.name!r}"
             data = read.data if isinstance(read.data, dict) else {}
             thread_id, checkpoint_id = data.get("thread_id"), data.get("checkpoint_id")
             if read.name != f"{self._prefix}{thread_id}/{checkpoint_id}{_STATE}":
-                owner = self._thread_in(read.name)
-                found[owner].problem = IntegrityError(f"{where} is not a checkpoint of the SDK")
+                owner = self._parse_thread_id(read.name)
+                threads[owner].problem = IntegrityError(f"{where} is not a checkpoint of the SDK")
                 return
             self._seen[read.name] = read.tag
             at = parse_time(data.get("created_at"), where)
             entry = Entry(
                 checkpoint_id=str(checkpoint_id), created_at=at, key=read.name, where=where
             )
-            found[str(thread_id)].entries.append(entry)
+            threads[str(thread_id)].entries.append(entry)
 
-    def _thread_in(self, name: str) -> str:
+    def _parse_thread_id(self, name: str) -> str:
         return name.removeprefix(self._prefix).rpartition("/")[0]
 
-    def _put_head_last(self, thread_id: str, found: FoundThread, names: list[str]) -> None:
+    def _put_head_last(self, thread_id: str, thread: FoundThread, names: list[str]) -> None:
         """Put the checkpoint last that the SDK's pointer names."""
         pointer = self._prefix + thread_id + SDK_POINTER
         there = self._objects.get(pointer) if pointer in names else None
         head = (there.content or b"").decode(errors="replace").strip() if there else None
-        found.entries.sort(key=lambda it: it.checkpoint_id == head)
+        thread.entries.sort(key=lambda it: it.checkpoint_id == head)
 
     async def read(self, entry: Entry) -> Content:
         def read() -> tuple[Any, Any]:
             there = self._objects.get(entry.key)
             beside = self._objects.get(entry.key.removesuffix(_STATE) + _METADATA)
             if there is None or there.tag != self._seen[entry.key]:
-                raise changed(entry)
+                raise make_changed_error(entry)
             facts = parse_json(beside.content or b"", entry.where) if beside else {}
             return parse_json(there.content or b"", entry.where), facts
 
-        data, facts = await self._aside(read)
+        data, facts = await self._run_aside(read)
         return make_content(data.get("state"), facts.get("metadata"), entry.where)

@@ -16,11 +16,11 @@ from locus_store.adapters.locus.records import (
     Entry,
     FoundThread,
     KeyRow,
-    changed,
     compute_fingerprint,
     group_rows,
+    make_changed_error,
+    parse_object,
     parse_time,
-    parsed_object,
     unwrap,
 )
 from locus_store.backends.redis import addresses
@@ -67,7 +67,9 @@ class SourceKeys:
         Raises:
             InvalidArgumentError: There are keys of both of the SDK's own.
         """
-        found = {it: await self._keys(it) for it in (PREFIXES if prefix is None else (prefix,))}
+        found = {
+            it: await self._list_keys(it) for it in (PREFIXES if prefix is None else (prefix,))
+        }
         there = [it for it, names in found.items() if names] or list(found)[:1]
         if len(there) > 1:
             raise InvalidArgumentError(
@@ -76,7 +78,7 @@ class SourceKeys:
         self._prefix, self._names = there[0], found[there[0]]
         self.shown += f", prefix {self._prefix!r}"
 
-    async def _keys(self, prefix: str) -> list[bytes]:
+    async def _list_keys(self, prefix: str) -> list[bytes]:
         """Return the string keys below a prefix; this library's own keys are not strings."""
         pattern = re.sub(r"([\\*?\[\]^])", r"\\\1", prefix) + "*"
 
@@ -96,19 +98,19 @@ class SourceKeys:
                 if value is None:  # expired, or deleted meanwhile
                     continue
                 try:
-                    rows.append(self._row(name, value))
+                    rows.append(self._make_row(name, value))
                 except IntegrityError as exc:
-                    damaged[self._key(name)] = exc
+                    damaged[self._decode_key(name)] = exc
         return group_rows(rows, damaged)
 
-    def _key(self, name: bytes) -> str:
+    def _decode_key(self, name: bytes) -> str:
         return name.decode(errors="surrogateescape")[len(self._prefix) :]
 
-    def _row(self, name: bytes, value: bytes) -> KeyRow:
-        key = self._key(name)
+    def _make_row(self, name: bytes, value: bytes) -> KeyRow:
+        key = self._decode_key(name)
         where = f"row {key!r}"
-        data = parsed_object(value, where)
-        row = KeyRow.of(key, data, column_id=None, updated_at=EPOCH)
+        data = parse_object(value, where)
+        row = KeyRow.from_data(key, data, column_id=None, updated_at=EPOCH)
         self._seen[name] = row.fingerprint
         if row.is_index or row.saved_as is not None:
             return row
@@ -117,9 +119,9 @@ class SourceKeys:
     async def read(self, entry: Entry) -> Content:
         name = self._prefix.encode() + entry.key.encode(errors="surrogateescape")
         value = await self._client.run_command("GET", name)
-        data = parsed_object(value, entry.where) if value is not None else None
+        data = parse_object(value, entry.where) if value is not None else None
         if data is None or compute_fingerprint(data) != self._seen[name]:
-            raise changed(entry)
+            raise make_changed_error(entry)
         return unwrap(data, None, entry.where)
 
 

@@ -17,14 +17,14 @@ from locus_store.adapters.locus.records import (
     Entry,
     FoundThread,
     KeyRow,
-    changed,
     find_repeated,
     group_rows,
     logger,
+    make_changed_error,
     make_content,
     parse_json,
+    parse_object,
     parse_time,
-    parsed_object,
     unwrap,
 )
 from locus_store.errors import (
@@ -135,13 +135,13 @@ class _SQLite:
     def __init__(self, connection: sqlite3.Connection, path: str, table_name: str | None) -> None:
         self._connection = connection
         self._path = path
-        self._rows("BEGIN")
-        columns = {it: self._columns(it) for it in _choose_tables(table_name)}
+        self._query_rows("BEGIN")
+        columns = {it: self._list_columns(it) for it in _choose_tables(table_name)}
         table = _choose_table(columns, f"SQLite {path}")
         self._table = f'"{table}"'
         self.shown = f"SQLite {path}, table {table}"
 
-    def _rows(self, query: str, *values: str) -> list[Any]:
+    def _query_rows(self, query: str, *values: str) -> list[Any]:
         try:
             return self._connection.execute(query, values).fetchall()
         except sqlite3.OperationalError as exc:
@@ -149,38 +149,39 @@ class _SQLite:
         except sqlite3.DatabaseError as exc:
             raise ConnectionFailedError(f"SQLite {self._path}: {exc}") from exc
 
-    def _columns(self, table: str) -> set[str]:
-        return {it[0] for it in self._rows("SELECT name FROM pragma_table_info(?)", table)}
+    def _list_columns(self, table: str) -> set[str]:
+        return {it[0] for it in self._query_rows("SELECT name FROM pragma_table_info(?)", table)}
 
     async def read_threads(self) -> dict[str, FoundThread]:
         rows: list[KeyRow] = []
         damaged: dict[str, LocusStoreError] = {}
-        for (key,) in self._rows(f"SELECT thread_id FROM {self._table} ORDER BY 1"):  # noqa: S608
+        for (key,) in self._query_rows(f"SELECT thread_id FROM {self._table} ORDER BY 1"):  # noqa: S608
             try:
-                rows.append(self._row(key))
+                rows.append(self._read_row(key))
             except IntegrityError as exc:
                 damaged[str(key)] = exc
         return group_rows(rows, damaged)
 
-    def _row(self, key: Any) -> KeyRow:
+    def _read_row(self, key: Any) -> KeyRow:
         where = f"row {key!r}"
         if not isinstance(key, str):
             raise IntegrityError(f"{where} has a key that is not a string")
-        data, _ = self._data(key, where)
+        data, _ = self._read_data(key, where)
         query = f"SELECT checkpoint_id, updated_at FROM {self._table} WHERE thread_id = ?"  # noqa: S608
-        column_id, updated_at = self._rows(query, key)[0]
-        return KeyRow.of(key, data, column_id=column_id, updated_at=parse_time(updated_at, where))
+        column_id, updated_at = self._query_rows(query, key)[0]
+        updated_at = parse_time(updated_at, where)
+        return KeyRow.from_data(key, data, column_id=column_id, updated_at=updated_at)
 
-    def _data(self, key: str, where: str) -> tuple[dict[str, Any], Any]:
+    def _read_data(self, key: str, where: str) -> tuple[dict[str, Any], Any]:
         query = (
             f"SELECT CAST(data AS BLOB), CAST(metadata AS BLOB) FROM {self._table}"  # noqa: S608
             " WHERE thread_id = ?"
         )
-        data, metadata = self._rows(query, key)[0]
-        return parsed_object(data or b"", where), parse_json(metadata, where) if metadata else None
+        data, metadata = self._query_rows(query, key)[0]
+        return parse_object(data or b"", where), parse_json(metadata, where) if metadata else None
 
     async def read(self, entry: Entry) -> Content:
-        return unwrap(*self._data(entry.key, entry.where), entry.where)
+        return unwrap(*self._read_data(entry.key, entry.where), entry.where)
 
 
 _NEEDED: Final = {"thread_id", "checkpoint_id", "data", "updated_at", "metadata"}
@@ -282,17 +283,17 @@ class _PostgreSQL:
 
     async def read_threads(self) -> dict[str, FoundThread]:
         if self._by_tenant:
-            return await self._of_tenant()
+            return await self._list_of_tenant()
         rows = await self._fetch(_OF_KEYS.format(self._table))
         damaged: dict[str, LocusStoreError] = {
-            it["key"]: IntegrityError(f"row {it['key']!r} is not a JSON object")
-            for it in rows
-            if not it["is_object"]
+            row["key"]: IntegrityError(f"row {row['key']!r} is not a JSON object")
+            for row in rows
+            if not row["is_object"]
         }
         kept = ({name: it[name] for name in _ROW} for it in rows if it["is_object"])
         return group_rows((KeyRow(**it) for it in kept), damaged)
 
-    async def _of_tenant(self) -> dict[str, FoundThread]:
+    async def _list_of_tenant(self) -> dict[str, FoundThread]:
         found: dict[str, FoundThread] = {}
         for row in await self._fetch(_OF_TENANT.format(self._table), self._tenant):
             entry = Entry(
@@ -372,35 +373,35 @@ class _Files:
         inside = sorted(it for it in self._directory.iterdir() if it.is_dir())
         for directory in (self._directory, *inside):
             self._add(directory, found)
-        for it in found.values():
-            it.entries.sort(key=lambda entry: (entry.created_at, str(entry.key)))
-            for checkpoint_id in find_repeated(it.entries):
-                files = [e.where for e in it.entries if e.checkpoint_id == checkpoint_id]
+        for thread in found.values():
+            thread.entries.sort(key=lambda entry: (entry.created_at, str(entry.key)))
+            for checkpoint_id in find_repeated(thread.entries):
+                files = [e.where for e in thread.entries if e.checkpoint_id == checkpoint_id]
                 what = f"{' and '.join(files)} are both checkpoint {checkpoint_id!r}"
-                it.problem = it.problem or IntegrityError(f"{what}; remove one of them")
+                thread.problem = thread.problem or IntegrityError(f"{what}; remove one of them")
         return dict(found)
 
-    def _add(self, directory: Path, found: defaultdict[str, FoundThread]) -> None:
+    def _add(self, directory: Path, threads: defaultdict[str, FoundThread]) -> None:
         """Add a directory's files; one that cannot be read blocks every thread of the directory."""
         problem: IntegrityError | None = None
         here: set[str] = set()
         for path in sorted(directory.glob("*.json")):
             try:
-                thread_id, entry = self._entry(path)
+                thread_id, entry = self._read_entry(path)
             except FileNotFoundError:  # deleted meanwhile
                 continue
             except IntegrityError as exc:
                 problem = problem or exc
                 continue
-            found[thread_id].entries.append(entry)
+            threads[thread_id].entries.append(entry)
             here.add(thread_id)
         if problem:
             for thread_id in here or {directory.name}:
-                found[thread_id].problem = problem
+                threads[thread_id].problem = problem
 
-    def _entry(self, path: Path) -> tuple[str, Entry]:
+    def _read_entry(self, path: Path) -> tuple[str, Entry]:
         where = f"file {path.relative_to(self._directory)}"
-        self._seen[path] = _stat_file(path)
+        self._seen[path] = _get_file_stamp(path)
         data = _parse_file(path, where)
         checkpoint_id, thread_id = data.get("checkpoint_id"), data.get("thread_id")
         if not isinstance(checkpoint_id, str) or not isinstance(thread_id, str):
@@ -415,15 +416,15 @@ class _Files:
     async def read(self, entry: Entry) -> Content:
         try:
             data = _parse_file(entry.key, entry.where)
-            is_same = _stat_file(entry.key) == self._seen[entry.key]
+            is_same = _get_file_stamp(entry.key) == self._seen[entry.key]
         except FileNotFoundError:
             is_same = False
         if not is_same:
-            raise changed(entry)
+            raise make_changed_error(entry)
         return make_content(data.get("state"), data.get("metadata"), entry.where)
 
 
-def _stat_file(path: Path) -> tuple[int, int, int]:
+def _get_file_stamp(path: Path) -> tuple[int, int, int]:
     """Return a value that changes when the file is changed or replaced."""
     found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_size
@@ -436,4 +437,4 @@ def _parse_file(path: Path, where: str) -> dict[str, Any]:
         raise
     except OSError as exc:
         raise BackendError(f"{where} cannot be read: {exc.strerror}") from exc
-    return parsed_object(raw, where)
+    return parse_object(raw, where)

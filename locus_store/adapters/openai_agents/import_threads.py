@@ -61,7 +61,7 @@ async def import_openai_agents(
     if not _NAME.fullmatch(messages_table):
         raise InvalidArgumentError(f"messages_table={messages_table!r} is not a name of a table")
     tally = Tally(progress)
-    async with open_rows(source, READABLE) as rows, rows.snapshot():
+    async with open_rows(source, READABLE) as rows, rows.take_snapshot():
         if not await rows.list_columns(messages_table):
             raise SchemaError(
                 f"{rows.shown} has no table {messages_table!r} of the OpenAI Agents SDK; name the "

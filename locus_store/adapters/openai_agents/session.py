@@ -170,12 +170,12 @@ class LocusSession(LogAdapter, Session):
 
     async def _replace(
         self,
-        found: LogSnapshot,
+        snapshot: LogSnapshot,
         start: int,
         output: list[TResponseInputItem],
         is_expired: Callable[[TResponseInputItem], bool] | None,
     ) -> bool:
-        info, messages = found
+        info, messages = snapshot
         position = info.count - len(messages) + start
         replace = partial(
             self.log.replace,

@@ -88,7 +88,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         if found is None or not _has_record(found):
             return None
         record: ConversationRecord
-        (record,) = _restored(_RECORDS, found.messages)
+        (record,) = _restore(_RECORDS, found.messages)
         self._note(record, found.info.revision)
         return record
 
@@ -99,9 +99,9 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
         Those of one scope are found by the user of their threads.
         """
-        logs = list_all(self.log.heads, namespace="", user_id=_owner(scope))
+        logs = list_all(self.log.heads, namespace="", user_id=_get_owner(scope))
         heads = [it async for it in logs if _has_record(it)]
-        found: list[ConversationRecord] = _restored(_RECORDS, [it.messages[0] for it in heads])
+        found: list[ConversationRecord] = _restore(_RECORDS, [it.messages[0] for it in heads])
         mine = [it for it in found if scope is None or it.scope == scope]
         return sorted(mine, key=lambda it: it.updated_at, reverse=True)[:limit]
 
@@ -121,8 +121,8 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             NotOwnerError: The conversation is of another scope; nothing was written.
             SerializationError: JSON cannot keep a message exactly; nothing was written.
         """
-        found = await self._expected(record.conversation_id, expected_revision)
-        shared = await self._shared(record, new_entries, found)
+        found = await self._read_expected(record.conversation_id, expected_revision)
+        shared = await self._collect_shared(record, new_entries, found)
         entries = [*shared, *make_messages(new_entries)]
         try:
             revision = await settle(
@@ -131,7 +131,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
                     [_record_message(record)],
                     expected_revision=found.revision if found else 0,
                     also={ENTRIES: entries} if entries else None,
-                    user_id=_owner(record.scope),
+                    user_id=_get_owner(record.scope),
                 )
             )
         except TurnError:
@@ -146,7 +146,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         Raises:
             ConversationConflictError: The stored record has not the expected revision.
         """
-        found = await self._expected(conversation_id, expected_revision)
+        found = await self._read_expected(conversation_id, expected_revision)
         revision = found.revision if found else 0
         try:
             await settle(self.log.delete(conversation_id, expected_revision=revision))
@@ -155,7 +155,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         except ConflictError as exc:
             raise ConversationConflictError(conversation_id) from exc
 
-    async def _expected(self, conversation_id: str, token: str | None) -> _Stored | None:
+    async def _read_expected(self, conversation_id: str, token: str | None) -> _Stored | None:
         """Return the stored record with a revision; ``None``: there must be no record.
 
         It may be out of date: a change compares the revision of the log.
@@ -203,36 +203,36 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         """
         if head_id is None or limit == 0:
             return []
-        return make_entries(await self._history(head_id, limit))
+        return make_entries(await self._read_history(head_id, limit))
 
-    async def _history(self, head_id: str, limit: int | None = None) -> list[LoggedMessage]:
+    async def _read_history(self, head_id: str, limit: int | None = None) -> list[LoggedMessage]:
         known = self._places.get(head_id)
-        found = None if known is None else await self._chain(known, head_id, limit)
+        found = None if known is None else await self._read_chain(known, head_id, limit)
         if found is None:
-            found = await self._chain(await self._find_conversation(head_id), head_id, limit)
+            found = await self._read_chain(await self._find_conversation(head_id), head_id, limit)
         if found is None:
             raise NotFoundError(f"no conversation has all entries of the history of {head_id!r}")
         return found
 
-    async def _chain(
+    async def _read_chain(
         self, conversation_id: str, head_id: str, limit: int | None
     ) -> list[LoggedMessage] | None:
         for newest in dict.fromkeys((limit, None)):
             log = await self.log.load(conversation_id, namespace=ENTRIES, newest=newest)
-            found = _walked({it.message_id: it for it in log or ()}, head_id, limit)
+            found = _walk_back({it.message_id: it for it in log or ()}, head_id, limit)
             if found is not None:
                 return found
         return None
 
     async def _find_conversation(self, entry_id: str) -> str:
         """Return a conversation that has an entry, by asking one after the other."""
-        async for it in list_all(self.log.logs, namespace=ENTRIES):
-            if await self.log.get(it.thread_id, entry_id, namespace=ENTRIES):
-                return it.thread_id
+        async for info in list_all(self.log.logs, namespace=ENTRIES):
+            if await self.log.get(info.thread_id, entry_id, namespace=ENTRIES):
+                return info.thread_id
         raise NotFoundError(f"no conversation has an entry {entry_id!r}")
 
-    async def _shared(
-        self, record: ConversationRecord, new: Sequence[ConversationEntry], found: _Stored | None
+    async def _collect_shared(
+        self, record: ConversationRecord, new: Sequence[ConversationEntry], old: _Stored | None
     ) -> list[NewMessage]:
         """Return the entries of other conversations that a record or its new entries continue.
 
@@ -240,23 +240,25 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             ConversationConflictError: No conversation has them.
         """
         named = {record.head_id, *(it.parent_id for it in new)} - {None, *(it.id for it in new)}
-        named -= found.tips if found else set()
+        named -= old.tips if old else set()
         name = record.conversation_id
         missing: dict[str, LoggedMessage] = {}
         for entry_id in filter(None, named):
-            if found and await self.log.get(name, entry_id, namespace=ENTRIES):
+            if old and await self.log.get(name, entry_id, namespace=ENTRIES):
                 continue
             try:
-                missing |= {it.message_id: it for it in await self._history(entry_id)}
+                missing |= {it.message_id: it for it in await self._read_history(entry_id)}
             except NotFoundError as exc:
                 raise ConversationConflictError(name) from exc
         return [
-            NewMessage(it.content, it.role, it.message_id, it.metadata, it.text)
-            for it in missing.values()
+            NewMessage(
+                message.content, message.role, message.message_id, message.metadata, message.text
+            )
+            for message in missing.values()
         ]
 
 
-def _owner(scope: str | None) -> str | None:
+def _get_owner(scope: str | None) -> str | None:
     """Return the user of a scope's threads; an empty scope has none.
 
     Raises:
@@ -288,13 +290,13 @@ _RECORDS: Final = TypeAdapter(list[ConversationRecord], config=_CONFIG)
 _MESSAGES: Final = TypeAdapter(list[ModelMessage], config=_CONFIG)
 
 
-def _has_record(found: LogSnapshot) -> bool:
+def _has_record(snapshot: LogSnapshot) -> bool:
     """Return whether a root log is that of a conversation."""
-    return [(it.role, it.message_id) for it in found.messages] == [(_RECORD, _RECORD)]
+    return [(it.role, it.message_id) for it in snapshot.messages] == [(_RECORD, _RECORD)]
 
 
 def _record_message(record: ConversationRecord) -> NewMessage:
-    (content,) = _json(_RECORDS, [record])
+    (content,) = _dump_json(_RECORDS, [record])
     return NewMessage(tag_numbers(content), _RECORD, _RECORD, text="")
 
 
@@ -304,25 +306,25 @@ def make_messages(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
     Raises:
         SerializationError: Pydantic cannot make JSON of one.
     """
-    contents = _json(_MESSAGES, [it.message for it in entries])
+    contents = _dump_json(_MESSAGES, [it.message for it in entries])
     return [
         NewMessage(
             tag_numbers(content),
-            it.message.kind,
-            it.id,
-            {"parent_id": it.parent_id, "kind": it.kind},
-            _text_of(content),
+            entry.message.kind,
+            entry.id,
+            {"parent_id": entry.parent_id, "kind": entry.kind},
+            _extract_text(content),
         )
-        for it, content in zip(entries, contents, strict=True)
+        for entry, content in zip(entries, contents, strict=True)
     ]
 
 
-def _text_of(content: Mapping[str, Any]) -> str:
+def _extract_text(content: Mapping[str, Any]) -> str:
     texts = ((_TOOL if "tool_name" in it else _PART).get_text(it) for it in content["parts"])
     return "\n".join(filter(None, texts))
 
 
-def _json(adapter: TypeAdapter[Any], values: list[Any]) -> list[Any]:
+def _dump_json(adapter: TypeAdapter[Any], values: list[Any]) -> list[Any]:
     try:
         made: list[Any] = adapter.dump_python(values, mode="json")
     except PydanticSerializationError as exc:
@@ -332,20 +334,20 @@ def _json(adapter: TypeAdapter[Any], values: list[Any]) -> list[Any]:
 
 def make_entries(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
     """Return the entries of messages."""
-    restored = _restored(_MESSAGES, messages)
+    restored = _restore(_MESSAGES, messages)
     return [
-        ConversationEntry(id=it.message_id, message=message, parent_id=_parent(it))
-        for it, message in zip(messages, restored, strict=True)
+        ConversationEntry(id=row.message_id, message=message, parent_id=_get_parent_id(row))
+        for row, message in zip(messages, restored, strict=True)
     ]
 
 
-def _restored(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> list[Any]:
+def _restore(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> list[Any]:
     """Return the records or messages that stored messages hold.
 
     Raises:
         IntegrityError: One is not of Pydantic AI.
     """
-    text, is_cut = _text([it.content for it in messages])
+    text, is_cut = _encode_contents([it.content for it in messages])
     try:
         made: list[Any] = adapter.validate_json(text)
     except ValidationError as exc:
@@ -353,7 +355,7 @@ def _restored(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> l
     return restore_within(made) if is_cut else made
 
 
-def _text(contents: list[Any]) -> tuple[bytes | str, bool]:
+def _encode_contents(contents: list[Any]) -> tuple[bytes | str, bool]:
     """Return the JSON of messages, and whether strings in it are escaped."""
     given = untag_numbers(contents)
     if given is contents:
@@ -362,12 +364,12 @@ def _text(contents: list[Any]) -> tuple[bytes | str, bool]:
     return json.dumps(escape_within(given), ensure_ascii=False), True
 
 
-def _parent(message: LoggedMessage) -> str | None:
+def _get_parent_id(message: LoggedMessage) -> str | None:
     parent = message.metadata.get("parent_id")
     return parent if isinstance(parent, str) else None
 
 
-def _walked(
+def _walk_back(
     log: Mapping[str, LoggedMessage], head_id: str, limit: int | None
 ) -> list[LoggedMessage] | None:
     """Return the messages from the first, or the last ``limit``, up to one; ``None``: not here."""
@@ -378,5 +380,5 @@ def _walked(
         if message is None or len(found) > len(log):
             return None
         found.append(message)
-        entry_id = _parent(message)
+        entry_id = _get_parent_id(message)
     return found[::-1]

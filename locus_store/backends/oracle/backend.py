@@ -139,7 +139,7 @@ class OracleBackend(ServerBackend):
             with lock(connection, self._database.tables):
                 return body(connection)
 
-        with self._translating():
+        with self._translate_errors():
             return await self._runner.define(alone)
 
     async def create_search_index(self) -> bool:
@@ -149,7 +149,7 @@ class OracleBackend(ServerBackend):
         results. Every process that uses the database maintains it from then on.
         """
         database = self._database
-        with self._translating():
+        with self._translate_errors():
             return await self._runner.define(database.create_index)
 
 

@@ -152,7 +152,7 @@ class PostgreSQLBackend(ServerBackend):
 
     @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
-        with self._translating():
+        with self._translate_errors():
             pool = await self._runner.get_pool()
             saves = self._saves.get(pool)
             if saves is None:
@@ -168,7 +168,7 @@ class PostgreSQLBackend(ServerBackend):
 
     async def read_token(self) -> str:
         """Return a token of all that is committed now, for ``limit_staleness(at_least=…)``."""
-        with self._translating():
+        with self._translate_errors():
             pool = await self._runner.get_pool()
             return (await pool.retry(lambda: ask_through(pool))).position.to_token()
 
@@ -276,7 +276,7 @@ class PostgreSQLBackend(ServerBackend):
         )
 
     async def _store_batch(self, batch: Batch) -> bool:
-        with self._translating():
+        with self._translate_errors():
             pool = await self._runner.get_pool()
             batches = self._batches.get(pool)
             if batches is None:
@@ -321,7 +321,7 @@ class PostgreSQLBackend(ServerBackend):
             last_head: Its newest version that was read or written before.
         """
         values = (encode_key(self._database.tenant), *values)
-        with self._translating():
+        with self._translate_errors():
             pool = await self._runner.get_pool()
             text = self._database.guard(text)  # it may be older than what was just opened
             rows = await self._replicas.fetch(thread_id, text, values) if self._replicas else None
@@ -356,7 +356,7 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace)
         database = self._database
         if head is None and database.audit is None:
-            with self._translating():
+            with self._translate_errors():
                 removed = await self._runner.write(
                     lambda connection: deletions.delete_thread(
                         database.make_repository(connection),

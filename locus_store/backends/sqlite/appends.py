@@ -31,13 +31,13 @@ def append_head(
 
     The rows are those of ``versions.append``.
     """
-    insert, move = _statements(tables)
+    insert, move = _make_statements(tables)
     sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes
     if append.basis is None:
         chain, size = sequence, 0
     checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.tree.digest
-    kept = _text(save.metadata), _text(save.labels), append.payload
-    writer, run = _key(save.writer), _key(save.run)
+    kept = _dump_json(save.metadata), _dump_json(save.labels), append.payload
+    writer, run = _encode(save.writer), _encode(save.run)
     cursor = connection.connection.cursor()
     at = time_ns() // 1000
     record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
@@ -49,7 +49,7 @@ def append_head(
 
 
 @lru_cache
-def _statements(tables: Tables) -> tuple[str, str]:
+def _make_statements(tables: Tables) -> tuple[str, str]:
     records, lines = (f'"{it.name}"' for it in (tables.checkpoints, tables.lines))
     place = "line, sequence, chain, parent, checkpoint_id"
     names = f"{place}, digest, metadata, labels, payload, created_at"
@@ -60,9 +60,9 @@ def _statements(tables: Tables) -> tuple[str, str]:
     return insert, move
 
 
-def _text(value: Mapping[str, object]) -> str | None:
+def _dump_json(value: Mapping[str, object]) -> str | None:
     return COLUMNS.bind_json(value) if value else None
 
 
-def _key(value: str | None) -> str | None:
+def _encode(value: str | None) -> str | None:
     return None if value is None else encode_key(value)

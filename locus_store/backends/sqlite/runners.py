@@ -120,7 +120,9 @@ class ThreadRunner:
                 raise BackendError("this process is ending; nothing more was read or written")
             if self._open is None:
                 writes, reads = self._make_engines()
-                self._open = _OpenDatabase(self._database, writes, reads, owned=self._owns_engines)
+                self._open = _OpenDatabase(
+                    self._database, writes, reads, owns_engines=self._owns_engines
+                )
                 self._open.finalizer = call_when_dropped(self, self._open.close)
             return self._open
 
@@ -154,7 +156,7 @@ _runners: WeakSet[ThreadRunner] = WeakSet()
 _held: list[ThreadRunner] = []
 
 
-def _before_fork() -> None:
+def _prepare_fork() -> None:
     """Close the database: SQLite's locks are per process, and an inherited file has none.
 
     Its parent would then close as the last one and take the log away from under it.
@@ -164,14 +166,14 @@ def _before_fork() -> None:
         _held.append(runner)
 
 
-def _after_fork() -> None:
+def _finish_fork() -> None:
     while _held:
         _held.pop().resume()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+        before=_prepare_fork, after_in_parent=_finish_fork, after_in_child=_finish_fork
     )
 
 
@@ -179,13 +181,13 @@ class _OpenDatabase:
     """The connections of one process. They do not keep the runner alive, which closes them."""
 
     def __init__(
-        self, database: SQLiteDatabase, writes: Engine, reads: Engine | None, *, owned: bool
+        self, database: SQLiteDatabase, writes: Engine, reads: Engine | None, *, owns_engines: bool
     ) -> None:
         self.pid = os.getpid()
         self.finalizer: Any = None
         self._database = database
         self._writes, self._reads = writes, reads
-        self._engines = [it for it in (writes, reads) if it is not None] if owned else []
+        self._engines = [it for it in (writes, reads) if it is not None] if owns_engines else []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
         self._gate = threading.Condition()
         """Guards the two below."""

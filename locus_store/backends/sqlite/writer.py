@@ -200,11 +200,11 @@ class SQLiteWriter:
         with self._gate:
             if self._thread is None and self._stop_job is None:
                 self._thread = threading.Thread(
-                    target=self._work, name="locus-store-writer", daemon=True
+                    target=self._run_thread, name="locus-store-writer", daemon=True
                 )
                 self._thread.start()
 
-    def _work(self) -> None:
+    def _run_thread(self) -> None:
         while self._wake_thread.acquire() and self._has_leader:
             self._commit_as_leader()
 

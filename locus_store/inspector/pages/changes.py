@@ -40,7 +40,7 @@ DAMAGED: Final = _Head("(damaged)", 0, None)
 async def rewind(request: PageRequest) -> Answer:
     """Save an old state as the new head."""
     backend, name = request.parts.threads, request.query.require("version")
-    version, head = await _version(request, name), await _head(request)
+    version, head = await _read_version(request, name), await _read_head(request)
     place = {"thread_id": request.thread, "checkpoint_id": name, "namespace": request.namespace}
     if request.method == "POST":
         await _require_head(request, head)
@@ -65,17 +65,19 @@ async def rewind(request: PageRequest) -> Answer:
         "An agent or a graph that runs next continues from this state.",
     ]
     if not found.repeated:
-        return _form(request, "rewind", "Rewind", will, head, version=name)
+        return _make_form(request, "rewind", "Rewind", will, head, version=name)
     will.append(f"These run again, although they are finished: {escape(found.describe())}.")
     label = "Names of these functions or nodes, with commas between; those run again no more"
     field = {"name": "names", "label": label, "is_optional": True}
-    return _form(request, "rewind", "Rewind", will, head, field=field, version=name, runs_again=1)
+    return _make_form(
+        request, "rewind", "Rewind", will, head, field=field, version=name, runs_again=1
+    )
 
 
 async def fork(request: PageRequest) -> Answer:
     """Copy a version and its ancestors, or the whole thread, as another thread."""
     backend, name = request.parts.threads, request.query.get_optional("version")
-    head = await _head(request)
+    head = await _read_head(request)
     if request.method == "POST":
         await _require_head(request, head)
         new = request.query.require("new_thread")
@@ -85,35 +87,37 @@ async def fork(request: PageRequest) -> Answer:
         return Redirect(request.links.to("version", thread=new, namespace=request.namespace))
     will = ["The copy has an id of its own. This thread stays as it is."]
     if name is None:
-        will[:0] = [f"All of the thread is copied: {await _contents(request)}."]
+        will[:0] = [f"All of the thread is copied: {await _describe_contents(request)}."]
     else:
         found = await find_ancestry(backend, request.thread, name, namespace=request.namespace)
         versions = request.require(found, name).versions
-        will[:0] = [f"{escape(name)} and its ancestors are copied: {_counted(len(versions))}."]
+        will[:0] = [f"{escape(name)} and its ancestors are copied: {_format_count(len(versions))}."]
     field = {"name": "new_thread", "label": "Id of the new thread"}
-    return _form(request, "fork", "Fork", will, head, field=field, version=name)
+    return _make_form(request, "fork", "Fork", will, head, field=field, version=name)
 
 
 async def delete(request: PageRequest) -> Answer:
     """Delete a version, or the whole thread."""
     name = request.query.get_optional("version")
-    head = await _head(request)
+    head = await _read_head(request)
     if request.method == "POST":
         await _require_head(request, head)
-        return await _deleted(request, name, head)
+        return await _delete(request, name, head)
     if name is None:
-        will = [f"All of the thread is deleted: {await _contents(request)}, and its messages."]
+        will = [
+            f"All of the thread is deleted: {await _describe_contents(request)}, and its messages."
+        ]
         label = f"Type the id of the thread to delete it: {escape(request.thread)}"
         field = {"name": "typed", "label": label}
     else:
-        await _version(request, name)
+        await _read_version(request, name)
         will = [f"{escape(name)} is deleted: 1 version, and its pending writes."]
         field = None
     will.append("This cannot be undone.")
-    return _form(request, "delete", "Delete", will, head, field=field, version=name)
+    return _make_form(request, "delete", "Delete", will, head, field=field, version=name)
 
 
-async def _deleted(request: PageRequest, name: str | None, head: _Head) -> Redirect:
+async def _delete(request: PageRequest, name: str | None, head: _Head) -> Redirect:
     backend = request.parts.threads
     if name is not None:
         removed = await backend.remove(request.thread, [name], namespace=request.namespace)
@@ -130,7 +134,7 @@ async def _deleted(request: PageRequest, name: str | None, head: _Head) -> Redir
     return Redirect(request.links.to("threads"))
 
 
-def _form(
+def _make_form(
     request: PageRequest,
     action: str,
     verb: str,
@@ -154,7 +158,7 @@ def _form(
     return request.make_page("change", f"{verb} {escape(version or request.thread)}", values)
 
 
-async def _head(request: PageRequest) -> _Head:
+async def _read_head(request: PageRequest) -> _Head:
     """Return the head; of a damaged one its place only, so that its thread can be deleted."""
     try:
         found = await request.parts.threads.version(request.thread, namespace=request.namespace)
@@ -164,7 +168,7 @@ async def _head(request: PageRequest) -> _Head:
     return _Head(head.checkpoint_id, head.mark.sequence, head.mark)
 
 
-async def _version(request: PageRequest, name: str) -> Version:
+async def _read_version(request: PageRequest, name: str) -> Version:
     found = await request.parts.threads.version(request.thread, name, namespace=request.namespace)
     return request.require(found, name)
 
@@ -179,11 +183,11 @@ async def _require_head(request: PageRequest, head: _Head) -> None:
         )
 
 
-async def _contents(request: PageRequest) -> str:
+async def _describe_contents(request: PageRequest) -> str:
     """Return the numbers of versions and namespaces of the thread."""
     names = await needs(request.parts.threads, StoresThreads).namespaces(request.thread)
     try:
-        summary = _counted(sum([await _number(request, it) for it in names]))
+        summary = _format_count(sum([await _count_versions(request, it) for it in names]))
     except IntegrityError:
         summary = UNCOUNTED
     return summary if len(names) == 1 else f"{summary} in {len(names):,} namespaces"
@@ -191,12 +195,12 @@ async def _contents(request: PageRequest) -> str:
 
 async def _count(request: PageRequest, namespace: str, *, since: int) -> str:
     try:
-        return _counted(await _number(request, namespace, since))
+        return _format_count(await _count_versions(request, namespace, since))
     except IntegrityError:
         return UNCOUNTED
 
 
-async def _number(request: PageRequest, namespace: str, since: int = 0) -> int:
+async def _count_versions(request: PageRequest, namespace: str, since: int = 0) -> int:
     """Return the number of versions of a line above a sequence."""
     number = 0
     async for version in read_line(request.parts.threads, request.thread, namespace):
@@ -206,7 +210,7 @@ async def _number(request: PageRequest, namespace: str, since: int = 0) -> int:
     return number
 
 
-def _counted(number: int) -> str:
+def _format_count(number: int) -> str:
     if number >= COUNTED:
         return f"at least {COUNTED:,} versions"
     return f"{number:,} version{'' if number == 1 else 's'}"

@@ -60,7 +60,7 @@ async def compare_versions(
         start: Leave out so many differences at the beginning.
         most: Return at most so many.
     """
-    old, is_pruned = await _older(request, new)
+    old, is_pruned = await _read_older(request, new)
     is_raw = request.query.get_text("view") == "json"
     states = old.state if old else {}, new.state
     size = new.size + (old.size if old else 0)
@@ -79,7 +79,7 @@ async def compare_versions(
     }
 
 
-async def _older(request: PageRequest, new: Seen) -> tuple[Seen | None, bool]:
+async def _read_older(request: PageRequest, new: Seen) -> tuple[Seen | None, bool]:
     """Return the version to compare with, and whether it is a parent that was removed."""
     wanted = request.query.get_optional("from")
     if wanted is not None:
@@ -205,7 +205,7 @@ async def _answer(request: PageRequest, version: str | None, test: str) -> dict[
             backend, request.thread, condition, version, namespace=request.namespace, step=pace.step
         )
     found = request.require(bisected, version)
-    first, turns = found.first, _shown(found)
+    first, turns = found.first, _select_turns(found)
     tasks = await find_writers(backend, [it.version for it in turns])
     return {
         "version": make_row(found.version),
@@ -217,9 +217,9 @@ async def _answer(request: PageRequest, version: str | None, test: str) -> dict[
     }
 
 
-def _shown(found: Bisected) -> list[Turn]:
+def _select_turns(result: Bisected) -> list[Turn]:
     """Return the turns of a bisect: the first that holds, and the newest."""
-    turns, first = found.turns, found.first
+    turns, first = result.turns, result.first
     last = turns[-ROWS:]
     return last if first is None or first in last else [first, *last[1:]]
 

@@ -85,12 +85,12 @@ async def show_live(request: PageRequest) -> Page:
     found = request.require(newer)
     versions = [
         {
-            "checkpoint_id": it.checkpoint_id,
-            "name": escape(it.checkpoint_id),
-            "created_at": it.created_at,
-            "address": request.to("version", version=it.checkpoint_id),
+            "checkpoint_id": version.checkpoint_id,
+            "name": escape(version.checkpoint_id),
+            "created_at": version.created_at,
+            "address": request.to("version", version=version.checkpoint_id),
         }
-        for it in found
+        for version in found
     ]
     last = found[-1].mark.sequence if found else after
     values = {"versions": versions, "next": request.to("live", after=last, format="json")}

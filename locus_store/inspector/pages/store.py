@@ -37,7 +37,7 @@ async def show_items(request: PageRequest) -> Page:
 
     What filters find is sorted by the last put.
     """
-    store, query, namespace = _store(request), request.query, _namespace(request)
+    store, query, namespace = _store(request), request.query, _parse_namespace(request)
     given = {name: query.get_text(name).strip() for name in ITEM_FILTERS}
     start, after = query.get_number("start"), query.get_optional("after")
     if any(given.values()):
@@ -54,7 +54,7 @@ async def show_items(request: PageRequest) -> Page:
         "segments": namespace,
         "given": given,
         "is_later": bool(start or after),
-        "items": await request.jobs.run(lambda step: [_row(it, step) for it in found[:ROWS]]),
+        "items": await request.jobs.run(lambda step: [_make_row(it, step) for it in found[:ROWS]]),
         "next": place if len(found) > ROWS else None,
     }
     return Page("items", "/".join(namespace) or "/", values)
@@ -62,62 +62,62 @@ async def show_items(request: PageRequest) -> Page:
 
 async def show_item(request: PageRequest) -> Page:
     """Return an item, its version and expiry, and the items whose embeddings are nearest."""
-    found = await _item(request)
+    found = await _read_item(request)
     start = request.query.get_number("start")
     values = {
         "segments": found.namespace,
         "created_at": found.created_at,
         "ttl_seconds": found.ttl_seconds,
-        **await request.jobs.run(lambda step: _looked(found, start, step)),
+        **await request.jobs.run(lambda step: _describe_item(found, start, step)),
     }
-    return Page("item", found.key, values | await _neighbours(request, found))
+    return Page("item", found.key, values | await _find_neighbours(request, found))
 
 
-def _looked(found: StoreItem, start: int, step: Step) -> dict[str, Any]:
-    size = len(encode(found.value))
-    return {"item": _row(found, step), "size": size, "tree": make_tree(found.value, start=start)}
+def _describe_item(item: StoreItem, start: int, step: Step) -> dict[str, Any]:
+    size = len(encode(item.value))
+    return {"item": _make_row(item, step), "size": size, "tree": make_tree(item.value, start=start)}
 
 
 async def download_value(request: PageRequest) -> Download:
     """Return the value of an item as JSON."""
-    found = await _item(request)
+    found = await _read_item(request)
     content = await request.jobs.run(lambda _: encode(found.value))
     return Download(f"{found.key}.json", content)
 
 
-async def _neighbours(request: PageRequest, found: StoreItem) -> dict[str, Any]:
+async def _find_neighbours(request: PageRequest, item: StoreItem) -> dict[str, Any]:
     """Return the nearest items with their scores, or the reason why there are none."""
     store = _store(request)
     if not store.capabilities.semantic_search:
         there = store.stored_dimension
         opened = f"This store was opened without its embeddings: start it with --dimension {there}."
         return {"nearest": [], "without": opened if there else "This store has no embeddings."}
-    embedding = await store.get_embedding(found.namespace, found.key)
+    embedding = await store.get_embedding(item.namespace, item.key)
     if embedding is None:
         return {"nearest": [], "without": "This item has no embedding."}
-    name = (found.namespace, found.key)
+    name = (item.namespace, item.key)
     hits = await store.search_by_embedding((), embedding, NEAREST + 1)
     others = [it for it in hits if (it.item.namespace, it.item.key) != name][:NEAREST]
-    rows = await request.jobs.run(lambda step: [_row(it.item, step) for it in others])
+    rows = await request.jobs.run(lambda step: [_make_row(it.item, step) for it in others])
     nearest = [{"score": hit.score} | row for hit, row in zip(others, rows, strict=True)]
     return {"nearest": nearest, "without": ""}
 
 
-def _row(found: StoreItem, step: Step) -> dict[str, Any]:
+def _make_row(item: StoreItem, step: Step) -> dict[str, Any]:
     step()
     return {
-        "segments": found.namespace,
-        "key": found.key,
-        "version": found.version,
-        "updated_at": found.updated_at,
-        "expires_at": found.expires_at,
-        "value": render_line(found.value, CELL),
-        "metadata": shorten(found.metadata),
+        "segments": item.namespace,
+        "key": item.key,
+        "version": item.version,
+        "updated_at": item.updated_at,
+        "expires_at": item.expires_at,
+        "value": render_line(item.value, CELL),
+        "metadata": shorten(item.metadata),
     }
 
 
-async def _item(request: PageRequest) -> StoreItem:
-    namespace, key = _namespace(request), request.query.get_text("key")
+async def _read_item(request: PageRequest) -> StoreItem:
+    namespace, key = _parse_namespace(request), request.query.get_text("key")
     found = await _store(request).get_item(namespace, key)
     if found is None:
         raise NotFoundError(f"there is no item {key!r} in namespace {namespace!r}")
@@ -130,7 +130,7 @@ def _store(request: PageRequest) -> BaseStore:
     return request.parts.store
 
 
-def _namespace(request: PageRequest) -> tuple[str, ...]:
+def _parse_namespace(request: PageRequest) -> tuple[str, ...]:
     text = request.query.get_text("segments", "[]")
     try:
         found = decode(text.encode())

@@ -125,9 +125,9 @@ async def _describe(
 
     def describe(step: Step) -> list[dict[str, Any]]:
         rows = []
-        for it in statuses:
+        for status in statuses:
             step()
-            rows.append(_make_row(it, hits.get(it.thread_id), most))
+            rows.append(_make_row(status, hits.get(status.thread_id), most))
         return rows
 
     sizes = (len(it.record or (it.message and it.message.payload) or b"") for it in statuses)

@@ -44,11 +44,11 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
     """
     query = request.query
     key, at = query.get_optional("key"), await _find_first(request)
-    part = await (_matching(request, key) if key else _page(request, at))
+    part = await (_find_matching(request, key) if key else _read_page(request, at))
     if part is None and await has_log(request):
         return Redirect(request.links.to("messages", thread=request.thread))
     found = request.require(part)
-    sizes, reason = await _sizes(request, found.nodes)
+    sizes, reason = await _measure_sizes(request, found.nodes)
     rows, no_changes = await list_rows(request, found.nodes)
     for row in rows:
         row["size"] = sizes.get(row["version"].sequence)
@@ -66,26 +66,26 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
         "no_sizes": reason,
         "no_changes": no_changes,
         "is_damaged": found.is_damaged,
-        "next": _next(found.next),
+        "next": _make_next(found.next),
     }
     return request.make_page("timeline", f"Timeline of {request.thread}", values)
 
 
-def _next(cursor: Cursor | None) -> dict[str, str | None] | None:
+def _make_next(cursor: Cursor | None) -> dict[str, str | None] | None:
     """Return the parameters of the next page. A dot precedes the main line, which may be empty."""
     if cursor is None:
         return None
     return {"before": cursor.before, "main": None if cursor.main is None else f".{cursor.main}"}
 
 
-async def _page(request: PageRequest, at: Version | None) -> Graph | None:
+async def _read_page(request: PageRequest, at: Version | None) -> Graph | None:
     if at is not None:
         return await list_from(request, at, ROWS)
-    backend, namespace, cursor = request.parts.threads, request.namespace, _cursor(request)
+    backend, namespace, cursor = request.parts.threads, request.namespace, _parse_cursor(request)
     return await read_graph(backend, request.thread, namespace=namespace, limit=ROWS, cursor=cursor)
 
 
-def _cursor(request: PageRequest) -> Cursor | None:
+def _parse_cursor(request: PageRequest) -> Cursor | None:
     before, main = request.query.get_optional("before"), request.query.get_optional("main")
     if before is None:
         return None
@@ -111,7 +111,7 @@ async def _find_first(request: PageRequest) -> Version | None:
     return request.require(oldest)
 
 
-async def _matching(request: PageRequest, key: str) -> Graph:
+async def _find_matching(request: PageRequest, key: str) -> Graph:
     """Return the versions whose metadata has a value, by the rules of ``query_by_metadata``."""
     backend, value = request.parts.threads, parse_json_or_text(request.query.get_text("value"))
     check_key(key)
@@ -128,7 +128,9 @@ async def _matching(request: PageRequest, key: str) -> Graph:
     return Graph(head, nodes, None)
 
 
-async def _sizes(request: PageRequest, nodes: list[Node]) -> tuple[dict[int, int], str | None]:
+async def _measure_sizes(
+    request: PageRequest, nodes: list[Node]
+) -> tuple[dict[int, int], str | None]:
     """Return the stored bytes of versions, or the reason why they are not known."""
     if request.query.get_optional("key"):
         return {}, "a filter is set"
@@ -150,8 +152,8 @@ async def show_messages(request: PageRequest) -> Page:
     after = (request.thread, behind) if behind else None
     listed = await log.logs(request.thread, limit=ROWS + 1, after=after)
     logs = listed[:ROWS]
-    name = request.query.get_optional("log") or _first(logs)
-    info = await _info(request, log, name)
+    name = request.query.get_optional("log") or _choose_first(logs)
+    info = await _read_info(request, log, name)
     count = info.count if info else 0
     query, given = request.query, {it: request.query.get_text(it).strip() for it in LOG_FILTERS}
     newest = 0 if any(given.values()) else max(count - MESSAGES, 0)
@@ -180,7 +182,7 @@ async def show_messages(request: PageRequest) -> Page:
         "count": count,
         "changed_at": info.changed_at if info else None,
         "start": start,
-        "messages": await request.jobs.run(lambda step: _rows(found, step)),
+        "messages": await request.jobs.run(lambda step: _make_rows(found, step)),
         "holder": None if logs or behind else await _name_holder(request),
         "previous": max(min(start, count) - MESSAGES, 0) if start else None,
         "next": start + MESSAGES if len(listed_messages) > MESSAGES else None,
@@ -202,7 +204,7 @@ async def download_message(request: PageRequest) -> Download:
     return Download(f"{message_id}.json", content)
 
 
-def _first(logs: list[LogInfo]) -> str:
+def _choose_first(logs: list[LogInfo]) -> str:
     """Return the namespace to begin with: the root, or else that with the most messages."""
     if not logs or not logs[0].namespace:
         return ""
@@ -213,7 +215,7 @@ def _log(request: PageRequest) -> BaseMessageLog:
     return Storage(request.parts.threads).messages()
 
 
-async def _info(request: PageRequest, log: BaseMessageLog, name: str) -> LogInfo | None:
+async def _read_info(request: PageRequest, log: BaseMessageLog, name: str) -> LogInfo | None:
     """Return the facts of a log; ``None``: the thread has none in the root namespace."""
     found = await log.info(request.thread, namespace=name)
     if found is None and name:
@@ -234,12 +236,16 @@ async def _name_holder(request: PageRequest) -> str | None:
     return "this graph" if head.metadata.keys() >= SOURCES else "an agent"
 
 
-def _rows(found: list[LoggedMessage], step: Step) -> list[dict[str, Any]]:
+def _make_rows(messages: list[LoggedMessage], step: Step) -> list[dict[str, Any]]:
     rows, room = [], Room()
-    for it in found:
+    for message in messages:
         step()
-        row = {name: getattr(it, name) for name in ("message_id", "role", "created_at")}
+        row = {name: getattr(message, name) for name in ("message_id", "role", "created_at")}
         rows.append(
-            row | {"metadata": shorten(it.metadata), "text": room.cut(format_content(it.content))}
+            row
+            | {
+                "metadata": shorten(message.metadata),
+                "text": room.cut(format_content(message.content)),
+            }
         )
     return rows

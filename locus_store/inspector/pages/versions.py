@@ -125,8 +125,8 @@ async def show_version(request: PageRequest) -> Page | Redirect:
     stopped = {it["version"].checkpoint_id for it in values["rows"] if it["is_interrupted"]}
     if seen.version.checkpoint_id in stopped:
         stops = [it for it in await read_pending(request, seen) if it.channel == INTERRUPT]
-        some, size = _fitting(stops[:ASKED], seen, backend.max_state_bytes)
-        rows = partial(_rows, some, seen, backend.max_state_bytes)
+        some, size = _select_fitting(stops[:ASKED], seen, backend.max_state_bytes)
+        rows = partial(_make_rows, some, seen, backend.max_state_bytes)
         values["asked"] = await request.run_heavy(size, rows)
     if path:
         origin = blames.find(backend, seen, path)
@@ -213,7 +213,7 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
     conversations = [] if is_raw else list(_find_lists(value, path, start, room))
     places = [parse_path(it["path"]) for it in conversations]
     hidden: frozenset[Any] = frozenset(it[-1] for it in places if it != path)
-    text = _piece(value, first) if isinstance(value, str) else None
+    text = _cut_piece(value, first) if isinstance(value, str) else None
     shows_tree = text is None and path not in places
     return {
         "start": first,
@@ -236,19 +236,19 @@ def _find_lists(value: Any, path: Query, start: int | None, room: Room) -> Itera
             yield make_conversation(part, (*path, key), None, room)
 
 
-def _piece(text: str, start: int) -> CutText:
+def _cut_piece(text: str, start: int) -> CutText:
     return CutText(text[start : start + CHARACTERS], len(text) - start)
 
 
-def find_in_state(seen: Seen, path: Query) -> Located:
+def find_in_state(snapshot: Seen, path: Query) -> Located:
     """Return the value at a path of a state.
 
     Raises:
         NotFoundError: There is none.
     """
-    found = find_value(seen.state, path)
+    found = find_value(snapshot.state, path)
     if found is None:
-        name = seen.version.checkpoint_id
+        name = snapshot.version.checkpoint_id
         raise NotFoundError(f"version {name!r} has no value at {format_path(path)!r:.200}")
     return found
 
@@ -266,8 +266,8 @@ async def show_writes(request: PageRequest) -> Page:
     seen = await request.read_version(request.query.get_optional("version"))
     backend, start = request.parts.threads, request.query.get_number("start")
     found = await read_pending(request, seen)
-    some, size = _fitting(found[start : start + ROWS], seen, backend.max_state_bytes)
-    rows = partial(_rows, some, seen, backend.max_state_bytes)
+    some, size = _select_fitting(found[start : start + ROWS], seen, backend.max_state_bytes)
+    rows = partial(_make_rows, some, seen, backend.max_state_bytes)
     end = start + len(some)
     values = {
         "version": make_row(seen.version),
@@ -304,9 +304,9 @@ async def list_namespaces(request: PageRequest) -> list[str]:
     return (await backend.namespaces(request.thread))[:ROWS]
 
 
-async def read_pending(request: PageRequest, seen: Seen) -> list[PendingWrite]:
+async def read_pending(request: PageRequest, snapshot: Seen) -> list[PendingWrite]:
     """Return the pending writes of a version; none where the backend keeps none."""
-    backend, version = request.parts.threads, seen.version
+    backend, version = request.parts.threads, snapshot.version
     if not isinstance(backend, StoresWrites):
         return []
     found = await backend.get_writes(
@@ -315,32 +315,32 @@ async def read_pending(request: PageRequest, seen: Seen) -> list[PendingWrite]:
     return select_current(found, version.mark.sequence)
 
 
-def _fitting(
-    writes: list[PendingWrite], seen: Seen, max_bytes: int
+def _select_fitting(
+    writes: list[PendingWrite], snapshot: Seen, max_bytes: int
 ) -> tuple[list[PendingWrite], int]:
     """Return the first writes, and the bytes of JSON that they are made from.
 
     The first one is among them whatever its size.
     """
     total = 0
-    for at, it in enumerate(writes):
-        size = measure_payload(it.payload, max_bytes) if it.type == JSON_WRITE else 0
-        size += 0 if it.basis is None else seen.size
+    for at, write in enumerate(writes):
+        size = measure_payload(write.payload, max_bytes) if write.type == JSON_WRITE else 0
+        size += 0 if write.basis is None else snapshot.size
         if at and total + size > MOST_BYTES:
             return writes[:at], total
         total += size
     return writes, total
 
 
-def _rows(
-    writes: list[PendingWrite], seen: Seen, max_bytes: int, step: Step
+def _make_rows(
+    writes: list[PendingWrite], snapshot: Seen, max_bytes: int, step: Step
 ) -> list[dict[str, Any]]:
     """Return pending writes as rows, within the bounds of a page."""
     rows, room = [], Room()
     for write in writes:
         step()
         row = {name: getattr(write, name) for name in ("task_id", "task_path", "idx", "channel")}
-        value = decode_written_value(write, seen.state, max_bytes)
+        value = decode_written_value(write, snapshot.state, max_bytes)
         text = (
             room.cut(f"<{write.type}, {len(value):,} bytes>")
             if isinstance(value, bytes)

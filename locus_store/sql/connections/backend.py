@@ -121,10 +121,10 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     @property
     def shared(self) -> Shared:
         """Return the objects that a store shares with this backend."""
-        return Shared(self._database, self._runner, self._reader, self._translating)
+        return Shared(self._database, self._runner, self._reader, self._translate_errors)
 
     async def _write(self, body: Callable[[Repository], T], *, thread_id: str | None = None) -> T:
-        with self._translating():
+        with self._translate_errors():
             work = make_writing(self._database, body, thread_id)
             return await self._runner.write(work, thread_id=thread_id)
 
@@ -141,7 +141,7 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         def work(own: Connection) -> T:
             return body(database.make_repository(own))
 
-        with self._translating():
+        with self._translate_errors():
             if connection is None:
                 return await self._write_by_itself(work)
             return await run_joined(database, connection, work)
@@ -156,7 +156,7 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     async def _read(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body on one snapshot, of the runner if a write depends on its answer."""
         database = self._database
-        with self._translating():
+        with self._translate_errors():
             return await (reader or self._reader).read(
                 lambda connection: body(database.make_repository(connection))
             )
@@ -164,12 +164,12 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     async def _query(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body of one statement, on the runner if a write depends on its answer."""
         database = self._database
-        with self._translating():
+        with self._translate_errors():
             return await (reader or self._reader).query(
                 lambda connection: body(database.make_repository(connection))
             )
 
-    def _translating(self) -> Translation:
+    def _translate_errors(self) -> Translation:
         return Translation(self._database)
 
     async def open(self) -> None:
@@ -218,40 +218,40 @@ async def run_joined(database: Database, connection: object, body: Body[T]) -> T
         InvalidArgumentError: ``connection`` is not a connection with a transaction to the opened
             database. Nothing was written.
     """
-    work = _under_savepoint(database, body)
-    run = _runner(database, connection)
+    work = _wrap_in_savepoint(database, body)
+    run = _get_runner(database, connection)
     return await retry_lost_races(lambda: run(work), database.is_lost_race)
 
 
-def _runner(database: Database, given: object) -> Callable[[Body[T]], Awaitable[T]]:
+def _get_runner(database: Database, connection: object) -> Callable[[Body[T]], Awaitable[T]]:
     from sqlalchemy.ext.asyncio import AsyncConnection  # noqa: PLC0415  (slow: it imports the ORM)
 
-    if not isinstance(given, AsyncConnection | Connection):
+    if not isinstance(connection, AsyncConnection | Connection):
         raise InvalidArgumentError(
             "connection= must be a SQLAlchemy AsyncConnection or Connection, not a "
-            f"{type(given).__name__}"
+            f"{type(connection).__name__}"
         )
-    if given.closed:
+    if connection.closed:
         raise InvalidArgumentError("connection= is closed; pass an open one")
-    wanted, found = database.dialect, given.dialect.name
+    wanted, found = database.dialect, connection.dialect.name
     if found != wanted:
         raise InvalidArgumentError(f"connection= is of {found}, and these tables are in {wanted}")
-    if isinstance(given, AsyncConnection):
-        return given.run_sync
-    if given.dialect.is_async:
+    if isinstance(connection, AsyncConnection):
+        return connection.run_sync
+    if connection.dialect.is_async:
         raise InvalidArgumentError(
             "connection= is the sync side of an AsyncConnection; pass the AsyncConnection"
         )
 
     async def run(work: Body[T]) -> T:
-        return work(given)
+        return work(connection)
 
     return run
 
 
-def _under_savepoint(database: Database, body: Body[T]) -> Body[T]:
+def _wrap_in_savepoint(database: Database, body: Body[T]) -> Body[T]:
     def run(connection: Connection) -> T:
-        if _commits_itself(connection):
+        if _is_autocommit(connection):
             raise make_autocommit_error()
         database.join(connection)
         nested = connection.begin_nested()
@@ -277,7 +277,7 @@ def make_autocommit_error() -> InvalidArgumentError:
     )
 
 
-def _commits_itself(connection: Connection) -> bool:
+def _is_autocommit(connection: Connection) -> bool:
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
     driver: Any = connection.connection.dbapi_connection

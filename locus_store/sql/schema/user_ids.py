@@ -170,12 +170,12 @@ def take(connection: Connection, ours: Tables, users: UserIdType, *, may_create:
 
 
 def _make_type_error(
-    connection: Connection, ours: Tables, users: UserIdType, stored: UserIdType
+    connection: Connection, ours: Tables, users: UserIdType, kind: UserIdType
 ) -> SchemaError:
     place = make_place(connection).with_schema(ours.schema)
     return SchemaError(
-        f"{place}: the database's user ids are of the type {stored}, and the session's of the type "
-        f"{users}; open the session with user_id_type={stored!r}, or change the database: "
+        f"{place}: the database's user ids are of the type {kind}, and the session's of the type "
+        f"{users}; open the session with user_id_type={kind!r}, or change the database: "
         f"locus-store db user-ids {users} --url '…'{write_options(ours)}"
     )
 

@@ -72,7 +72,7 @@ def _read_unjoined(repo: Repository, line: int, chain: int) -> list[UnjoinedReco
 
 
 def join(
-    repo: Repository, *, thread_id: str, namespace: str, unjoined: Unjoined, segment: RecordSegment
+    repo: Repository, *, thread_id: str, namespace: str, records: Unjoined, segment: RecordSegment
 ) -> bool:
     """Put a segment in the place of its records' payloads, if these are as they were.
 
@@ -82,14 +82,14 @@ def join(
     if not repo.lock_unheld(thread_id, namespace):
         return False
     line = repo.find_line(thread_id, namespace)
-    if line is None or line.line != unjoined.line:
+    if line is None or line.line != records.line:
         return False
-    joined = [one for one in unjoined.records if one.sequence <= segment.last]
-    if _read_unjoined(repo, unjoined.line, unjoined.chain)[: len(joined)] != joined:
+    joined = [one for one in records.records if one.sequence <= segment.last]
+    if _read_unjoined(repo, records.line, records.chain)[: len(joined)] != joined:
         return False
-    values = {"line": unjoined.line, **segment._asdict()}
+    values = {"line": records.line, **segment._asdict()}
     repo.connection.execute(repo.tables.segments.insert().values(**values))
-    repo.remove_payloads(unjoined.line, [one.sequence for one in joined])
+    repo.remove_payloads(records.line, [one.sequence for one in joined])
     return True
 
 
@@ -125,7 +125,7 @@ class SqlSegments(StorageBackend):
                 made = await run_in_thread(
                     partial(segments.join_records, *found[1:], self.max_state_bytes)
                 )
-                put = partial(join, thread_id=thread_id, namespace=namespace, unjoined=found)
+                put = partial(join, thread_id=thread_id, namespace=namespace, records=found)
                 replace = partial(put, segment=made)
                 if made is None or not await self._write(replace, thread_id=thread_id):
                     return

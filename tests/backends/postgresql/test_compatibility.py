@@ -353,7 +353,7 @@ def texts() -> Iterator[str]:
             yield from filter(SQL.search, texts)
             yield from (f"{it}(" for it in re.findall(r"\bsa\.func\.(\w+)", source))
             yield from re.findall(r'\.op\("([^"]+)"', source)
-    yield migrate.offline_sql("postgresql")
+    yield migrate.render_upgrade("postgresql")
     yield user_ids.render_sql("postgresql", "bigint")
 
 

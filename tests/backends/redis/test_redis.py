@@ -766,7 +766,7 @@ async def test_a_database_that_is_not_there_is_told(redis_url: str) -> None:
     ["redis://h", "rediss+cluster://u:p@h", "redis+sentinel://h/x", "valkey://h", "unix:///x"],
 )
 def test_commands_of_a_schema_say_that_there_is_none(url: str) -> None:
-    for call in (migrate.upgrade, migrate.current):
+    for call in (migrate.upgrade, migrate.read_revision):
         with pytest.raises(InvalidArgumentError, match="Redis has no schema; nothing to make"):
             call(url)
 

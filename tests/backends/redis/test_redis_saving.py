@@ -10,7 +10,7 @@ import pytest
 from lazily import TESTS_RUN
 
 from locus_store import BackendError, ConflictError, SchemaError
-from locus_store.testing.steps import problems
+from locus_store.testing.steps import find_problems
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
 if TESTS_RUN:
@@ -59,7 +59,7 @@ async def test_a_number_that_was_lost_and_given_again_is_no_basis(redis_url: str
         await mine.write_state("t", {"said": [*SAID, "mine", "again"]})
     async with RedisBackend(redis_url) as fresh:
         assert await fresh.load("t") == {"said": [*SAID, "mine", "again"]}
-        assert await problems(fresh) == []
+        assert await find_problems(fresh) == []
 
 
 async def test_a_number_that_was_lost_and_given_again_is_a_conflict(redis_url: str) -> None:
@@ -108,7 +108,7 @@ async def test_what_grew_from_what_was_lost_is_read_whole(redis_url: str) -> Non
         for n in range(3):
             await theirs.write_state("t", {"said": [*SAID, *range(n)]})
         assert await mine.load("t") == {"said": [*SAID, 0, 1]}
-        assert await problems(mine) == []
+        assert await find_problems(mine) == []
 
 
 async def test_what_others_added_is_all_that_is_read(redis_url: str) -> None:
@@ -143,7 +143,7 @@ async def test_an_edit_that_a_save_went_before_is_decided_again(
         assert tries == ["documents put"] * 2
         assert [it.checkpoint_id for it in await one.history("t")] == ["late", "v2", "v0"]
         assert await another.load("t") == {"said": [*SAID, "late"]}
-        assert await problems(one) == []
+        assert await find_problems(one) == []
 
 
 async def test_one_id_is_given_once_though_many_give_it(redis_url: str) -> None:
@@ -154,7 +154,7 @@ async def test_one_id_is_given_once_though_many_give_it(redis_url: str) -> None:
         )
         assert {it.checkpoint_id for it in told} == {"same"}
         assert [it.checkpoint_id for it in await one.history("t")] == ["same", "v"]
-        assert await problems(one) == []
+        assert await find_problems(one) == []
 
 
 async def test_a_head_is_read_from_its_own_chain_though_others_stand_in_between(
@@ -184,7 +184,7 @@ async def test_a_head_is_read_from_its_own_chain_though_others_stand_in_between(
         assert await fresh.load("t") == {"said": said}
         for version in await fresh.history("t"):
             assert (await fresh.read_state("t", version.checkpoint_id)) is not None
-        assert await problems(fresh) == []
+        assert await find_problems(fresh) == []
 
 
 # --- saves that share a round trip
@@ -221,7 +221,7 @@ async def test_saves_at_once_share_round_trips(redis_url: str, groups: list[int]
         with redis.Redis.from_url(redis_url) as client:
             client.script_flush()
         await all_saved(backend, 2)
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
 
 async def test_saves_at_once_share_round_trips_to_their_servers(
@@ -232,7 +232,7 @@ async def test_saves_at_once_share_round_trips_to_their_servers(
         for number in range(3):
             await all_saved(backend, number)
         assert max(groups) > 1
-        assert await problems(backend) == []
+        assert await find_problems(backend) == []
 
 
 async def test_one_wait_for_replicas_is_for_all_saves_that_share_a_round_trip(
@@ -284,7 +284,7 @@ async def test_a_cancelled_save_takes_no_other_one_with_it(redis_url: str, steps
         assert {type(it) for it in found[1::2]} == {str}
         assert [await backend.load(it) for it in TOGETHER[1::2]] == [{"n": 1}] * 16
     async with RedisBackend(redis_url) as fresh:  # the other one has ended what was begun
-        assert await problems(fresh) == []
+        assert await find_problems(fresh) == []
 
 
 async def test_saves_that_lose_their_connection_are_decided_each(

@@ -166,7 +166,7 @@ def alembic(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 
 
 def test_a_database_without_a_schema_is_given_the_newest(url: str) -> None:
-    assert ensure(url).revision == migrate.current(url) == status.HEAD
+    assert ensure(url).revision == migrate.read_revision(url) == status.HEAD
     assert things(url) >= make_tables().names
 
 
@@ -227,7 +227,7 @@ def test_a_database_in_memory_works() -> None:
 
 
 def test_the_newest_known_revision_is_the_newest_script() -> None:
-    assert tuple(revision for revision, _ in migrate.history()) == status.REVISIONS
+    assert tuple(revision for revision, _ in migrate.list_revisions()) == status.REVISIONS
     assert ScriptDirectory(str(migrate.SCRIPTS)).get_heads() == [status.HEAD]
 
 
@@ -365,15 +365,15 @@ def test_alembic_itself_is_refused_on_a_foreign_table(url: str, tmp_path: Path) 
 
 def test_options_may_stand_in_the_url(url: str) -> None:
     assert migrate.upgrade(f"{url}?prefix=mine_&tenant=acme&busy_timeout_seconds=3") == status.HEAD
-    assert migrate.current(url) is None
-    assert migrate.current(url, prefix="mine_") == status.HEAD
+    assert migrate.read_revision(url) is None
+    assert migrate.read_revision(url, prefix="mine_") == status.HEAD
 
 
 def test_a_home_directory_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     migrate.upgrade("sqlite:///~/mine.db")
     assert [it.name for it in tmp_path.iterdir()] == ["mine.db"]
-    assert migrate.current("sqlite:///~/mine.db") == status.HEAD
+    assert migrate.read_revision("sqlite:///~/mine.db") == status.HEAD
 
 
 def test_another_prefix_lives_beside_a_foreign_table(url: str) -> None:
@@ -551,7 +551,7 @@ def test_an_unknown_revision_is_told_also_where_all_is_up_to_date(url: str, revi
             move(url, revision)
     for it in (revision, f"{revision}:head", f"0001:{revision}"):
         with pytest.raises(SchemaError):
-            migrate.offline_sql("sqlite", it)
+            migrate.render_upgrade("sqlite", it)
     assert migrate.check(url).state == "ok"
 
 
@@ -607,7 +607,7 @@ def test_the_autogeneration_of_our_own_chain_finds_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_a_kept_database_is_upgraded_and_used(url: str, kept: Path) -> None:
     run_sql(url, kept.read_text())
-    assert migrate.current(url) == kept.stem
+    assert migrate.read_revision(url) == kept.stem
     ours = make_tables()
     with connect(url) as connection:
         settings = migrate.ensure(connection, auto_migrate="upgrade")
@@ -647,7 +647,7 @@ def test_a_later_release_upgrades_a_database_of_every_revision(
 def test_offline_sql_of_data_is_run_as_well(url: str, release: Callable[..., Release]) -> None:
     save(url, "t")
     with release().installed():
-        run_sql(url, migrate.offline_sql("sqlite", "0001:head"))
+        run_sql(url, migrate.render_upgrade("sqlite", "0001:head"))
         assert migrate.check(url).state == "ok"
     assert titles(url) == ["t"]
 
@@ -672,7 +672,7 @@ def test_the_folder_of_migrations_does_not_shadow_alembic() -> None:
 
 def test_offline_sql_for_sqlite_gives_the_same_schema(url: str, tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path / 'other.db'}"
-    run_sql(other, migrate.offline_sql("sqlite"))
+    run_sql(other, migrate.render_upgrade("sqlite"))
     ensure(url)
     identity = "INSERT INTO \"locus_settings\" VALUES('store_id'"
 
@@ -690,8 +690,8 @@ def test_offline_sql_needs_no_driver(dialect: str) -> None:
         "import sys\n"
         "for name in ('psycopg', 'psycopg2', 'asyncpg', 'oracledb', 'cx_Oracle'):\n"
         "    sys.modules[name] = None\n"
-        "from locus_store.sql.migrate import offline_sql\n"
-        "print(offline_sql(sys.argv[1]))"
+        "from locus_store.sql.migrate import render_upgrade\n"
+        "print(render_upgrade(sys.argv[1]))"
     )
     with start(script, dialect) as process:
         out, errors = process.communicate(timeout=60)
@@ -701,7 +701,7 @@ def test_offline_sql_needs_no_driver(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
 def test_offline_sql_binds_nothing_and_mints_an_identity(dialect: str) -> None:
-    text = migrate.offline_sql(dialect, prefix="mine_", schema=None)
+    text = migrate.render_upgrade(dialect, prefix="mine_", schema=None)
     words = {"sqlite": "randomblob", "postgresql": "gen_random_uuid", "oracle": "SYS_GUID"}
     assert words[dialect] in text
     assert "RETURNING" not in text  # Alembic's own row would bind what it returns on Oracle
@@ -709,7 +709,7 @@ def test_offline_sql_binds_nothing_and_mints_an_identity(dialect: str) -> None:
 
 
 def test_offline_sql_names_the_database_schema() -> None:
-    text = migrate.offline_sql("postgresql", schema="App")
+    text = migrate.render_upgrade("postgresql", schema="App")
     assert 'CREATE TABLE "App".locus_threads' in text
     assert 'FROM "App".locus_threads t' in text
     assert 'CREATE VIEW "App".locus_heads' in text
@@ -717,7 +717,7 @@ def test_offline_sql_names_the_database_schema() -> None:
 
 @pytest.mark.parametrize("dialect", ["oracle"])
 def test_offline_sql_for_oracle_is_not_postgresqls(dialect: str) -> None:
-    text = migrate.offline_sql(dialect)
+    text = migrate.render_upgrade(dialect)
     for word in (
         "::",
         "JSONB",
@@ -735,7 +735,7 @@ def test_offline_sql_for_oracle_is_not_postgresqls(dialect: str) -> None:
 
 def test_offline_sql_knows_three_dialects() -> None:
     with pytest.raises(InvalidArgumentError, match="sqlite, postgresql, oracle"):
-        migrate.offline_sql("mysql")
+        migrate.render_upgrade("mysql")
 
 
 # --- URLs
@@ -743,7 +743,7 @@ def test_offline_sql_knows_three_dialects() -> None:
 
 def test_looking_at_a_file_that_is_not_there_does_not_make_it(url: str) -> None:
     assert migrate.check(url).state == "missing"
-    assert migrate.current(url) is None
+    assert migrate.read_revision(url) is None
     with pytest.raises(SchemaError):
         migrate.downgrade(url)
     assert not Path(url.removeprefix("sqlite:///")).exists()

@@ -59,7 +59,7 @@ class TestRestoredFile(Kit):
     async def test_a_restored_backup_is_what_is_read(self, checkpointer, path, tmp_path, way):
         backup, _ = await self.overtaken(checkpointer, path, tmp_path)
         getattr(self, way)(backup, path)
-        assert await self.said_in(checkpointer, "t") == ["a", "b"]
+        assert await self.read_texts(checkpointer, "t") == ["a", "b"]
         assert await checkpointer.load("t", "v3") is None
 
     @pytest.mark.parametrize("way", ["restored_in_place", "restored_by_replacing"])
@@ -85,8 +85,8 @@ class TestRestoredFile(Kit):
         state = await checkpointer.load("t")
         await checkpointer.save(self.said(state, "y"), "t", "v4")
         async with reopen() as other:
-            assert await self.said_in(other, "t") == ["a", "b", "x", "y"]
-            assert await self.said_in(other, "t", "v3") == ["a", "b", "x"]
+            assert await self.read_texts(other, "t") == ["a", "b", "x", "y"]
+            assert await self.read_texts(other, "t", "v3") == ["a", "b", "x"]
 
     @pytest.mark.parametrize("way", ["restored_in_place", "restored_by_replacing"])
     async def test_saves_after_a_restore_are_exact(self, checkpointer, reopen, path, tmp_path, way):
@@ -98,8 +98,8 @@ class TestRestoredFile(Kit):
             await checkpointer.save(state, "t")
         await checkpointer.close()
         async with reopen() as other:
-            assert await self.said_in(other, "t") == ["a", "b", "x", "y", "z"]
-            assert None not in (await self.told(other, "t")).values()
+            assert await self.read_texts(other, "t") == ["a", "b", "x", "y", "z"]
+            assert None not in (await self.read_all_texts(other, "t")).values()
 
     async def test_a_file_that_is_gone_is_an_error_not_an_empty_thread(self, checkpointer, path):
         await self.grow(checkpointer, "t", "a")

@@ -33,14 +33,14 @@ class TestFaultsOnIndex(WriteFaultsContract):
     def settle(self, index: TestIndex) -> Any:
         return index.refresh
 
-    def stored(self, backend: Any) -> set[tuple[Any, ...]]:
-        return super().stored(backend) | {it.place for it in iterate_versions(backend.index)}
+    def list_stored(self, backend: Any) -> set[tuple[Any, ...]]:
+        return super().list_stored(backend) | {it.place for it in iterate_versions(backend.index)}
 
-    def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
+    def list_named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
         parsed = [backend._threads.read_parsed(backend._documents, it) for it in threads]
         places = {
             VersionPlace(it.thread.thread_id, *name)
             for it in parsed
             for name in deriving.map_versions(it.thread)
         }
-        return super().named(backend, threads) | places
+        return super().list_named(backend, threads) | places

@@ -649,7 +649,7 @@ def test_the_longest_keys_stay_within_an_index_of_oracles() -> None:
 
 
 def test_the_offline_text_is_the_schema_users_own() -> None:
-    text = migrate.offline_sql("oracle").upper()
+    text = migrate.render_upgrade("oracle").upper()
     assert "CREATE ANY" not in text
     assert " JSON" in text
     assert "TIMESTAMP WITH TIME ZONE" in text

@@ -154,7 +154,7 @@ def test_the_definitions_of_users_ids_are_accepted(oracle_grammar, users):
 
 def _offline(**options):
     """The statements between the slashes of SQL*Plus, without comments and its own commands."""
-    begin, script = migrate.offline_sql("oracle", **options).split("\n\n", 1)
+    begin, script = migrate.render_upgrade("oracle", **options).split("\n\n", 1)
     assert begin == "WHENEVER SQLERROR EXIT FAILURE ROLLBACK\nSET DEFINE OFF"
     lines = [it for it in script.splitlines() if not it.startswith("--")]
     parts = "\n".join(lines).split("\n/\n")

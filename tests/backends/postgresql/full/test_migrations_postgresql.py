@@ -281,7 +281,7 @@ def ran(
 @BOTH
 def test_a_database_without_a_schema_is_given_the_newest(made: Made) -> None:
     settings = ensure(made.url)
-    assert settings.revision == migrate.current(made.url) == status.HEAD
+    assert settings.revision == migrate.read_revision(made.url) == status.HEAD
     assert made.things() >= make_tables().names
     assert len(settings.store_id) == 32
     assert ensure(made.url) == settings
@@ -609,7 +609,7 @@ def test_alembic_and_the_command_line_make_the_schema_too(
 @BOTH
 @pytest.mark.parametrize("schema", [None, "locus_threads", ODD])
 def test_offline_sql_gives_the_same_schema(made: Made, schema: str | None) -> None:
-    made.execute(migrate.offline_sql("postgresql", schema=schema, prefix="off_"))
+    made.execute(migrate.render_upgrade("postgresql", schema=schema, prefix="off_"))
     offline = made.shape(schema or "public")
     identity = migrate.check(made.url, schema=schema, prefix="off_").settings
     migrate.downgrade(made.url, schema=schema, prefix="off_")
@@ -622,7 +622,7 @@ def test_offline_sql_gives_the_same_schema(made: Made, schema: str | None) -> No
 
 def test_offline_sql_of_a_schema_that_exists_is_run_as_well(made: Made) -> None:
     made.execute("CREATE SCHEMA locus_threads")
-    made.execute(migrate.offline_sql("postgresql", schema="locus_threads"))
+    made.execute(migrate.render_upgrade("postgresql", schema="locus_threads"))
     assert migrate.check(made.url, schema="locus_threads").state == "ok"
 
 
@@ -663,7 +663,7 @@ def test_a_role_without_ddl_rights_can_do_everything_but_migrate(ours: Made, rol
     url = as_role(ours, role)
     for auto_migrate in (True, False, "upgrade"):
         assert ensure(url, auto_migrate=auto_migrate).revision == status.HEAD
-    assert migrate.upgrade(url) == migrate.current(url) == status.HEAD
+    assert migrate.upgrade(url) == migrate.read_revision(url) == status.HEAD
     with pytest.raises(SchemaError, match="this role may not"):
         migrate.downgrade(url)
     assert migrate.check(url).state == "ok"
@@ -897,7 +897,7 @@ def test_everything_works_through_a_pooler_that_swaps_connections(
         assert migrate.check(url, schema=schema).state == "ok"
     done = alembic("-x", "prefix=mine_", "upgrade", "head", cwd=tmp_path, LOCUS_STORE_URL=url)
     assert done.returncode == 0, done.stderr
-    assert migrate.current(url, prefix="mine_") == status.HEAD
+    assert migrate.read_revision(url, prefix="mine_") == status.HEAD
     assert made.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
 
 
@@ -951,7 +951,7 @@ def test_a_migration_goes_up_and_down_one_step(made: Made, schema: str | None) -
 def test_offline_sql_between_two_revisions_is_run_as_well(made: Made) -> None:
     migrate.upgrade(made.url, "0001", schema="there")
     on(made.url, lambda it: (fill(it, make_tables("locus_", "there"), "t"), it.commit()))
-    made.execute(migrate.offline_sql("postgresql", "0001:0003", schema="there"))
+    made.execute(migrate.render_upgrade("postgresql", "0001:0003", schema="there"))
     assert ensure(made.url, auto_migrate=False, schema="there").revision == "0003"
     assert titles(made, "there.") == ["t"]
 
@@ -1193,7 +1193,7 @@ def test_the_view_shows_the_root_head_of_every_live_thread(made: Made, schema: s
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_a_kept_database_is_upgraded_and_used(made: Made, kept: Path) -> None:
     made.execute(kept.read_text())
-    assert migrate.current(made.url) == kept.stem
+    assert migrate.read_revision(made.url) == kept.stem
     store_id = made.value("SELECT value FROM locus_settings WHERE name = 'store_id'")
     settings = ensure(made.url, auto_migrate="upgrade")
     assert (settings.store_id, settings.revision) == (store_id, status.HEAD)
@@ -1297,7 +1297,7 @@ def test_a_blocking_call_beneath_a_migration_of_its_own_loop_is_told(made: Made)
                 with pytest.raises(InvalidArgumentError, match="under way"):
                     migrate.upgrade(made.url)
                 with pytest.raises(InvalidArgumentError, match="under way"):
-                    migrate.offline_sql("postgresql")
+                    migrate.render_upgrade("postgresql")
 
         migrate.ensure(connection)
 

@@ -18,7 +18,7 @@ from tiers import ALL
 
 from locus_store import BackendError, ConnectionFailedError, RedisBackend
 from locus_store.backends.redis.keys import compute_bucket
-from locus_store.testing.steps import problems
+from locus_store.testing.steps import find_problems
 from locus_store.types import ArchivedMessage, PendingWrite
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ async def test_what_a_slot_that_moves_refuses_was_not_begun(
         with redis_cluster.moving(slot), pytest.raises(ConnectionFailedError):
             await same(checkpoint_id="v30")
         assert await patient.load("t") == said(30)
-        assert await problems(patient) == []
+        assert await find_problems(patient) == []
 
 
 async def test_a_killed_master_loses_nothing_that_a_replica_had_to_have() -> None:
