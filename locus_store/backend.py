@@ -130,12 +130,7 @@ class StorageBackend(ForTenants, Closing, ABC):
 
     @abstractmethod
     async def history(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        limit: int = 10,
-        before: str | None = None,
+        self, thread_id: str, *, namespace: str = "", limit: int = 10, before: str | None = None
     ) -> list[Version]:
         """Return versions without states, newest first, below the id ``before``.
 

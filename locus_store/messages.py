@@ -274,11 +274,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         return (await self.change(change)).revision
 
     async def delete(
-        self,
-        thread_id: str,
-        *,
-        namespace: str | None = None,
-        expected_revision: int | None = None,
+        self, thread_id: str, *, namespace: str | None = None, expected_revision: int | None = None
     ) -> bool:
         """Delete a thread's logs of all namespaces; return whether there was one.
 

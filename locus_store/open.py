@@ -152,11 +152,7 @@ class Storage(Closing):
         return CheckpointSaver(self.backend, **chosen)
 
     def store(
-        self,
-        *,
-        dimension: int | None = None,
-        metric: Metric = "cosine",
-        embed: Embed | None = None,
+        self, *, dimension: int | None = None, metric: Metric = "cosine", embed: Embed | None = None
     ) -> BaseStore:
         """Return the store of this storage; see ``BaseStore`` for the options.
 

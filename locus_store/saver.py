@@ -204,12 +204,7 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
 
     @observe("list_checkpoints")
     async def list_checkpoints(
-        self,
-        *,
-        thread_id: str,
-        checkpoint_ns: str = "",
-        limit: int = 10,
-        before: str | None = None,
+        self, *, thread_id: str, checkpoint_ns: str = "", limit: int = 10, before: str | None = None
     ) -> list[dict[str, Any]]:
         """Return steps as ``get`` does, newest first, below the id ``before``.
 

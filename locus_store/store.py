@@ -387,10 +387,7 @@ class BaseStore(ForTenants, Closing, ABC):
         return [*map(as_given, await self.nearest(wanted, vector, None))]
 
     async def search_many(
-        self,
-        namespaces: Sequence[Namespace],
-        query: str | None = None,
-        limit: int = 10,
+        self, namespaces: Sequence[Namespace], query: str | None = None, limit: int = 10
     ) -> Lists:
         """Search several namespaces at once; return one list for each."""
         return await run_together(self.search(it, query=query, limit=limit) for it in namespaces)

@@ -85,8 +85,7 @@ def rotate(
         bool, typer.Option("--new-key", help="Create a new data key of the tenant first.")
     ] = False,
     data: Annotated[
-        bool,
-        typer.Option("--data", help="Seal all data of the tenant with its newest data key."),
+        bool, typer.Option("--data", help="Seal all data of the tenant with its newest data key.")
     ] = False,
 ) -> None:
     """Wrap the data keys of all tenants with the current key of the key ring.

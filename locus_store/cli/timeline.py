@@ -411,11 +411,7 @@ def rewind(
 
 
 def report(
-    thread: Thread,
-    *,
-    checkpoint: Checkpoint = None,
-    namespace: Namespace = "",
-    at: OneTenant,
+    thread: Thread, *, checkpoint: Checkpoint = None, namespace: Namespace = "", at: OneTenant
 ) -> None:
     """Print a report to attach to a bug, as JSON: structure, ids, roles, sizes and blame.
 

@@ -344,10 +344,7 @@ class DrivenLoop:
             self._begin(call)  # it ends as it begins
 
     def _await(
-        self,
-        call: _Call[Any],
-        owner: str = "",
-        outer: asyncio.AbstractEventLoop | None = None,
+        self, call: _Call[Any], owner: str = "", outer: asyncio.AbstractEventLoop | None = None
     ) -> None:
         """Wait for a call; raise if it waits for the event loop that the caller blocks."""
         if outer is None or not call.done.acquire(timeout=stepping.PATIENCE_SECONDS):

@@ -130,9 +130,7 @@ def read_thread(repo: Repository, thread_id: str) -> ArchivedThread | None:
     threads, logs = repo.tables.threads, repo.tables.logs
     row = repo.connection.execute(
         sa.select(threads.c.thread, *(threads.c[name] for name in _THREAD)).where(
-            threads.c.tenant == repo.tenant,
-            threads.c.thread_id == thread_id,
-            is_live(repo.tables),
+            threads.c.tenant == repo.tenant, threads.c.thread_id == thread_id, is_live(repo.tables)
         )
     ).first()
     if row is None:

@@ -58,8 +58,7 @@ class SqlShard(JoinsShards):
 
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
         return await self._read(
-            lambda it: (bool(it.is_live_thread(thread_id)), _find_move(it, thread_id)),
-            self._runner,
+            lambda it: (bool(it.is_live_thread(thread_id)), _find_move(it, thread_id)), self._runner
         )
 
     async def list_moves(self) -> list[Move]:

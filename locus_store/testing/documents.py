@@ -284,13 +284,7 @@ class Faulty:
     """
 
     def __init__(
-        self,
-        objects: Any,
-        names: tuple[str, ...],
-        at: int,
-        *,
-        is_done: bool,
-        error: BaseException,
+        self, objects: Any, names: tuple[str, ...], at: int, *, is_done: bool, error: BaseException
     ) -> None:
         self._left = at
         self._is_done = is_done

@@ -310,7 +310,7 @@ class Owning(MessageLogKit):
         await log.append("nobody's", make_messages(1))
         found = await log.logs(user_id="u")
         assert [(it.thread_id, it.namespace) for it in found] == [
-            *(("t1", ""), ("t1", "sub"), ("t3", ""), ("t3", "sub")),
+            *(("t1", ""), ("t1", "sub"), ("t3", ""), ("t3", "sub"))
         ]
         first = await log.heads(user_id="v", namespace="", limit=2)
         after = first[-1].info.thread_id, ""

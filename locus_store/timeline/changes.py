@@ -347,10 +347,7 @@ KEPT_BYTES: Final = 4_000_000
 
 
 async def describe_versions(
-    backend: StorageBackend,
-    versions: Sequence[Version],
-    *,
-    step: Callable[[], None] | None = None,
+    backend: StorageBackend, versions: Sequence[Version], *, step: Callable[[], None] | None = None
 ) -> dict[str, BriefChanges]:
     """Return the changes of versions of one line, by their checkpoint ids.
 

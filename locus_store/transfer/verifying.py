@@ -31,10 +31,7 @@ class Checked:
 
 
 async def verify(
-    backend: StorageBackend,
-    thread_ids: Iterable[str] | None = None,
-    *,
-    storage: bool = True,
+    backend: StorageBackend, thread_ids: Iterable[str] | None = None, *, storage: bool = True
 ) -> AsyncIterator[Problem | Checked]:
     """Read a tenant's threads and fold each of their versions; without ids all, and the storage.
 

@@ -368,10 +368,7 @@ def _find_key(content: bytes, at: int) -> SubjectKey:
 
 
 def open_sealed(
-    content: bytes,
-    place: Place,
-    tenant: str | None = None,
-    key_ids: Container[bytes] | None = None,
+    content: bytes, place: Place, tenant: str | None = None, key_ids: Container[bytes] | None = None
 ) -> bytes:
     """Return the plaintext of sealed bytes.
 

@@ -204,11 +204,7 @@ def archive_record(record: Record, payload: bytes, created_at: datetime) -> Arch
 
 
 def find_for_writes(
-    lines: Lines,
-    thread_id: str,
-    namespace: str,
-    checkpoint_id: str,
-    must_exist: MustExist | None,
+    lines: Lines, thread_id: str, namespace: str, checkpoint_id: str, must_exist: MustExist | None
 ) -> Line | None:
     """Return the line of pending writes, ``None`` if it has no version.
 

@@ -223,12 +223,7 @@ def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
 
 
 def _resolve_conflict(
-    lines: Lines,
-    line: Line | None,
-    request: Save,
-    parent: Record | None,
-    *,
-    was_there: bool = True,
+    lines: Lines, line: Line | None, request: Save, parent: Record | None, *, was_there: bool = True
 ) -> Placement:
     """Resolve a conflict as the caller asked: raise, save a side branch, or overwrite.
 

@@ -28,12 +28,7 @@ GRAPH_SOURCES: Final = ("input", "loop", "update", "fork")
 
 SOON: Final = timedelta(days=1)
 
-KINDS: Final = {
-    "graph": "graphs",
-    "agent": "agents",
-    "session": "sessions",
-    "log": "message logs",
-}
+KINDS: Final = {"graph": "graphs", "agent": "agents", "session": "sessions", "log": "message logs"}
 """The kinds of threads, by the program that saves them."""
 
 BADGES: Final = {

@@ -132,8 +132,7 @@ def name_user_log(app_name: str, user_id: str) -> tuple[str, str]:
 def convert_state(state: Document) -> Document:
     """Return a state as the framework's SQL services store it, but with NaN and infinities."""
     made: Document = dump_with_keys(
-        state,
-        lambda it: to_jsonable_python(it, serialize_unknown=True, inf_nan_mode="constants"),
+        state, lambda it: to_jsonable_python(it, serialize_unknown=True, inf_nan_mode="constants")
     )
     return made
 

@@ -90,12 +90,7 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
 
     @classmethod
     def from_url(
-        cls,
-        url: str,
-        *,
-        allowed: Iterable[type] = (),
-        user_id: str | None = None,
-        **options: Any,
+        cls, url: str, *, allowed: Iterable[type] = (), user_id: str | None = None, **options: Any
     ) -> Self:
         """Return a storage for a URL; see ``open_checkpointer`` for URLs and options."""
         opened = cls(open_checkpointer(url, **options), allowed=allowed, user_id=user_id)

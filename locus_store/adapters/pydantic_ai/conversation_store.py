@@ -279,10 +279,7 @@ _TOOL: Final = Readable(said=frozenset({"tool_name"}), given=frozenset({"args", 
 """The parts of messages without and with a tool. Instructions come with each request: not read."""
 
 _CONFIG: Final = ConfigDict(
-    ser_json_bytes="base64",
-    val_json_bytes="base64",
-    ser_json_inf_nan="constants",
-    defer_build=True,
+    ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants", defer_build=True
 )
 """That of Pydantic AI, but for NaN and infinities, which it writes as ``null``."""
 

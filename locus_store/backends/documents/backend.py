@@ -157,12 +157,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         )
 
     async def history(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        limit: int = 10,
-        before: str | None = None,
+        self, thread_id: str, *, namespace: str = "", limit: int = 10, before: str | None = None
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)

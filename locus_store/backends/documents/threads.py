@@ -278,12 +278,7 @@ class DocumentThreads:
         self.cache.put(key, document, document.end.size)
 
     def write(
-        self,
-        thread_id: str,
-        change: ThreadChange[T],
-        *,
-        creates: bool,
-        removes: bool | None = None,
+        self, thread_id: str, change: ThreadChange[T], *, creates: bool, removes: bool | None = None
     ) -> T | None:
         """Change a thread; return ``None`` if it does not exist and ``creates`` is off.
 

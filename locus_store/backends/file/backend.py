@@ -160,11 +160,7 @@ class FileBackend(DocumentBackend):
     factory = "FileCheckpointer"
     needs_no_loop = moves_between_threads = True
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        **options: Unpack[FileOptions],
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], **options: Unpack[FileOptions]) -> None:
         given = fill_defaults(FileOptions, options, "FileBackend")
         self._where = _check_directory(directory)
         self._directory = FileDocuments(self._where, given["busy_timeout_seconds"])

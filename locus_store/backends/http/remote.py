@@ -238,12 +238,7 @@ class SdkServiceBackend(StorageBackend):
         return None if found is None else _make_stored(thread_id, wanted, newest, found)
 
     async def history(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        limit: int = 10,
-        before: str | None = None,
+        self, thread_id: str, *, namespace: str = "", limit: int = 10, before: str | None = None
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)

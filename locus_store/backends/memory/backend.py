@@ -139,10 +139,7 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
     """
 
     def __init__(
-        self,
-        *,
-        state_type: type[S] | None = None,
-        **options: Unpack[MemoryCheckpointerOptions],
+        self, *, state_type: type[S] | None = None, **options: Unpack[MemoryCheckpointerOptions]
     ) -> None:
         own, rest = split_options(CheckpointOptions, options)
         self._memory_backend = MemoryBackend(**rest)

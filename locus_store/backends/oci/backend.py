@@ -65,12 +65,7 @@ class BucketBackend(DocumentBackend):
 
     factory = "oci_bucket_checkpointer"
 
-    def __init__(
-        self,
-        bucket_name: str,
-        namespace: str,
-        **options: Unpack[OCIOptions],
-    ) -> None:
+    def __init__(self, bucket_name: str, namespace: str, **options: Unpack[OCIOptions]) -> None:
         given = fill_defaults(OCIOptions, options, "BucketBackend")
         place = BucketPlace(namespace=namespace, bucket=bucket_name)
         require(place, given)

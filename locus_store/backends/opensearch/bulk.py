@@ -52,10 +52,7 @@ class Outcome(NamedTuple):
 
 
 def make_write(
-    name: str,
-    kind: str,
-    where: Mapping[str, Any],
-    fields: Mapping[str, Any] | None = None,
+    name: str, kind: str, where: Mapping[str, Any], fields: Mapping[str, Any] | None = None
 ) -> BulkWrite:
     """Return a write.
 

@@ -190,10 +190,7 @@ class OpenSearchStore(_Writing, BaseStore):
             **options,
         )
         super().__init__(
-            dimension=dimension,
-            metric=metric,
-            embed=embed,
-            max_state_bytes=made.max_state_bytes,
+            dimension=dimension, metric=metric, embed=embed, max_state_bytes=made.max_state_bytes
         )
         self.index = open_item_index(made.index.place, made.index.access)
         self._batches = ItemBatches(self.index)
@@ -301,11 +298,7 @@ class OpenSearchStore(_Writing, BaseStore):
         return found[wanted.offset : end]
 
     def _find_first(
-        self,
-        scope: list[Any],
-        sort: Sequence[Any],
-        limit: int,
-        takes: Callable[[StoreItem], bool],
+        self, scope: list[Any], sort: Sequence[Any], limit: int, takes: Callable[[StoreItem], bool]
     ) -> list[StoreItem]:
         """Return the first items of a scope that a call wants."""
         body = {**_make_body(scope, live=True), "sort": sort}

@@ -115,8 +115,7 @@ class ReplicaOptions(TypedDict, total=False):
     """Of reads from replicas."""
 
     replicas: Annotated[
-        Text | None,
-        annotate_option(None, "`host:port,…`: [standbys that answer reads](#replicas)"),
+        Text | None, annotate_option(None, "`host:port,…`: [standbys that answer reads](#replicas)")
     ]
     max_staleness_seconds: Annotated[
         Seconds | None,

@@ -387,11 +387,7 @@ class FastStatements:
 
     @staticmethod
     def make_stored(
-        row: Mapping[str, Any],
-        store: str,
-        thread_id: str,
-        namespace: str,
-        mark: Mark | None = None,
+        row: Mapping[str, Any], store: str, thread_id: str, namespace: str, mark: Mark | None = None
     ) -> Stored | None:
         """Return the version of a row, with its payload."""
         if row["sequence"] is None:

@@ -54,10 +54,7 @@ class RedisBackend(DocumentBackend, SharedByTenants):
     _documents: RedisDocuments
 
     def __init__(
-        self,
-        url: str = DEFAULT_URL,
-        prefix: str = DEFAULT_PREFIX,
-        **options: Unpack[RedisOptions],
+        self, url: str = DEFAULT_URL, prefix: str = DEFAULT_PREFIX, **options: Unpack[RedisOptions]
     ) -> None:
         given = fill_defaults(RedisOptions, options, "RedisBackend")
         self.prefix = prefix

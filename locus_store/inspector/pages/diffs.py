@@ -94,13 +94,7 @@ async def _read_older(request: PageRequest, new: Seen) -> tuple[Seen | None, boo
 
 
 def _changes(
-    old: dict[str, Any],
-    new: dict[str, Any],
-    start: int,
-    most: int,
-    step: Step,
-    *,
-    is_raw: bool,
+    old: dict[str, Any], new: dict[str, Any], start: int, most: int, step: Step, *, is_raw: bool
 ) -> list[dict[str, Any]]:
     """Return the differences of a page, and one more if there are more."""
     states = (old, new) if is_raw else (make_readable(old), make_readable(new))

@@ -9,13 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import make_clock, to_microseconds
-from locus_store.sql.threads.statements import Access
+from locus_store.sql.threads.statements import TenantAccess
 from locus_store.types.turns import ThreadTurn
 from locus_store.versions import turns
 from locus_store.versions.turns import Ticket
 
 
-def require_turn(repository: Access, thread_id: str, number: int | None) -> None:
+def require_turn(repository: TenantAccess, thread_id: str, number: int | None) -> None:
     """Refuse a write that the thread's turn does not permit; see ``turns.require_turn``.
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
@@ -27,14 +27,16 @@ def require_turn(repository: Access, thread_id: str, number: int | None) -> None
     turns.require_turn(guard, number)
 
 
-def require_none(repository: Access, thread_id: str, turn: int | None) -> None:
+def require_none(repository: TenantAccess, thread_id: str, turn: int | None) -> None:
     """Refuse a write of no turn if one is held; ``turn`` is its number, as it was read."""
     if turn is not None:
         require_turn(repository, thread_id, None)
 
 
 def change_tickets(
-    repository: Access, thread_id: str, change: Callable[[list[Ticket], datetime], list[Ticket]]
+    repository: TenantAccess,
+    thread_id: str,
+    change: Callable[[list[Ticket], datetime], list[Ticket]],
 ) -> turns.ReadGuard:
     """Change the tickets of a thread; return what they are then.
 
@@ -48,7 +50,7 @@ def change_tickets(
             return guard._replace(tickets=tickets)
 
 
-def end_turn(repository: Access, thread_id: str, turn_key: str | None) -> bool:
+def end_turn(repository: TenantAccess, thread_id: str, turn_key: str | None) -> bool:
     """See ``TakesTurns.end_turn``."""
     ended: list[bool] = []
 
@@ -62,7 +64,7 @@ def end_turn(repository: Access, thread_id: str, turn_key: str | None) -> bool:
     return ended[-1]
 
 
-def end_expired(repository: Access) -> None:
+def end_expired(repository: TenantAccess) -> None:
     """Remove the turns of a tenant that have ended without a renewal."""
     c = repository.tables.turns.c
     dead = sa.select(c.thread_id).where(c.tenant == repository.tenant, c.expires_at <= make_clock())
@@ -70,7 +72,7 @@ def end_expired(repository: Access) -> None:
         end_turn(repository, thread_id, "")
 
 
-def read_tickets(repository: Access, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
+def read_tickets(repository: TenantAccess, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
     """Return the tickets of a thread at the present time, and the revision of their row."""
     c = repository.tables.turns.c
     query = _select(repository, thread_id, c.tickets, c.revision, make_clock().label("at"))
@@ -80,7 +82,9 @@ def read_tickets(repository: Access, thread_id: str) -> tuple[turns.ReadGuard, i
     return turns.ReadGuard(thread_id, _load(row), row.at), row.revision
 
 
-def _select(repository: Access, thread_id: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _select(
+    repository: TenantAccess, thread_id: str, *columns: sa.ColumnElement[Any]
+) -> sa.Select[Any]:
     c = repository.tables.turns.c
     is_its = c.tenant == repository.tenant, c.thread_id == thread_id
     return sa.select(*columns).where(*is_its)
@@ -90,13 +94,13 @@ def _load(row: Sequence[Any] | None) -> list[Ticket]:
     return turns.load_tickets(row[0].get("tickets")) if row else []
 
 
-def _read_clock(repository: Access) -> datetime:
+def _read_clock(repository: TenantAccess) -> datetime:
     at: datetime = repository.connection.execute(sa.select(make_clock())).scalar_one()
     return at
 
 
 def _put(
-    repository: Access, guard: turns.ReadGuard, revision: int | None, tickets: list[Ticket]
+    repository: TenantAccess, guard: turns.ReadGuard, revision: int | None, tickets: list[Ticket]
 ) -> bool:
     """Replace the tickets of a row, unless it has changed; without any there is no row.
 
@@ -120,7 +124,7 @@ def _put(
     return bool(repository.connection.execute(changed).rowcount)
 
 
-def list_turns(repository: Access, thread_id: str | None, limit: int) -> list[ThreadTurn]:
+def list_turns(repository: TenantAccess, thread_id: str | None, limit: int) -> list[ThreadTurn]:
     """See ``TakesTurns.list_turns``."""
     c = repository.tables.turns.c
     is_turn = c.tenant == repository.tenant, c.turn >= 0

@@ -68,8 +68,7 @@ def _measure_common_bytes(old: bytes, new: bytes, skip: int = 0) -> tuple[int, i
         return head, _count_same_bytes(old[end - length :], new[at - length :], "little")
     view = memoryview(old)
     head = _bisect(
-        length,
-        lambda start, stop: new.startswith(view[skip + start : skip + stop], skip + start),
+        length, lambda start, stop: new.startswith(view[skip + start : skip + stop], skip + start)
     )
     tail = _bisect(
         length, lambda start, stop: new.startswith(view[end - stop : end - start], at - stop)
