@@ -101,7 +101,7 @@ class PostgreSQLRepository(IndexedRepository):
     measures = sa.func.octet_length
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
-        """See ``TenantAccess``. In a caller's transaction, the caller limits the pauses."""
+        """See ``RowAccess``. In a caller's transaction, the caller limits the pauses."""
         if self.connection.in_nested_transaction():
             return ()
         return (set_config("idle_in_transaction_session_timeout", LONGEST_PAUSE),)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import RowMapping
 
 from locus_store import versions
-from locus_store.sql.threads.statements import WRITE, TenantAccess, compile_other
+from locus_store.sql.threads.statements import WRITE, RowAccess, compile_other
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import add_checksum, verify_checksum
 
@@ -18,7 +18,7 @@ BATCH = 200
 
 
 def read_rows(
-    repo: TenantAccess, line: int, checkpoint_ids: Sequence[str] | None = None
+    repo: RowAccess, line: int, checkpoint_ids: Sequence[str] | None = None
 ) -> Iterator[RowMapping]:
     """Yield the pending writes of a line, or of some of its checkpoints, as rows."""
     table = repo.tables.writes
@@ -31,14 +31,14 @@ def read_rows(
         yield from repo.connection.execute(named).mappings()
 
 
-def read_writes(repo: TenantAccess, line: int, checkpoint_id: str) -> list[PendingWrite]:
+def read_writes(repo: RowAccess, line: int, checkpoint_id: str) -> list[PendingWrite]:
     """Return a checkpoint's writes, in any order."""
     key = {"line": line, "checkpoint_id": checkpoint_id}
     found = repo.sql.writes.fetch_rows(repo.connection, key)
     return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
 
 
-def measure_writes(reads: TenantAccess, line: int, checkpoint_id: str) -> int:
+def measure_writes(reads: RowAccess, line: int, checkpoint_id: str) -> int:
     """Return the bytes of the payloads of a checkpoint's writes."""
 
     def select_size() -> sa.Select[Any]:
@@ -55,7 +55,7 @@ def measure_writes(reads: TenantAccess, line: int, checkpoint_id: str) -> int:
 
 
 def group_by_checkpoint(
-    repo: TenantAccess, line: int, checkpoint_ids: Sequence[str]
+    repo: RowAccess, line: int, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
     """Return the writes of checkpoints that have some, in the order of their tasks."""
     found: dict[str, list[PendingWrite]] = {}
@@ -66,14 +66,14 @@ def group_by_checkpoint(
     }
 
 
-def insert(repo: TenantAccess, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
+def insert(repo: RowAccess, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows in batches."""
     for batch in split_batches(values):
         repo.connection.execute(table.insert(), batch)
 
 
 def update_each(
-    repo: TenantAccess, table: sa.Table, keys: Sequence[str], values: Sequence[Mapping[str, Any]]
+    repo: RowAccess, table: sa.Table, keys: Sequence[str], values: Sequence[Mapping[str, Any]]
 ) -> None:
     """Update rows; each of ``values`` has the keys of its row, and its new values."""
     if not values:

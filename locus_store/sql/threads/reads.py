@@ -15,8 +15,8 @@ from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
     RECORD,
+    RowAccess,
     Tenancy,
-    TenantAccess,
     compile_other,
     is_live,
     list_segment_columns,
@@ -41,7 +41,7 @@ QUERY_GROWTH = 4
 """Each further batch is larger by this factor."""
 
 
-class Reads(TenantAccess):
+class Reads(RowAccess):
     """Portable queries within one transaction, on a synchronous connection.
 
     Never opens, commits or closes anything. The methods under "dialect hooks" are all that may

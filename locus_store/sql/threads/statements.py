@@ -420,7 +420,7 @@ class Tenancy:
     """The largest state that is folded."""
 
 
-class TenantAccess:
+class RowAccess:
     """A synchronous connection in a transaction, with the tables and the tenant of its backend."""
 
     measures: ClassVar[Any] = sa.func.length

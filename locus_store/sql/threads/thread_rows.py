@@ -12,7 +12,7 @@ from locus_store.sql.columns.dialect_columns import unescape_text
 from locus_store.sql.columns.types import Later, make_cutoff
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.reads import Reads
-from locus_store.sql.threads.statements import TenantAccess, is_live, make_same_thread_condition
+from locus_store.sql.threads.statements import RowAccess, is_live, make_same_thread_condition
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.messages import require_sealed
 from locus_store.types.thread_info import (
@@ -74,7 +74,7 @@ def select_last_change(t: Tables) -> sa.ScalarSelect[Any]:
     )
 
 
-def has_thread(repo: TenantAccess, thread_id: str) -> bool:
+def has_thread(repo: RowAccess, thread_id: str) -> bool:
     """See ``StorageBackend.has_thread``."""
     threads = repo.tables.threads
     found = sa.select(threads.c.thread).where(
@@ -86,7 +86,7 @@ def has_thread(repo: TenantAccess, thread_id: str) -> bool:
     return repo.connection.execute(found).first() is not None
 
 
-def keep_place(repo: TenantAccess, thread_id: str, saved_at: datetime) -> None:
+def keep_place(repo: RowAccess, thread_id: str, saved_at: datetime) -> None:
     """Keep a thread's position in lists when a line or log changed at ``saved_at`` is deleted.
 
     A thread without versions is listed by the time of the last change of its logs.
@@ -105,7 +105,7 @@ def keep_place(repo: TenantAccess, thread_id: str, saved_at: datetime) -> None:
         repo.connection.execute(moved.where(*repo.is_thread(thread_id)))
 
 
-def find_versionless(repo: TenantAccess) -> list[str]:
+def find_versionless(repo: RowAccess) -> list[str]:
     """Return the threads without any version."""
     threads = repo.tables.threads
     found = sa.select(threads.c.thread_id).where(
@@ -114,7 +114,7 @@ def find_versionless(repo: TenantAccess) -> list[str]:
     return list(repo.connection.execute(found).scalars())
 
 
-def is_old(repo: TenantAccess, thread_id: str, seconds: float) -> bool:
+def is_old(repo: RowAccess, thread_id: str, seconds: float) -> bool:
     """Return whether all versions, messages and pending writes of a thread are older than this.
 
     The age of a thread that has none of them is that of its last activity.
@@ -141,7 +141,7 @@ def is_old(repo: TenantAccess, thread_id: str, seconds: float) -> bool:
 
 
 def _is_old(
-    repo: TenantAccess,
+    repo: RowAccess,
     moments: sa.ColumnElement[Any],
     is_its: sa.ColumnElement[bool],
     seconds: float,

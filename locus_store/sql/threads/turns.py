@@ -9,13 +9,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import make_clock, to_microseconds
-from locus_store.sql.threads.statements import TenantAccess
+from locus_store.sql.threads.statements import RowAccess
 from locus_store.types.turns import ThreadTurn
 from locus_store.versions import turns
 from locus_store.versions.turns import Ticket
 
 
-def require_turn(repository: TenantAccess, thread_id: str, number: int | None) -> None:
+def require_turn(repository: RowAccess, thread_id: str, number: int | None) -> None:
     """Refuse a write that the thread's turn does not permit; see ``turns.require_turn``.
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
@@ -27,14 +27,14 @@ def require_turn(repository: TenantAccess, thread_id: str, number: int | None) -
     turns.require_turn(guard, number)
 
 
-def require_none(repository: TenantAccess, thread_id: str, turn: int | None) -> None:
+def require_none(repository: RowAccess, thread_id: str, turn: int | None) -> None:
     """Refuse a write of no turn if one is held; ``turn`` is its number, as it was read."""
     if turn is not None:
         require_turn(repository, thread_id, None)
 
 
 def change_tickets(
-    repository: TenantAccess,
+    repository: RowAccess,
     thread_id: str,
     change: Callable[[list[Ticket], datetime], list[Ticket]],
 ) -> turns.ReadGuard:
@@ -50,7 +50,7 @@ def change_tickets(
             return guard._replace(tickets=tickets)
 
 
-def end_turn(repository: TenantAccess, thread_id: str, turn_key: str | None) -> bool:
+def end_turn(repository: RowAccess, thread_id: str, turn_key: str | None) -> bool:
     """See ``TakesTurns.end_turn``."""
     ended: list[bool] = []
 
@@ -64,7 +64,7 @@ def end_turn(repository: TenantAccess, thread_id: str, turn_key: str | None) -> 
     return ended[-1]
 
 
-def end_expired(repository: TenantAccess) -> None:
+def end_expired(repository: RowAccess) -> None:
     """Remove the turns of a tenant that have ended without a renewal."""
     c = repository.tables.turns.c
     dead = sa.select(c.thread_id).where(c.tenant == repository.tenant, c.expires_at <= make_clock())
@@ -72,7 +72,7 @@ def end_expired(repository: TenantAccess) -> None:
         end_turn(repository, thread_id, "")
 
 
-def read_tickets(repository: TenantAccess, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
+def read_tickets(repository: RowAccess, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
     """Return the tickets of a thread at the present time, and the revision of their row."""
     c = repository.tables.turns.c
     query = _select(repository, thread_id, c.tickets, c.revision, make_clock().label("at"))
@@ -83,7 +83,7 @@ def read_tickets(repository: TenantAccess, thread_id: str) -> tuple[turns.ReadGu
 
 
 def _select(
-    repository: TenantAccess, thread_id: str, *columns: sa.ColumnElement[Any]
+    repository: RowAccess, thread_id: str, *columns: sa.ColumnElement[Any]
 ) -> sa.Select[Any]:
     c = repository.tables.turns.c
     is_its = c.tenant == repository.tenant, c.thread_id == thread_id
@@ -94,13 +94,13 @@ def _load(row: Sequence[Any] | None) -> list[Ticket]:
     return turns.load_tickets(row[0].get("tickets")) if row else []
 
 
-def _read_clock(repository: TenantAccess) -> datetime:
+def _read_clock(repository: RowAccess) -> datetime:
     at: datetime = repository.connection.execute(sa.select(make_clock())).scalar_one()
     return at
 
 
 def _put(
-    repository: TenantAccess, guard: turns.ReadGuard, revision: int | None, tickets: list[Ticket]
+    repository: RowAccess, guard: turns.ReadGuard, revision: int | None, tickets: list[Ticket]
 ) -> bool:
     """Replace the tickets of a row, unless it has changed; without any there is no row.
 
@@ -124,7 +124,7 @@ def _put(
     return bool(repository.connection.execute(changed).rowcount)
 
 
-def list_turns(repository: TenantAccess, thread_id: str | None, limit: int) -> list[ThreadTurn]:
+def list_turns(repository: RowAccess, thread_id: str | None, limit: int) -> list[ThreadTurn]:
     """See ``TakesTurns.list_turns``."""
     c = repository.tables.turns.c
     is_turn = c.tenant == repository.tenant, c.turn >= 0
