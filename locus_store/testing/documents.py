@@ -404,7 +404,9 @@ class WriteFaultsContract(LoopKit):
         """Return the names of the documents that the heads name."""
         parsed = [backend._threads.read_parsed(backend._documents, it) for it in threads]  # noqa: SLF001
         return {
-            (digest(it.thread.thread_id), name) for it in parsed for name in it.end.list_names()
+            (digest(head.thread.thread_id), name)
+            for head in parsed
+            for name in head.end.list_names()
         }
 
 

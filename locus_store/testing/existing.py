@@ -380,7 +380,9 @@ class MustExist(BackendKit):
         for number in range(8):
             await backend.save("t", {"n": 1}, checkpoint_id="v")
             late = [
-                it(backend, namespace=f"n{n}") for it in (save_below, _put_late) for n in range(3)
+                write(backend, namespace=f"n{n}")
+                for write in (save_below, _put_late)
+                for n in range(3)
             ]
             calls = [*late[:number], backend.delete("t"), *late[number:]]
             answers = await asyncio.gather(*calls, return_exceptions=True)

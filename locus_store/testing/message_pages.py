@@ -336,8 +336,8 @@ class Owning(MessageLogKit):
             InvalidArgumentError,
             [it for it in INVALID_IDS if it is not None],
             lambda it: log.append("t", make_messages(1), user_id=it),
-            lambda it: log.append(
-                "t", make_messages(1), also={"sub": KeptMessages(make_messages(1), user_id=it)}
+            lambda user: log.append(
+                "t", make_messages(1), also={"sub": KeptMessages(make_messages(1), user_id=user)}
             ),
             lambda it: log.logs(user_id=it),
         )

@@ -335,8 +335,8 @@ class Changing(MessageLogKit):
         await expect_refusals(
             ConflictError,
             [first],
-            lambda it: log.append(
-                "t", make_named_messages("a"), namespace="no", expected_revision=it
+            lambda revision: log.append(
+                "t", make_named_messages("a"), namespace="no", expected_revision=revision
             ),
             *(
                 lambda it, call=call: call("no", expected_revision=it)

@@ -68,7 +68,8 @@ class SourceKeys:
             InvalidArgumentError: There are keys of both of the SDK's own.
         """
         found = {
-            it: await self._list_keys(it) for it in (PREFIXES if prefix is None else (prefix,))
+            start: await self._list_keys(start)
+            for start in (PREFIXES if prefix is None else (prefix,))
         }
         there = [it for it, names in found.items() if names] or list(found)[:1]
         if len(there) > 1:
