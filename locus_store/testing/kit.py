@@ -418,12 +418,12 @@ class MessageLogKit(OpenedKit):
         return find_backend(log)
 
 
-def make_messages(*contents: Any) -> list[NewMessage]:
+def make_new(*contents: Any) -> list[NewMessage]:
     """Return messages with these contents, without ids."""
     return [NewMessage(it) for it in contents]
 
 
-def make_named_messages(*ids: str) -> list[NewMessage]:
+def make_named(*ids: str) -> list[NewMessage]:
     """Return messages with these ids, which are their contents, too."""
     return [NewMessage(it, message_id=it) for it in ids]
 

@@ -15,8 +15,8 @@ from locus_store.testing.kit import (
     MessageLogKit,
     expect_refusals,
     list_contents,
-    make_messages,
-    make_named_messages,
+    make_named,
+    make_new,
     needs_several_threads,
 )
 from locus_store.types.messages import ROLE, KeptMessages, NewMessage
@@ -26,7 +26,7 @@ class Paging(MessageLogKit):
     """``load``, ``read``, ``page`` and ``logs``."""
 
     async def test_the_newest_come_oldest_first(self, log: Any) -> None:
-        await log.append("t", make_messages(*range(10)))
+        await log.append("t", make_new(*range(10)))
         assert list_contents(await log.load("t", newest=3)) == [7, 8, 9]
         assert list_contents(await log.load("t", newest=99)) == [*range(10)]
         assert await log.load("t", newest=0) == []
@@ -35,7 +35,7 @@ class Paging(MessageLogKit):
         assert (found.info.count, list_contents(found.messages)) == (10, [8, 9])
 
     async def test_an_absent_log_is_not_an_empty_one(self, log: Any) -> None:
-        await log.append("t", make_messages(1))
+        await log.append("t", make_new(1))
         await log.clear("t")
         assert await log.load("t") == []
         for absent in (("u", ""), ("t", "sub")):
@@ -50,7 +50,7 @@ class Paging(MessageLogKit):
         puts = [NewMessage(it, f"/{at}", f"/m{at}") for at, it in enumerate(values)]
         puts += [NewMessage("x", metadata={"k": at % 2}, text="y\0") for at in range(9)]
         await log.append("t", puts)
-        await log.append("t", make_messages("other"), namespace="sub")
+        await log.append("t", make_new("other"), namespace="sub")
         assert (
             await log.contents("t") == list_contents(await log.load("t")) == [it[0] for it in puts]
         )
@@ -61,7 +61,7 @@ class Paging(MessageLogKit):
             await log.contents("t", newest=-1)
 
     async def test_pages_by_offset_give_each_message_once(self, log: Any) -> None:
-        await log.append("t", make_messages(*range(25)))
+        await log.append("t", make_new(*range(25)))
         found = [list_contents(await log.page("t", offset=it, limit=10)) for it in (0, 10, 20, 30)]
         assert found == [[*range(10)], [*range(10, 20)], [*range(20, 25)], []]
         assert await log.page("t", limit=0) == []
@@ -69,23 +69,21 @@ class Paging(MessageLogKit):
 
     async def test_pages_by_cursor_give_each_message_once_during_appends(self, log: Any) -> None:
         ids = [f"m{n}" for n in range(30)]
-        await log.append("t", make_named_messages(*ids[:20]))
+        await log.append("t", make_named(*ids[:20]))
         seen: list[str] = []
         while page := await log.page("t", limit=7, after=seen[-1] if seen else None):
             seen += [it.message_id for it in page]
             at = min(len(seen) + 13, 30)
-            await log.append(
-                "t", make_named_messages(*ids[6:at])
-            )  # the known ones keep their places
+            await log.append("t", make_named(*ids[6:at]))  # the known ones keep their places
             if len(seen) == 7:
                 await log.remove("t", ids[:6])
-                await log.append("t", make_named_messages("x"), namespace="sub")
+                await log.append("t", make_named("x"), namespace="sub")
         assert [it for it in ids if it in seen] == ids
         assert len(seen) == len(set(seen))
 
     async def test_a_cursor_that_is_no_message_is_refused(self, log: Any) -> None:
-        await log.append("t", make_named_messages("a"))
-        await log.append("t", make_named_messages("b"), namespace="sub")
+        await log.append("t", make_named("a"))
+        await log.append("t", make_named("b"), namespace="sub")
         assert await log.page("t", after="a") == []
         for thread, after in (("t", "b"), ("t", "no"), ("no", "a")):
             with pytest.raises(NotFoundError, match="to continue behind"):
@@ -147,7 +145,7 @@ class Paging(MessageLogKit):
         await expect_refusals(InvalidArgumentError, bad, lambda wrong: log.page("t", **wrong))
 
     async def test_pages_of_the_newest_first_are_those_from_the_end(self, log: Any) -> None:
-        await log.append("t", make_messages(*range(25)))
+        await log.append("t", make_new(*range(25)))
         for more in ({}, {"search": ""}, {"role": ROLE}):
             found = [
                 list_contents(
@@ -159,7 +157,7 @@ class Paging(MessageLogKit):
 
     async def test_pages_of_a_search_give_each_hit_once(self, log: Any) -> None:
         await log.append("t", [NewMessage(f"{'odd' if n % 2 else 'even'} {n}") for n in range(40)])
-        await log.append("t", make_messages("odd one out"), namespace="sub")
+        await log.append("t", make_new("odd one out"), namespace="sub")
         odd = [f"odd {n}" for n in range(1, 40, 2)]
         found = [
             list_contents(await log.page("t", search="odd", offset=offset, limit=8))
@@ -176,7 +174,7 @@ class Paging(MessageLogKit):
     async def test_logs_lists_counts_and_times(self, log: Any) -> None:
         revisions = {}
         for name in (("t", "sub"), ("t", ""), ("u", "")):
-            await log.append(name[0], make_messages(1, 2), namespace=name[1])
+            await log.append(name[0], make_new(1, 2), namespace=name[1])
             revisions[name] = (await log.pop(name[0], namespace=name[1])).revision
         found = await log.logs()
         assert [(it.thread_id, it.namespace) for it in found] == [
@@ -192,7 +190,7 @@ class Paging(MessageLogKit):
     async def test_the_root_namespace_is_listed_first(self, log: Any) -> None:
         names = sorted(["", "/", "//", " ", "!", "-x", ".", "a", "~", "é", "\U0001f600"])
         for name in names:
-            await log.append("t", make_messages(1), namespace=name)
+            await log.append("t", make_new(1), namespace=name)
         assert [it.namespace for it in await log.logs("t")] == names
         for place, name in enumerate(names):
             found = await log.logs(after=("t", name))
@@ -202,10 +200,10 @@ class Paging(MessageLogKit):
     async def test_the_time_of_the_last_change_is_exact(self, log: Any) -> None:
         seen = []
         changes: tuple[Any, ...] = (
-            lambda: log.append("t", make_named_messages(*"abcd")),
-            lambda: log.append("t", make_named_messages("a")),
+            lambda: log.append("t", make_named(*"abcd")),
+            lambda: log.append("t", make_named("a")),
             lambda: log.pop("t"), lambda: log.remove("t", ["b"]),
-            lambda: log.replace("t", 1, make_messages("x")), lambda: log.clear("t"),
+            lambda: log.replace("t", 1, make_new("x")), lambda: log.clear("t"),
         )  # fmt: skip
         for change in changes:
             await change()
@@ -215,8 +213,8 @@ class Paging(MessageLogKit):
     async def test_logs_are_listed_by_prefix_thread_and_namespace_in_pages(self, log: Any) -> None:
         ids = sorted({it for it in HOSTILE_IDS if len(it) < 200} | {"acme/1", "acme/10", "acme0"})
         for thread_id in ids:
-            await log.append(thread_id, make_messages(1))
-            await log.append(thread_id, make_messages(1), namespace="/sub")
+            await log.append(thread_id, make_new(1))
+            await log.append(thread_id, make_new(1), namespace="/sub")
         for prefix in ("", "acme/", "acme", "a", "/", "//", "%", "_", "\U0010ffff", "ß", "\uffff"):
             expected = [(it, name) for it in ids if it.startswith(prefix) for name in ("", "/sub")]
             found = await log.logs(prefix=prefix, limit=1000)
@@ -234,8 +232,8 @@ class Paging(MessageLogKit):
 
     async def test_heads_give_the_newest_message_of_each_log(self, log: Any) -> None:
         for thread in ("a/1", "a/2", "b/1"):
-            await log.append(thread, make_messages(1, 2, 3))
-            await log.append(thread, make_named_messages("x"), namespace="sub")
+            await log.append(thread, make_new(1, 2, 3))
+            await log.append(thread, make_named("x"), namespace="sub")
         await log.pop("a/1")
         await log.clear("a/2")
         await log.append("b/1", [NewMessage("y", "tool", "x", {"k": 1})], namespace="sub")
@@ -251,8 +249,8 @@ class Paging(MessageLogKit):
 
     async def test_heads_give_whole_logs(self, log: Any) -> None:
         for thread in ("a/1", "a/2", "b/1"):
-            await log.append(thread, make_messages(*range(3)), namespace="sub")
-            await log.append(thread, make_messages("root"))
+            await log.append(thread, make_new(*range(3)), namespace="sub")
+            await log.append(thread, make_new("root"))
         await log.clear("a/2", namespace="sub")
         found = await log.heads(prefix="a/", namespace="sub", whole=True)
         assert [list_contents(it.messages) for it in found] == [[0, 1, 2], []]
@@ -267,17 +265,14 @@ class Owning(MessageLogKit):
     async def test_an_append_makes_a_thread_its_users(self, log: Any, backend: Any) -> None:
         needs_several_threads(log)
         await log.append(
-            "new",
-            make_messages(1),
-            user_id="u",
-            also={"sub": make_messages(2), ("beside", ""): make_messages(3)},
+            "new", make_new(1), user_id="u", also={"sub": make_new(2), ("beside", ""): make_new(3)}
         )
-        await log.append("nobody's", make_messages(1))
-        await log.append("nobody's", make_messages(2), user_id="u")
-        await log.replace("replaced", 0, make_messages(1), user_id="u")
-        await log.append("other", make_messages(1), user_id="u2")
-        await log.append("new", make_messages(4))
-        await log.append("new", make_messages(5), user_id="u")
+        await log.append("nobody's", make_new(1))
+        await log.append("nobody's", make_new(2), user_id="u")
+        await log.replace("replaced", 0, make_new(1), user_id="u")
+        await log.append("other", make_new(1), user_id="u2")
+        await log.append("new", make_new(4))
+        await log.append("new", make_new(5), user_id="u")
         owners = {it: (await backend.read_thread(it)).user_id for it in await backend.scan()}
         mine = dict.fromkeys(("beside", "new", "nobody's", "replaced"), "u")
         assert owners == {**mine, "other": "u2"}
@@ -287,14 +282,14 @@ class Owning(MessageLogKit):
 
     async def test_another_user_writes_nothing(self, log: Any) -> None:
         needs_several_threads(log)
-        await log.append("t", make_messages(1), user_id="u")
+        await log.append("t", make_new(1), user_id="u")
         before = await log.logs()
-        kept = KeptMessages(make_messages(3), user_id="v")
+        kept = KeptMessages(make_new(3), user_id="v")
         for call in (
-            log.append("t", make_messages(2), user_id="v"),
-            log.append("a", make_messages(2), user_id="v", also={("t", "sub"): make_messages(3)}),
-            log.append("a", make_messages(2), also={("t", ""): kept}),
-            log.replace("t", 0, make_messages(2), user_id="v"),
+            log.append("t", make_new(2), user_id="v"),
+            log.append("a", make_new(2), user_id="v", also={("t", "sub"): make_new(3)}),
+            log.append("a", make_new(2), also={("t", ""): kept}),
+            log.replace("t", 0, make_new(2), user_id="v"),
         ):
             with pytest.raises(NotOwnerError, match="another user"):
                 await call
@@ -304,10 +299,8 @@ class Owning(MessageLogKit):
     async def test_the_logs_of_one_user_are_listed(self, log: Any) -> None:
         for n in range(5):
             owner = "u" if n % 2 else "v"
-            await log.append(
-                f"t{n}", make_messages(n), user_id=owner, also={"sub": make_messages(n)}
-            )
-        await log.append("nobody's", make_messages(1))
+            await log.append(f"t{n}", make_new(n), user_id=owner, also={"sub": make_new(n)})
+        await log.append("nobody's", make_new(1))
         found = await log.logs(user_id="u")
         assert [(it.thread_id, it.namespace) for it in found] == [
             *(("t1", ""), ("t1", "sub"), ("t3", ""), ("t3", "sub"))
@@ -320,14 +313,14 @@ class Owning(MessageLogKit):
         assert await log.logs(user_id="w") == await log.heads(user_id="w") == []
 
     async def test_a_thread_is_deleted_with_its_last_log(self, log: Any, backend: Any) -> None:
-        await log.append("t", make_messages(1), user_id="u", also={"sub": make_messages(2)})
+        await log.append("t", make_new(1), user_id="u", also={"sub": make_new(2)})
         assert await log.delete("t", namespace="sub")
         assert await backend.scan() == ["t"]
         assert await log.delete("t")
         assert await backend.scan() == []
-        await log.append("t", make_messages(1), user_id="v")  # it has no user from before
+        await log.append("t", make_new(1), user_id="v")  # it has no user from before
         await backend.put_thread("named", user_id="u", name="a name")
-        await log.append("named", make_messages(1))
+        await log.append("named", make_new(1))
         assert await log.delete("named")
         assert await backend.scan() == ["named", "t"]
 
@@ -335,9 +328,9 @@ class Owning(MessageLogKit):
         await expect_refusals(
             InvalidArgumentError,
             [it for it in INVALID_IDS if it is not None],
-            lambda it: log.append("t", make_messages(1), user_id=it),
+            lambda it: log.append("t", make_new(1), user_id=it),
             lambda user: log.append(
-                "t", make_messages(1), also={"sub": KeptMessages(make_messages(1), user_id=user)}
+                "t", make_new(1), also={"sub": KeptMessages(make_new(1), user_id=user)}
             ),
             lambda it: log.logs(user_id=it),
         )
@@ -351,9 +344,9 @@ class Keeping(MessageLogKit):
         async with reopen(ttl_seconds=1e-6) as short:
             needs_several_threads(short)
             for n in range(2):
-                kept = KeptMessages(make_named_messages(f"m{n}"), user_id="u")
-                await short.append("t", make_messages(n), also={("kept", ""): kept})
-            await short.append("other", make_messages(1), also={("not kept", ""): make_messages(1)})
+                kept = KeptMessages(make_named(f"m{n}"), user_id="u")
+                await short.append("t", make_new(n), also={("kept", ""): kept})
+            await short.append("other", make_new(1), also={("not kept", ""): make_new(1)})
             assert list_contents(await short.load("kept")) == ["m0", "m1"]
             assert await short.load("not kept") is None
         await backend.expire()
@@ -361,10 +354,10 @@ class Keeping(MessageLogKit):
 
     async def test_a_vacuum_leaves_kept_threads(self, log: Any, backend: Any) -> None:
         needs_several_threads(log)
-        kept = KeptMessages(make_named_messages("m"))
-        await log.append("t", make_messages(1), also={("kept", ""): kept})
-        await log.append("was not", make_messages(1))
-        await log.append("t", make_messages(1), also={("was not", ""): kept})
+        kept = KeptMessages(make_named("m"))
+        await log.append("t", make_new(1), also={("kept", ""): kept})
+        await log.append("was not", make_new(1))
+        await log.append("t", make_new(1), also={("was not", ""): kept})
         assert await backend.vacuum(0) == 0
         assert await backend.scan() == ["kept", "was not"]
         assert list_contents(await log.load("kept")) == ["m"]

@@ -22,8 +22,8 @@ from locus_store.testing.kit import (
     exact,
     expect_refusals,
     list_contents,
-    make_messages,
-    make_named_messages,
+    make_named,
+    make_new,
     needs_several_threads,
     refused,
     seam,
@@ -70,7 +70,7 @@ class Appending(MessageLogKit):
         assert [it.text for it in await log.load("t")] == large
 
     async def test_a_known_id_replaces_the_message_in_its_place(self, log: Any) -> None:
-        await log.append("t", make_named_messages("a", "b", "c"))
+        await log.append("t", make_named("a", "b", "c"))
         before = await log.get("t", "b")
         again = NewMessage("B", "tool", "b", {"k": 1}, "text")
         await log.append("t", [again, NewMessage("d", message_id="d")])
@@ -82,19 +82,19 @@ class Appending(MessageLogKit):
 
     async def test_a_whole_turn_that_is_put_again_changes_no_order(self, log: Any) -> None:
         ids = [f"m{n}" for n in range(250)]
-        await log.append("t", make_named_messages(*ids))
-        await log.append("t", make_named_messages(*reversed(ids), "last"))
+        await log.append("t", make_named(*ids))
+        await log.append("t", make_named(*reversed(ids), "last"))
         assert list_contents(await log.load("t")) == [*ids, "last"]
         assert (await log.info("t")).count == 251
 
     async def test_of_several_messages_with_one_id_the_last_counts(self, log: Any) -> None:
-        twice = [*make_named_messages("a", "b"), NewMessage("A", message_id="a")]
+        twice = [*make_named("a", "b"), NewMessage("A", message_id="a")]
         await log.append("t", twice)
         assert list_contents(await log.load("t")) == ["A", "b"]
 
     async def test_messages_without_ids_are_always_appended(self, log: Any) -> None:
         for _ in range(2):
-            await log.append("t", make_messages("same", "same"))
+            await log.append("t", make_new("same", "same"))
         found = await log.load("t")
         assert list_contents(found) == ["same"] * 4
         assert len({it.message_id for it in found}) == 4
@@ -121,78 +121,74 @@ class Appending(MessageLogKit):
     async def test_appending_nothing_creates_no_log(self, log: Any) -> None:
         assert await log.append("t", []) == 0
         assert await log.load("t") is None
-        revision = await log.append("t", make_messages(1))
+        revision = await log.append("t", make_new(1))
         before = await log.info("t")
         assert await log.append("t", []) == revision
         assert await log.info("t") == before
 
     async def test_an_append_to_several_logs_is_one_change(self, log: Any) -> None:
-        first = await log.append(
-            "t", make_named_messages("s1"), also={"sub": make_messages(1, 2), "other": []}
-        )
+        first = await log.append("t", make_named("s1"), also={"sub": make_new(1, 2), "other": []})
         assert [it.namespace for it in await log.logs("t")] == ["", "sub"]
         second = await log.append(
             "t",
-            make_named_messages("s2"),
+            make_named("s2"),
             expected_revision=first,
-            also={"sub": make_messages(3), "other": make_messages(4)},
+            also={"sub": make_new(3), "other": make_new(4)},
         )
         assert second > first
         before = await log.heads("t")
         with pytest.raises(ConflictError):
             await log.append(
-                "t", make_messages("s3"), expected_revision=first, also={"sub": make_messages(5)}
+                "t", make_new("s3"), expected_revision=first, also={"sub": make_new(5)}
             )
         assert await log.heads("t") == before
         loaded = [list_contents(await log.load("t", namespace=it)) for it in ("", "sub", "other")]
         assert loaded == [["s1", "s2"], [1, 2, 3], [4]]
-        assert await log.append("u", [], also={"sub": make_messages(1)}) == 0
+        assert await log.append("u", [], also={"sub": make_new(1)}) == 0
         assert [it.namespace for it in await log.logs("u")] == ["sub"]
 
     async def test_an_append_to_logs_of_several_threads_is_one_change(self, log: Any) -> None:
         needs_several_threads(log)
         shared = {
-            ("a", "state"): make_named_messages("k"),
-            "sub": make_messages(1),
-            ("z", ""): make_messages(2),
+            ("a", "state"): make_named("k"),
+            "sub": make_new(1),
+            ("z", ""): make_new(2),
             ("y", ""): [],
         }
-        first = await log.append("t", make_named_messages("s1"), also=shared)
+        first = await log.append("t", make_named("s1"), also=shared)
         names = [(it.thread_id, it.namespace) for it in await log.logs()]
         assert names == [("a", "state"), ("t", ""), ("t", "sub"), ("z", "")]
-        shared = {("a", "state"): [NewMessage("K", message_id="k")], ("z", ""): make_messages(3)}
-        assert (
-            await log.append("t", make_messages("s2"), expected_revision=first, also=shared) > first
-        )
+        shared = {("a", "state"): [NewMessage("K", message_id="k")], ("z", ""): make_new(3)}
+        assert await log.append("t", make_new("s2"), expected_revision=first, also=shared) > first
         before = await log.heads()
         with pytest.raises(ConflictError):
             await log.append(
-                "t", make_messages(9), expected_revision=first, also={("new", ""): make_messages(9)}
+                "t", make_new(9), expected_revision=first, also={("new", ""): make_new(9)}
             )
         assert await log.heads() == before
         assert list_contents(await log.load("a", namespace="state")) == ["K"]
         assert list_contents(await log.load("z")) == [2, 3]
-        await log.append("v", [], also={("w", ""): make_messages(4)})
+        await log.append("v", [], also={("w", ""): make_new(4)})
         assert [list_contents(await log.load(it)) for it in "w"] == [[4]]
         assert await log.load("v") is None
 
     async def test_each_change_makes_the_revision_greater(self, log: Any) -> None:
         seen = [
-            await log.append("t", make_named_messages(*"abcdef")),
-            await log.append("t", make_named_messages("a")),
+            await log.append("t", make_named(*"abcdef")),
+            await log.append("t", make_named("a")),
         ]
         seen.append((await log.pop("t")).revision)
-        seen.append(await log.replace("t", 3, make_messages("x")))
+        seen.append(await log.replace("t", 3, make_new("x")))
         seen.append(await log.remove("t", ["a"]))
         seen.append(await log.clear("t"))
-        seen.append(await log.append("t", make_messages(1)))
+        seen.append(await log.append("t", make_new(1)))
         assert seen == sorted(set(seen))
         assert (await log.info("t")).revision == (await log.read("t")).info.revision == seen[-1]
 
     async def test_a_log_that_is_created_again_has_new_revisions(self, log: Any) -> None:
         seen = []
         for _ in range(5):
-            seen.append(await log.append("t", make_messages(1)))
+            seen.append(await log.append("t", make_new(1)))
             assert await log.delete("t") is True
         assert seen == sorted(set(seen))
 
@@ -220,12 +216,9 @@ class Appending(MessageLogKit):
             found.metadata["k"].append(3)
 
     async def test_another_object_sees_the_log(self, log: Any, other: Any) -> None:
-        revision = await log.append("t", make_named_messages("a", "b"))
+        revision = await log.append("t", make_named("a", "b"))
         assert list_contents(await other.load("t")) == ["a", "b"]
-        assert (
-            await other.append("t", make_named_messages("c"), expected_revision=revision)
-            == revision + 1
-        )
+        assert await other.append("t", make_named("c"), expected_revision=revision) == revision + 1
         assert list_contents(await log.load("t")) == ["a", "b", "c"]
 
 
@@ -234,8 +227,8 @@ class Changing(MessageLogKit):
     """``pop``, ``replace``, ``remove``, ``clear``, ``delete`` and the expected revision."""
 
     async def test_pop_removes_the_newest_message(self, log: Any) -> None:
-        await log.append("t", make_named_messages("a", "b"))
-        await log.append("t", make_named_messages("a"))
+        await log.append("t", make_named("a", "b"))
+        await log.append("t", make_named("a"))
         for name in "ba":
             found, revision = await log.pop("t")
             assert (found.content, found.message_id) == (name, name)
@@ -246,37 +239,37 @@ class Changing(MessageLogKit):
         assert await log.pop("no") == Popped(None, 0)
 
     async def test_what_follows_a_pop_is_the_newest(self, log: Any) -> None:
-        await log.append("t", make_named_messages("a", "b"))
+        await log.append("t", make_named("a", "b"))
         await log.pop("t")
-        await log.append("t", make_named_messages("c", "b"))
+        await log.append("t", make_named("c", "b"))
         assert list_contents(await log.load("t")) == ["a", "c", "b"]
 
     async def test_replace_exchanges_the_messages_from_a_position_on(self, log: Any) -> None:
-        await log.append("t", make_named_messages(*"abcdef"))
+        await log.append("t", make_named(*"abcdef"))
         await log.remove("t", ["b"])
-        await log.replace("t", 2, [*make_named_messages("x", "f"), *make_messages("y")])
+        await log.replace("t", 2, [*make_named("x", "f"), *make_new("y")])
         assert list_contents(await log.load("t")) == ["a", "c", "x", "f", "y"]
-        await log.replace("t", 5, make_named_messages("z"))
+        await log.replace("t", 5, make_named("z"))
         await log.replace("t", 5, [])
         assert list_contents(await log.load("t")) == ["a", "c", "x", "f", "y"]
-        await log.replace("t", 0, make_named_messages("n"))
+        await log.replace("t", 0, make_named("n"))
         assert list_contents(await log.load("t")) == ["n"]
         assert (await log.info("t")).count == 1
 
     async def test_replace_behind_the_end_is_a_conflict(self, log: Any) -> None:
-        await log.append("t", make_named_messages("a"))
+        await log.append("t", make_named("a"))
         before = await log.read("t")
         with pytest.raises(ConflictError, match="no position 2"):
-            await log.replace("t", 2, make_named_messages("b"))
+            await log.replace("t", 2, make_named("b"))
         assert await log.read("t") == before
         with pytest.raises(ConflictError, match="no position 1"):
-            await log.replace("no", 1, make_named_messages("b"))
+            await log.replace("no", 1, make_named("b"))
         assert await log.load("no") is None
-        await log.replace("no", 0, make_named_messages("b"))
+        await log.replace("no", 0, make_named("b"))
         assert list_contents(await log.load("no")) == ["b"]
 
     async def test_remove_removes_the_messages_that_exist(self, log: Any) -> None:
-        await log.append("t", make_named_messages(*(f"m{n}" for n in range(500))))
+        await log.append("t", make_named(*(f"m{n}" for n in range(500))))
         await log.remove("t", [*(f"m{n}" for n in range(1, 499)), "no"])
         assert list_contents(await log.load("t")) == ["m0", "m499"]
         before = await log.info("t")
@@ -287,19 +280,19 @@ class Changing(MessageLogKit):
     async def test_a_cleared_log_exists_and_is_empty(self, log: Any) -> None:
         assert await log.clear("t") == 0
         assert await log.load("t") is await log.info("t") is None
-        revision = await log.append("t", make_named_messages("a", "b"))
+        revision = await log.append("t", make_named("a", "b"))
         assert await log.clear("t") == revision + 1
         assert await log.load("t") == []
         info = await log.info("t")
         assert (info.revision, info.count) == (revision + 1, 0)
         assert await log.clear("t") == revision + 1
-        await log.append("t", make_named_messages("b"), expected_revision=revision + 1)
+        await log.append("t", make_named("b"), expected_revision=revision + 1)
         assert list_contents(await log.load("t")) == ["b"]
 
     async def test_delete_removes_the_logs_of_all_namespaces(self, log: Any) -> None:
         for namespace in ("", "sub", "sub/x"):
-            await log.append("t", make_named_messages("a"), namespace=namespace)
-            await log.append("u", make_named_messages("a"), namespace=namespace)
+            await log.append("t", make_named("a"), namespace=namespace)
+            await log.append("u", make_named("a"), namespace=namespace)
         assert await log.delete("t") is True
         assert await log.logs("t") == []
         assert await log.delete("t") is False
@@ -307,7 +300,7 @@ class Changing(MessageLogKit):
 
     async def test_delete_of_a_namespace_removes_its_log_only(self, log: Any) -> None:
         for namespace in ("", "sub", "sub/x"):
-            await log.append("t", make_named_messages("a"), namespace=namespace)
+            await log.append("t", make_named("a"), namespace=namespace)
         assert await log.delete("t", namespace="sub") is True
         assert await log.delete("t", namespace="sub") is False
         assert [it.namespace for it in await log.logs("t")] == ["", "sub/x"]
@@ -315,16 +308,16 @@ class Changing(MessageLogKit):
         assert list_contents(await log.load("t", namespace="sub/x")) == ["a"]
 
     async def test_a_change_that_expects_another_revision_is_a_conflict(self, log: Any) -> None:
-        first = await log.append("t", make_named_messages("a"), expected_revision=0)
-        await log.append("t", make_named_messages("b"), expected_revision=first)
+        first = await log.append("t", make_named("a"), expected_revision=0)
+        await log.append("t", make_named("b"), expected_revision=first)
         before = await log.read("t")
         for wrong in (0, first, first + 2, 1):
             await expect_refusals(
                 ConflictError,
                 [wrong],
-                lambda it: log.append("t", make_named_messages("c"), expected_revision=it),
+                lambda it: log.append("t", make_named("c"), expected_revision=it),
                 lambda it: log.append("t", [], expected_revision=it),
-                lambda it: log.replace("t", 0, make_named_messages("c"), expected_revision=it),
+                lambda it: log.replace("t", 0, make_named("c"), expected_revision=it),
                 lambda it: log.pop("t", expected_revision=it),
                 lambda it: log.remove("t", ["a"], expected_revision=it),
                 lambda it: log.clear("t", expected_revision=it),
@@ -336,7 +329,7 @@ class Changing(MessageLogKit):
             ConflictError,
             [first],
             lambda revision: log.append(
-                "t", make_named_messages("a"), namespace="no", expected_revision=revision
+                "t", make_named("a"), namespace="no", expected_revision=revision
             ),
             *(
                 lambda it, call=call: call("no", expected_revision=it)
@@ -347,8 +340,8 @@ class Changing(MessageLogKit):
         assert await log.logs() == [before.info]
 
     async def test_every_change_accepts_the_revision_that_is_stored(self, log: Any) -> None:
-        revision = await log.append("t", make_named_messages(*"abcd"), expected_revision=0)
-        revision = await log.replace("t", 3, make_named_messages("x"), expected_revision=revision)
+        revision = await log.append("t", make_named(*"abcd"), expected_revision=0)
+        revision = await log.replace("t", 3, make_named("x"), expected_revision=revision)
         revision = (await log.pop("t", expected_revision=revision)).revision
         revision = await log.remove("t", ["a"], expected_revision=revision)
         assert list_contents(await log.load("t")) == ["b", "c"]
@@ -362,29 +355,27 @@ class MessageArguments(MessageLogKit):
 
     async def test_invalid_names_are_refused(self, log: Any) -> None:
         errors = (InvalidArgumentError, TypeError)
-        await expect_refusals(errors, INVALID_IDS, lambda it: log.append(it, make_messages(1)))
+        await expect_refusals(errors, INVALID_IDS, lambda it: log.append(it, make_new(1)))
         await expect_refusals(
             InvalidArgumentError,
             INVALID_IDS,
-            lambda it: log.append("t", [*make_messages(1), NewMessage(1, it)]),
+            lambda it: log.append("t", [*make_new(1), NewMessage(1, it)]),
             *(log.load, log.page, log.pop, log.clear, log.delete, log.info),
         )
         names = [it for it in INVALID_IDS if it is not None]
         await expect_refusals(
             InvalidArgumentError,
             names,
-            lambda it: log.append("t", [*make_messages(1), NewMessage(1, message_id=it)]),
+            lambda it: log.append("t", [*make_new(1), NewMessage(1, message_id=it)]),
         )
         await expect_refusals(
-            InvalidArgumentError,
-            names[1:],
-            lambda it: log.append("t", make_messages(1), namespace=it),
+            InvalidArgumentError, names[1:], lambda it: log.append("t", make_new(1), namespace=it)
         )
         hashable = (it for it in names[1:] if not isinstance(it, list))
         await expect_refusals(
             InvalidArgumentError,
             hashable,
-            lambda it: log.append("t", [], also={(it, ""): make_messages(1)}),
+            lambda it: log.append("t", [], also={(it, ""): make_new(1)}),
         )
         assert await log.logs() == []
 
@@ -392,10 +383,10 @@ class MessageArguments(MessageLogKit):
         await expect_refusals(
             SerializationError,
             UNSERIALISABLE,
-            lambda it: log.append("t", [*make_messages(1), NewMessage(it)]),
-            lambda it: log.append("t", [*make_messages(1), NewMessage([it])]),
-            lambda it: log.append("t", [*make_messages(1), NewMessage(1, metadata={"a": it})]),
-            lambda it: log.append("t", make_messages(1), metadata={"a": it}),
+            lambda it: log.append("t", [*make_new(1), NewMessage(it)]),
+            lambda it: log.append("t", [*make_new(1), NewMessage([it])]),
+            lambda it: log.append("t", [*make_new(1), NewMessage(1, metadata={"a": it})]),
+            lambda it: log.append("t", make_new(1), metadata={"a": it}),
         )
         assert await log.logs() == []
 
@@ -403,15 +394,12 @@ class MessageArguments(MessageLogKit):
         await expect_refusals(
             InvalidArgumentError,
             NO_MESSAGES,
-            lambda it: log.append("t", [*make_messages(1), it]),
-            lambda it: log.append("t", make_messages(1), also={"sub": [*make_messages(1), it]}),
+            lambda it: log.append("t", [*make_new(1), it]),
+            lambda it: log.append("t", make_new(1), also={"sub": [*make_new(1), it]}),
         )
-        also: list[Any] = [
-            {"": make_messages(2)},
-            {"sub": make_messages(2), ("t", "sub"): make_messages(3)},
-        ]
+        also: list[Any] = [{"": make_new(2)}, {"sub": make_new(2), ("t", "sub"): make_new(3)}]
         await expect_refusals(
-            InvalidArgumentError, also, lambda it: log.append("t", make_messages(1), also=it)
+            InvalidArgumentError, also, lambda it: log.append("t", make_new(1), also=it)
         )
         await expect_refusals(
             InvalidArgumentError,
@@ -426,7 +414,7 @@ class MessageArguments(MessageLogKit):
         assert await log.logs() == []
 
     async def test_invalid_numbers_are_refused(self, log: Any) -> None:
-        await log.append("t", make_messages(1, 2))
+        await log.append("t", make_new(1, 2))
         await expect_refusals(
             InvalidArgumentError,
             INVALID_LIMITS,
@@ -441,7 +429,7 @@ class MessageArguments(MessageLogKit):
             lambda it: log.load("t", newest=it),
             lambda it: log.clear("t", expected_revision=it),
         )
-        append = partial(log.append, "t", make_messages(3))
+        append = partial(log.append, "t", make_new(3))
         await expect_refusals(
             InvalidArgumentError, (2**63, 10**5000), lambda it: append(expected_revision=it)
         )
@@ -450,7 +438,7 @@ class MessageArguments(MessageLogKit):
         assert list_contents(await log.load("t")) == [1, 2]
 
     async def test_what_is_no_list_is_refused(self, log: Any) -> None:
-        await log.append("t", make_messages(1, 2))
+        await log.append("t", make_new(1, 2))
         lists = (None, "m", 1)
         await expect_refusals(InvalidArgumentError, lists, lambda it: log.append("t", it))
         await expect_refusals(
@@ -464,9 +452,9 @@ class MessageArguments(MessageLogKit):
         async with reopen(max_state_bytes=1000) as log:
             for bad in (NewMessage("x" * 1000), NewMessage(1, text="x" * 1000)):
                 with refused(SerializationError, bad, match="max_state_bytes"):
-                    await log.append("t", [*make_messages(1), bad])
+                    await log.append("t", [*make_new(1), bad])
             assert await log.load("t") is None
-            await log.append("t", make_messages("x" * 900))
+            await log.append("t", make_new("x" * 900))
 
     async def test_invalid_options_are_refused(self, reopen: Another) -> None:
         bad = (0, -1, float("nan"), "1", True)

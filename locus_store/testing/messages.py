@@ -28,8 +28,8 @@ from locus_store.testing.kit import (
     fail_one_in_three,
     find_backend,
     list_contents,
-    make_messages,
-    make_named_messages,
+    make_named,
+    make_new,
     run_in_loops,
     seam,
 )
@@ -45,7 +45,7 @@ class MessageConcurrency(MessageLogKit):
     async def test_racing_appends_lose_and_double_nothing(self, several: list[Any]) -> None:
         async def write(n: int) -> None:
             for turn in range(6):
-                batch = make_messages(*([n, turn, it] for it in range(3)))
+                batch = make_new(*([n, turn, it] for it in range(3)))
                 await several[n % len(several)].append("t", batch, namespace=("", "sub")[n % 2])
 
         await asyncio.gather(*map(write, range(8)))
@@ -61,9 +61,7 @@ class MessageConcurrency(MessageLogKit):
 
     async def test_racing_upserts_of_one_id_keep_one_message(self, several: list[Any]) -> None:
         puts = [
-            several[n % len(several)].append(
-                "t", make_named_messages("same", f"m{n}"), metadata={"n": n}
-            )
+            several[n % len(several)].append("t", make_named("same", f"m{n}"), metadata={"n": n})
             for n in range(20)
         ]
         revisions = await asyncio.gather(*puts)
@@ -78,7 +76,7 @@ class MessageConcurrency(MessageLogKit):
     async def test_of_racing_writes_that_expect_no_log_one_wins(self, several: list[Any]) -> None:
         for turn in range(3):
             puts = [
-                several[n % len(several)].append(f"t{turn}", make_messages(n), expected_revision=0)
+                several[n % len(several)].append(f"t{turn}", make_new(n), expected_revision=0)
                 for n in range(12)
             ]
             results = await asyncio.gather(*puts, return_exceptions=True)
@@ -99,11 +97,11 @@ class MessageConcurrency(MessageLogKit):
                         await log.replace(
                             "t",
                             found.info.count - 1,
-                            make_messages(last, last + 1),
+                            make_new(last, last + 1),
                             expected_revision=revision,
                         )
                     else:
-                        await log.append("t", make_messages(last + 1), expected_revision=revision)
+                        await log.append("t", make_new(last + 1), expected_revision=revision)
                     steps += 1
                 except ConflictError:
                     await asyncio.sleep(0)
@@ -118,7 +116,7 @@ class MessageConcurrency(MessageLogKit):
                 found = await log.read("t", namespace="count", newest=1)
                 revision = found.info.revision if found else 0
                 counted = [(found.messages[0].content if found else 0) + 2, "user", "counted"]
-                more = {"": make_messages([n, steps], [n, steps])}
+                more = {"": make_new([n, steps], [n, steps])}
                 with suppress(ConflictError):
                     await log.append(
                         "t", [(*counted,)], namespace="count", expected_revision=revision, also=more
@@ -131,7 +129,7 @@ class MessageConcurrency(MessageLogKit):
         assert heads[""].info.count == 40
 
     async def test_racing_pops_give_each_message_once(self, several: list[Any]) -> None:
-        await several[0].append("t", make_messages(*range(15)))
+        await several[0].append("t", make_new(*range(15)))
         pops = [several[n % len(several)].pop("t") for n in range(20)]
         found = [it.message.content for it in await asyncio.gather(*pops) if it.message]
         assert sorted(found) == [*range(15)]
@@ -140,9 +138,7 @@ class MessageConcurrency(MessageLogKit):
     async def test_appends_and_deletions_race_without_harm(self, several: list[Any]) -> None:
         async def write(n: int) -> None:
             for turn in range(6):
-                await several[n % len(several)].append(
-                    "t", make_messages(turn), namespace=f"{n % 2}"
-                )
+                await several[n % len(several)].append("t", make_new(turn), namespace=f"{n % 2}")
 
         async def remove(n: int) -> None:
             for _ in range(6):
@@ -154,14 +150,14 @@ class MessageConcurrency(MessageLogKit):
             found = await several[0].load("t", namespace=info.namespace)
             assert len(found) == info.count
         await several[0].delete("t")
-        await several[0].append("t", make_messages("x"))
+        await several[0].append("t", make_new("x"))
         assert list_contents(await several[0].load("t")) == ["x"]
 
     async def test_a_change_continues_when_its_caller_is_cancelled(self, log: Any) -> None:
-        await log.append("t", make_named_messages(*(f"m{n}" for n in range(50))))
+        await log.append("t", make_named(*(f"m{n}" for n in range(50))))
         calls: tuple[Any, ...] = (
-            lambda: log.append("u", make_messages(*range(50))),
-            lambda: log.replace("t", 10, make_messages(*range(50))),
+            lambda: log.append("u", make_new(*range(50))),
+            lambda: log.replace("t", 10, make_new(*range(50))),
         )
         for call in calls:
             task = asyncio.ensure_future(call())
@@ -174,21 +170,21 @@ class MessageConcurrency(MessageLogKit):
         assert len(await log.load("u") or range(50)) == 50
 
     async def test_a_failing_append_harms_no_other(self, log: Any) -> None:
-        appended = await fail_one_in_three(lambda n: log.append("t", make_messages(n)))
+        appended = await fail_one_in_three(lambda n: log.append("t", make_new(n)))
         assert sorted(list_contents(await log.load("t")) or []) == appended
 
     async def test_it_works_in_several_loops_at_once(self, log: Any) -> None:
         async def append_turns(thread: str) -> None:
             for turn in range(5):
-                await log.append(thread, make_messages(turn))
-                await log.append("shared", make_messages([thread, turn]))
+                await log.append(thread, make_new(turn))
+                await log.append("shared", make_new([thread, turn]))
                 assert list_contents(await log.load(thread)) == [*range(turn + 1)]
 
         await run_in_loops(append_turns)
         assert (await log.info("shared")).count == 5 * len(LOOPS)
 
     async def test_it_may_be_used_again_after_close(self, log: Any) -> None:
-        await log.append("t", make_messages(1))
+        await log.append("t", make_new(1))
         await log.close()
         assert list_contents(await log.load("t")) == [1]
 
@@ -205,7 +201,7 @@ class LogsOfThreads(MessageLogKit):
     """A log belongs to its thread, beside the states."""
 
     async def test_a_log_makes_a_thread_until_its_deletion(self, log: Any, backend: Any) -> None:
-        await log.append("t", make_messages(1), namespace="sub")
+        await log.append("t", make_new(1), namespace="sub")
         assert await backend.exists("t") is True
         assert await backend.list_threads() == await backend.scan() == ["t"]
         await log.clear("t", namespace="sub")
@@ -216,7 +212,7 @@ class LogsOfThreads(MessageLogKit):
 
     async def test_deleting_the_log_leaves_the_states(self, log: Any, backend: Any) -> None:
         await backend.save("t", {"n": 1})
-        await log.append("t", make_messages(1))
+        await log.append("t", make_new(1))
         await log.delete("t")
         assert await backend.load("t") == {"n": 1}
         assert await log.load("t") is None
@@ -224,15 +220,15 @@ class LogsOfThreads(MessageLogKit):
     async def test_deleting_the_thread_removes_its_logs(self, log: Any, backend: Any) -> None:
         await backend.save("t", {"n": 1})
         for namespace in ("", "sub"):
-            await log.append("t", make_messages(1), namespace=namespace)
+            await log.append("t", make_new(1), namespace=namespace)
         assert await backend.delete("t") is True
         assert await log.logs("t") == []
-        await log.append("t", make_messages(2))
+        await log.append("t", make_new(2))
         assert list_contents(await log.load("t")) == [2]
 
     async def test_deleting_the_versions_leaves_the_log(self, log: Any, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
-        await log.append("t", make_messages(1))
+        await log.append("t", make_new(1))
         await backend.delete("t", "v")
         assert list_contents(await log.load("t")) == [1]
         assert await backend.list_threads() == ["t"]
@@ -241,8 +237,8 @@ class LogsOfThreads(MessageLogKit):
         for name in "abc":
             await backend.save(name, {"n": 1})
         assert await backend.list_threads() == ["c", "b", "a"]
-        await log.append("a", make_named_messages("m", "n"))
-        await log.append("d", make_messages(1))
+        await log.append("a", make_named("m", "n"))
+        await log.append("d", make_new(1))
         assert await backend.list_threads() == ["d", "a", "c", "b"]
         await backend.save("c", {"n": 2})
         await log.pop("a")
@@ -258,7 +254,7 @@ class LogsOfThreads(MessageLogKit):
     async def test_reading_and_deleting_logs_is_no_activity(self, log: Any, backend: Any) -> None:
         for name in "abc":
             await backend.save(name, {"n": 1})
-            await log.append(name, make_messages(1))
+            await log.append(name, make_new(1))
         await log.load("a")
         await log.page("a", search="x")
         await log.append("a", [])
@@ -268,20 +264,20 @@ class LogsOfThreads(MessageLogKit):
     async def test_a_copied_thread_has_its_logs(self, log: Any, backend: Any) -> None:
         await backend.save("t", {"n": 1})
         for namespace in ("", "sub", "empty"):
-            await log.append("t", make_named_messages("a", "b"), namespace=namespace)
+            await log.append("t", make_named("a", "b"), namespace=namespace)
         await log.clear("t", namespace="empty")
         assert await backend.copy_thread("t", "copy") is True
         for namespace in ("", "sub", "empty"):
             one, other = [await log.read(it, namespace=namespace) for it in ("t", "copy")]
             assert other.messages == one.messages
             assert other.info == replace(one.info, thread_id="copy")
-        await log.append("copy", make_named_messages("b", "c"))
+        await log.append("copy", make_named("b", "c"))
         assert list_contents(await log.load("copy")) == ["a", "b", "c"]
         assert list_contents(await log.load("t")) == ["a", "b"]
 
     async def test_an_archived_thread_has_its_logs(self, log: Any, backend: Any) -> None:
         for namespace in ("", "sub", "empty"):
-            await log.append("t", make_named_messages("a", "b", "c"), namespace=namespace)
+            await log.append("t", make_named("a", "b", "c"), namespace=namespace)
             await log.pop("t", namespace=namespace)
         await log.clear("t", namespace="empty")
         before = [await log.read("t", namespace=it) for it in ("", "sub", "empty")]
@@ -292,12 +288,12 @@ class LogsOfThreads(MessageLogKit):
         assert await backend.read_thread("t") == thread
         assert [await log.read("t", namespace=it) for it in ("", "sub", "empty")] == before
         revision = before[0].info.revision
-        await log.append("t", make_named_messages("d"), expected_revision=revision)
+        await log.append("t", make_named("d"), expected_revision=revision)
         assert list_contents(await log.load("t")) == ["a", "b", "d"]
 
     async def test_a_long_log_is_copied_listed_and_deleted(self, log: Any, backend: Any) -> None:
         count = 2000
-        await log.append("t", make_messages(*range(count)), namespace="sub")
+        await log.append("t", make_new(*range(count)), namespace="sub")
         assert await backend.copy_thread("t", "copy") is True
         found = await log.load("copy", namespace="sub")
         assert list_contents(found) == [*range(count)]
@@ -310,14 +306,14 @@ class LogsOfThreads(MessageLogKit):
         self, reopen: Another, log: Any, other: Any, backend: Any
     ) -> None:
         async with reopen(ttl_seconds=LONG) as renewing:
-            await renewing.append("t", make_messages(1))
+            await renewing.append("t", make_new(1))
             first = (await backend.read_thread("t")).expires_at
             assert first is not None
             await backend.write_state("u", {"n": 1}, ttl_seconds=LONG / 100)
             soon = (await backend.read_thread("u")).expires_at
-            await log.append("u", make_messages(1))
+            await log.append("u", make_new(1))
             assert (await backend.read_thread("u")).expires_at == soon
-            for change in (renewing.append("u", make_messages(2)), renewing.pop("u")):
+            for change in (renewing.append("u", make_new(2)), renewing.pop("u")):
                 await change
                 assert (await backend.read_thread("u")).expires_at > soon
 
@@ -326,12 +322,12 @@ class LogsOfThreads(MessageLogKit):
             backend = find_backend(log)
             await backend.write_state("t", {"n": 1}, ttl_seconds=LONG / 100)
             soon = (await backend.read_thread("t")).expires_at
-            await log.append("t", make_messages(1))
+            await log.append("t", make_new(1))
             assert (await backend.read_thread("t")).expires_at > soon
 
     async def test_an_expired_thread_has_no_log(self, reopen: Another) -> None:
         async with reopen(ttl_seconds=SHORT) as log:
-            await log.append("t", make_named_messages("a"))
+            await log.append("t", make_named("a"))
             await wait_until_expired(log, "t")
             assert await log.load("t") is None
             assert await log.page("t") == await log.logs() == await log.contents("t") == []
@@ -339,7 +335,7 @@ class LogsOfThreads(MessageLogKit):
             assert await log.clear("t") == 0
             assert await log.delete("t") is False
         async with reopen() as log:
-            await log.append("t", make_named_messages("b"), expected_revision=0)
+            await log.append("t", make_named("b"), expected_revision=0)
             assert list_contents(await log.load("t")) == ["b"]
 
     async def test_a_tenant_sees_its_own_logs_only(self, log: Any) -> None:

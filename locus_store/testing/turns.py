@@ -19,7 +19,7 @@ from locus_store.testing.kit import (
     Another,
     Kit,
     MessageLogKit,
-    make_messages,
+    make_new,
     requires,
     run_in_loops,
     seam,
@@ -334,23 +334,23 @@ class MessageTurns(MessageLogKit):
             pytest.skip(f"{type(backend).__name__} has no turns")
         async with log.turn("t"):
             for n in range(3):
-                await log.append("t", make_messages(n))
+                await log.append("t", make_new(n))
             with pytest.raises(TurnError, match="belongs to no turn"):
-                await run_outside(log.append("t", make_messages("outside")))
+                await run_outside(log.append("t", make_new("outside")))
             with pytest.raises(TurnError, match="belongs to no turn"):
                 await run_outside(log.clear("t"))
             with pytest.raises(TurnError, match="belongs to no turn"):
-                await run_outside(log.append("t", make_messages("outside"), namespace="sub"))
-            await run_outside(log.append("u", make_messages("free")))
+                await run_outside(log.append("t", make_new("outside"), namespace="sub"))
+            await run_outside(log.append("u", make_new("free")))
             if log.changes_several_threads:
                 with pytest.raises(TurnError, match="thread 't' is taken"):
                     await run_outside(
-                        log.append("u", make_messages("also"), also={("t", ""): make_messages("x")})
+                        log.append("u", make_new("also"), also={("t", ""): make_new("x")})
                     )
             await backend.end_turn("t")
-            for call in (log.append("t", make_messages("late")), log.clear("t")):
+            for call in (log.append("t", make_new("late")), log.clear("t")):
                 with pytest.raises(TurnError, match="of thread 't' is over"):
                     await call
-        await log.append("t", make_messages("after"))
+        await log.append("t", make_new("after"))
         assert [it.content for it in await log.load("t")] == [0, 1, 2, "after"]
         assert len(await log.load("u")) == 1

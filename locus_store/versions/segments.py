@@ -44,7 +44,7 @@ RECORDS: Final = 64
 """A segment has so many records, unless they are large, or the first of their chain."""
 
 FEWEST_RECORDS: Final = 16
-"""The first segment of a chain has at least so many."""
+"""The first segment of a chain, which may begin between two looks, has at least so many."""
 
 RECORD_BYTES: Final = 16 * 1024 * 1024
 """A segment's records take no more than this, uncompressed."""
@@ -131,16 +131,6 @@ class RecordSegment(NamedTuple):
 def is_time(sequence: int) -> bool:
     """Return whether the save of this sequence looks for records to join."""
     return sequence % RECORDS == 0
-
-
-def is_enough(records: Sequence[UnjoinedRecord], chain: int) -> bool:
-    """Return whether a look joins the first records of a chain that have payloads of their own.
-
-    A chain may begin between two looks. Its first segment ends at a look, so that a load reads few
-    more than ``RECORDS`` behind it, and not twice as many.
-    """
-    is_first = records[0].sequence == chain
-    return len(records) >= (min(FEWEST_RECORDS, RECORDS) if is_first else RECORDS)
 
 
 def join_records(

@@ -63,11 +63,7 @@ class DeltaHistories:
         return await self._read_histories(thread_id, namespace, on_path, seeds)
 
     async def _read_histories(
-        self,
-        thread_id: str,
-        namespace: str,
-        path: Mapping[str, Path],
-        seeds: Mapping[str, Any],
+        self, thread_id: str, namespace: str, path: Mapping[str, Path], seeds: Mapping[str, Any]
     ) -> dict[str, DeltaChannelHistory]:
         ids: Path = max(path.values(), key=len, default=[])
         writes = await self._backend.writes_of(thread_id, ids, namespace=namespace)

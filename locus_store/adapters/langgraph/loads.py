@@ -137,14 +137,14 @@ def get_checkpoint_id(config: RunnableConfig) -> str | None:
 
 
 def make_parent_arguments(
-    config: RunnableConfig, metadata: Mapping[str, Any], given: Given | None
+    config: RunnableConfig, metadata: Mapping[str, Any], origin: Given | None
 ) -> dict[str, Any]:
     """Return the arguments of a ``put`` that describe its parent; see docs/langgraph.md.
 
     Args:
         config: The config that names the parent.
         metadata: Metadata of the new checkpoint.
-        given: How the parent was loaded, where that is known.
+        origin: How the parent was loaded, where that is known.
     """
     parent, source = get_checkpoint_id(config), metadata.get("source")
     if parent is None:
@@ -154,11 +154,11 @@ def make_parent_arguments(
         if runs and not replays and source != "fork":
             return {"expected": Expected(made_from=None, head=None)}
         return {"is_root": True}
-    if given is not None and given.load is not None:
-        given.load.require_own()
-        expected = Expected(made_from=given.load.mark, head=given.load.head)
+    if origin is not None and origin.load is not None:
+        origin.load.require_own()
+        expected = Expected(made_from=origin.load.mark, head=origin.load.head)
         return {"parent_checkpoint_id": str(parent), "expected": expected}
-    is_fork = source in _FORKS or given is not None
+    is_fork = source in _FORKS or origin is not None
     return {"parent_checkpoint_id": str(parent), "fork": is_fork}
 
 

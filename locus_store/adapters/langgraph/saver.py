@@ -216,7 +216,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         writes = select_current(found.writes or [], found.version.mark.sequence)
         load = Load(found.version.mark, found.head, {(it.task_id, it.idx) for it in writes})
         state = found.snapshot.to_state() if any(it.basis is not None for it in writes) else {}
-        return self._tuple(
+        return self._make_tuple(
             found.version,
             self._given.give(found.version.checkpoint_id, load),
             self._values.make_checkpoint(found.version, found.snapshot.to_parts(), found.state),
@@ -225,7 +225,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
 
     get_tuple = make_sync_wrapper(aget_tuple)
 
-    def _tuple(
+    def _make_tuple(
         self,
         version: Version,
         name: str,
@@ -352,8 +352,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "packed": True,
             "ttl_seconds": get_ttl(config),
             "writes": [
-                (name, self._values.store(_report_value(name, it), f"channel {name!r}"))
-                for name, it in writes
+                (name, self._values.store(_report_value(name, value), f"channel {name!r}"))
+                for name, value in writes
             ],
         }
         if load is None or checkpoint_ns:
@@ -384,7 +384,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 with a smaller id.
             limit: At most this many.
         """
-        async for page in self._pages(config, filter or {}, before, limit):
+        async for page in self._iterate_pages(config, filter or {}, before, limit):
             for make in page:
                 yield make()
 
@@ -397,13 +397,13 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """See ``alist``; no connection is held between two checkpoints."""
-        pages = self._pages(config, filter or {}, before, limit)
+        pages = self._iterate_pages(config, filter or {}, before, limit)
         nothing: Makers = []
         while page := self._portals.run(type(self).__name__, anext, pages, nothing):
             for make in page:
                 yield make()
 
-    async def _pages(
+    async def _iterate_pages(
         self,
         config: RunnableConfig | None,
         criteria: Mapping[str, Any],
@@ -413,7 +413,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         for name in criteria:
             check_text("a filter's key", name, minimum=0, maximum=MAX_KEY_CHARACTERS)
         left = MAX_COUNT if limit is None else limit
-        if pages := self._by_time(config, criteria, before, limit):
+        if pages := self._find_pages_by_time(config, criteria, before, limit):
             async for listed in pages:
                 shown = [it for it in listed if self._has(it, criteria)][:left]
                 left -= len(shown)
@@ -425,7 +425,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         named = parse_config(config)[2] if config else None
         size = PAGE if named or criteria else min(left, PAGE)
         below = get_checkpoint_id(before) if before else None
-        versions = Merged(self._lines(config, below, size))
+        versions = Merged(self._read_lines(config, below, size))
         while left > 0 and (page := await versions.take_page(size)):
             found = [it for it in page if named in {None, it.checkpoint_id}]
             found = [it for it in found if self._has(it, criteria)][:left]
@@ -433,7 +433,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             if found:
                 yield await self._read(found)
 
-    def _by_time(
+    def _find_pages_by_time(
         self,
         config: RunnableConfig | None,
         criteria: Mapping[str, Any],
@@ -453,13 +453,13 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             namespace=None if name is None else make_line_name(name),
             checkpoint_id=checkpoint_id,
             before=get_checkpoint_id(before) if before else None,
-            metadata=tuple(self._hints(criteria)),
+            metadata=tuple(self._iterate_hints(criteria)),
             may_continue=bool(criteria),
         )
         size = PAGE if criteria else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
         return iterate_pages(needs(self.saver.backend, FullBackend), listed, size)
 
-    def _hints(self, criteria: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _iterate_hints(self, criteria: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the equalities of a filter that hold for the stored metadata too."""
         for name, value in criteria.items():
             is_plain = isinstance(value, bool | str) or type(value) is int
@@ -469,7 +469,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 if type(stored) is type(value):
                     yield escape(name), escape(stored) if isinstance(stored, str) else stored
 
-    async def _lines(
+    async def _read_lines(
         self, config: RunnableConfig | None, below: str | None, size: int
     ) -> AsyncIterator[tuple[float, Lines]]:
         """Yield the lines of a thread, or of each, as ``Merged`` takes them."""
@@ -494,11 +494,14 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         backend, made = needs(self.saver.backend, FullBackend), dict[Any, Maker]()
         for some in group_by_database(versions):
             lines = {it.line: it for it in await backend.contents(some)}
-            records, reading = {at: it.records for at, it in lines.items()}, self._reading(lines)
+            records, reading = (
+                {at: it.records for at, it in lines.items()},
+                self._make_reading(lines),
+            )
             made.update(await read_states_from(backend, some, records, reading, packed=True))
         return [made[it.mark] for it in versions if it.mark in made]
 
-    def _reading(self, lines: Mapping[int, LineContents]) -> Reading:
+    def _make_reading(self, lines: Mapping[int, LineContents]) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""
         of_chain = partial(StateHistory, self._values, shares=self.share_messages)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
@@ -509,7 +512,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             pending = [self._write(it, state) for it in shown]
             name = self._given.give(version.checkpoint_id, None)
             make = histories[folder].read(version, folder)
-            return version.mark, lambda: self._tuple(version, name, make(), pending)
+            return version.mark, lambda: self._make_tuple(version, name, make(), pending)
 
         return read
 

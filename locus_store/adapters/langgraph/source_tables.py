@@ -47,10 +47,7 @@ async def open_source(url: str, cipher: Cipher | None = None) -> AsyncIterator[T
 
 
 def _make_version(
-    checkpoint_id: str,
-    checkpoint: Mapping[str, Any],
-    channels: Mapping[str, Any],
-    metadata: Any,
+    checkpoint_id: str, checkpoint: Mapping[str, Any], channels: Mapping[str, Any], metadata: Any
 ) -> NewVersion:
     kept = {name: it for name, it in checkpoint.items() if name not in {CHANNELS, "id"}}
     versions = get_members(kept.get("channel_versions"))

@@ -137,7 +137,7 @@ def convert_members(kind: str, data: bytes) -> dict[str, Any]:
         return {
             **{str(name): to_json(MSGPACK, pack(it)) for name, it in members.items()},
             "channel_values": {
-                str(name): store_value(MSGPACK, pack(it)) for name, it in channels.items()
+                str(name): store_value(MSGPACK, pack(value)) for name, value in channels.items()
             },
         }
     except (AttributeError, TypeError, ValueError) as exc:

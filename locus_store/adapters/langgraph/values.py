@@ -49,13 +49,13 @@ class ChannelValues:
 
     Args:
         serde: LangGraph's, or the user's.
-        known: The lists that are known; shared by the clones of a saver.
+        cache: The lists that are known; shared by the clones of a saver.
     """
 
-    def __init__(self, serde: SerializerProtocol, known: Recent[Any, Any]) -> None:
+    def __init__(self, serde: SerializerProtocol, cache: Recent[Any, Any]) -> None:
         self.serde = serde
-        self._known: Recent[Any, Any] = known
-        self._lists = ChannelLists(known)
+        self._known: Recent[Any, Any] = cache
+        self._lists = ChannelLists(cache)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """True if the result depends on the value alone, and plain values stay plain."""
 
@@ -74,10 +74,10 @@ class ChannelValues:
             return value
         try:
             if type(value) is list:
-                taken = self._stored_list(value, place)
+                taken = self._store_list(value, place)
                 if taken is not None:
                     return taken
-            kind, data = self._dumps(value)
+            kind, data = self._dump(value)
             return data if kind == MSGPACK else to_json(kind, data)
         except SerializationError as exc:
             raise SerializationError(f"{what}: {exc}") from exc
@@ -86,20 +86,20 @@ class ChannelValues:
                 f"{what}: LangGraph's serializer cannot keep it: {exc}"
             ) from exc
 
-    def _stored_list(self, value: list[Any], place: Place | None) -> list[Any] | None:
+    def _store_list(self, value: list[Any], place: Place | None) -> list[Any] | None:
         if typed_values.are_plain(value):
-            is_kept = self._is_langgraphs or self._dumps(value)[0] == MSGPACK
+            is_kept = self._is_langgraphs or self._dump(value)[0] == MSGPACK
             return value.copy() if is_kept else None
         if place is not None and self._is_langgraphs:
-            grown = self._lists.store(place, value, self._stored_elements)
+            grown = self._lists.store(place, value, self._store_elements)
             if grown is not None:
                 return grown
-        return self._stored_elements(value)
+        return self._store_elements(value)
 
-    def _stored_elements(self, value: list[Any]) -> list[bytes] | None:
-        return typed_values.store_elements(value, self._dumps)
+    def _store_elements(self, value: list[Any]) -> list[bytes] | None:
+        return typed_values.store_elements(value, self._dump)
 
-    def _dumps(self, value: Any) -> tuple[str, bytes]:
+    def _dump(self, value: Any) -> tuple[str, bytes]:
         kind, data = self.serde.dumps_typed(value)
         return kind, bytes(data)
 
@@ -117,14 +117,14 @@ class ChannelValues:
                 return value if is_own else decode_canonical(encoded)
         return self.load(*from_json(value))
 
-    def from_part(self, part: Any, place: Place, stored: Any = None) -> Any:
+    def from_part(self, part: Any, place: Place, form: Any = None) -> Any:
         """Return the value of a channel in a snapshot; see ``frames.PackedState.to_parts``.
 
-        ``stored`` is the value in its stored form, to be kept, if it is at hand.
+        ``form`` is the value in its stored form, to be kept, if it is at hand.
         """
         if not isinstance(part, PackedList):
             return self.read(decode_opened(part), is_own=True)
-        return self._lists.copy(place, part, self, stored)
+        return self._lists.copy(place, part, self, form)
 
     def make_objects(self, elements: list[Any]) -> list[Any]:
         """Return a new object for each element of a list."""
@@ -135,8 +135,8 @@ class ChannelValues:
         data = list(map(_pack_value, elements))
         objects = self.load(MSGPACK, join_packed(data))
         return [
-            make_copier(it) or partial(self.load, MSGPACK, each)
-            for it, each in zip(objects, data, strict=True)
+            make_copier(value) or partial(self.load, MSGPACK, each)
+            for value, each in zip(objects, data, strict=True)
         ]
 
     def make_maker(self, value: Any) -> Maker:
@@ -153,15 +153,15 @@ class ChannelValues:
 
     def convert_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata as JSON that can be queried; values that are JSON stay as they are."""
-        return {name: self._plain(it, f"metadata {name!r}") for name, it in metadata.items()}
+        return {name: self._make_plain(it, f"metadata {name!r}") for name, it in metadata.items()}
 
-    def _plain(self, value: Any, what: str) -> Any:
+    def _make_plain(self, value: Any, what: str) -> Any:
         kind = type(value)
         if kind is str or value is None or (kind is list and _TEXT.issuperset(map(type, value))):
             return value
         if (kind is int and MIN_INT <= value <= MAX_INT) or (kind is dict and not value):
             return value
-        plain = _lists(value)
+        plain = _simplify_value(value)
         try:
             return typed_values.convert_to_json(plain)
         except (TypeError, ValueError):
@@ -174,25 +174,24 @@ class ChannelValues:
         return restore({name: self.read(it) for name, it in metadata.items()})
 
     def make_state(
-        self,
-        checkpoint: Mapping[str, Any],
-        line: tuple[str, str],
-        unchanged: Mapping[str, Any] = _NONE,
+        self, checkpoint: Mapping[str, Any], line: tuple[str, str], forms: Mapping[str, Any] = _NONE
     ) -> dict[str, Any]:
         """Return a checkpoint as a state, without its id and channels that have no version.
 
-        ``unchanged`` has channels in their stored form, which are not looked at.
+        ``forms`` has channels in their stored form, which are not looked at.
         """
         state = {
-            name: it if name in _OF_VERSIONS and _are_versions(name, it) else self._plain(it, name)
-            for name, it in checkpoint.items()
+            name: value
+            if name in _OF_VERSIONS and _are_versions(name, value)
+            else self._make_plain(value, name)
+            for name, value in checkpoint.items()
             if name not in {"id", CHANNELS}
         }
         state[CHANNELS] = {
-            name: unchanged[name]
-            if name in unchanged
-            else self.store(it, f"channel {name!r}", (*line, name))
-            for name, it in checkpoint[CHANNELS].items()
+            name: forms[name]
+            if name in forms
+            else self.store(value, f"channel {name!r}", (*line, name))
+            for name, value in checkpoint[CHANNELS].items()
             if name in checkpoint[_VERSIONS]
         }
         return state
@@ -214,8 +213,8 @@ class ChannelValues:
             return {}
         _, before, stored = found
         return {
-            name: it
-            for name, it in stored.items()
+            name: form
+            for name, form in stored.items()
             if name not in new_versions and before[name] == versions.get(name)
         }
 
@@ -244,8 +243,8 @@ class ChannelValues:
         line = version.thread_id, version.namespace
         stored = state[CHANNELS] if state else {}
         channels = {
-            name: self.from_part(it, (*line, name), stored.get(name))
-            for name, it in parts[CHANNELS].items()
+            name: self.from_part(part, (*line, name), stored.get(name))
+            for name, part in parts[CHANNELS].items()
         }
         return {**self.make_fields(version, parts, is_own=True), CHANNELS: channels}
 
@@ -303,8 +302,8 @@ class StateHistory:
         if folder.log:
             folder.log.clear()
         makers = {
-            name: self._maker(name, it)
-            for name, it in state[CHANNELS].items()  # type: ignore[union-attr]  # an object
+            name: self._choose_maker(name, value)
+            for name, value in state[CHANNELS].items()  # type: ignore[union-attr]  # an object
         }
         fields = self._values.make_fields(version, state)
         return partial(_make_checkpoint, fields, makers)
@@ -329,23 +328,23 @@ class StateHistory:
             else:
                 del self._lists[name]
 
-    def _maker(self, name: str, value: Any) -> Maker:
+    def _choose_maker(self, name: str, value: Any) -> Maker:
         if name in self._others:
             return self._others[name]
         if isinstance(value, list):
-            self._others[name] = partial(_make_list, self._elements(name, value))
+            self._others[name] = partial(_make_list, self._list_makers(name, value))
         else:
             self._others[name] = self._values.make_maker(value)
         return self._others[name]
 
-    def _elements(self, name: str, value: list[Any]) -> list[Maker]:
+    def _list_makers(self, name: str, value: list[Any]) -> list[Maker]:
         makers = self._lists.setdefault(name, [None] * len(value))
         missing: list[int] = []
         for _ in range(makers.count(None)):
             missing.append(makers.index(None, missing[-1] + 1 if missing else 0))
         made = self._values.make_makers([value[at] for at in missing]) if missing else []
-        for at, it in zip(missing, made, strict=True):
-            makers[at] = _Shared(it) if self._shares else it
+        for at, maker in zip(missing, made, strict=True):
+            makers[at] = _Shared(maker) if self._shares else maker
         return [it for it in makers if it is not None]
 
 
@@ -397,7 +396,7 @@ _TEXT: Final = frozenset({str})
 _DICT: Final = frozenset({dict})
 
 
-def _lists(value: Any) -> Any:
+def _simplify_value(value: Any) -> Any:
     """Replace tuples by lists, and numbers and strings of a subclass by plain ones.
 
     JSON has them so, and a filter finds them.
@@ -405,9 +404,9 @@ def _lists(value: Any) -> Any:
     if isinstance(value, str | int | float):
         return value if type(value) in SCALARS else _convert_scalar(value)
     if isinstance(value, tuple | list):
-        return [_lists(it) for it in value]
+        return [_simplify_value(it) for it in value]
     if isinstance(value, dict):
-        return {_lists(key): _lists(it) for key, it in value.items()}
+        return {_simplify_value(key): _simplify_value(it) for key, it in value.items()}
     return value
 
 

@@ -460,16 +460,16 @@ class IndexObjects(IndexClient, Objects):
         for hits in self.iterate_hits(body):
             yield [_make_listed(it["fields"]) for it in hits]
 
-    def get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
+    def get_all(self, tags: Mapping[str, Tag | None]) -> dict[str, Found]:
         """Return the objects of these names that exist, without the content of a known tag."""
         wanted = [
             {**make_address(name), "_source": _CONTENT if tag is None else _TIME}
-            for name, tag in known.items()
+            for name, tag in tags.items()
         ]
-        named = zip(known, self.read_documents(wanted, size=MOST_HEADS), strict=True)
+        named = zip(tags, self.read_documents(wanted, size=MOST_HEADS), strict=True)
         found = {name: _make_found(it) for name, it in named if it.get("found")}
         bare = {name: it for name, it in found.items() if it.content is None}
-        changed = {name: None for name, it in bare.items() if it.tag != known[name]}
+        changed = {name: None for name, it in bare.items() if it.tag != tags[name]}
         return found | (self.get_all(changed) if changed else {})
 
     def locate(self, name: str) -> str:

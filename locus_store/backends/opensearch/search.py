@@ -75,18 +75,16 @@ def _compute_first_page(limit: int) -> int:
     return min(max(limit * SPARE, SMALLEST_PAGE), PAGE)
 
 
-def find_with_words(
-    objects: IndexObjects, wanted: Sequence[str], limit: int
-) -> Iterator[list[str]]:
+def find_with_words(objects: IndexObjects, words: Sequence[str], limit: int) -> Iterator[list[str]]:
     """Yield pages of all threads that may have all words, each thread once.
 
     The threads that have them in one version come first, the best version first.
     """
-    words, seen = [make_word(it) for it in wanted[:INDEXED_WORDS]], set[str]()
-    query = _match_any([_match_all(map(_match_word, words)), _CUT])
+    terms, seen = [make_word(it) for it in words[:INDEXED_WORDS]], set[str]()
+    query = _match_any([_match_all(map(_match_word, terms)), _CUT])
     for page in _iterate_pages(objects, query, _BEST, _compute_first_page(limit)):
         yield _list_unseen((it.thread for it in page), seen)
-    for some in _find_across_versions(objects, words) if words[1:] else ():
+    for some in _find_across_versions(objects, terms) if terms[1:] else ():
         yield _list_unseen(some, seen)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import LimitsTenants, SearchesText, SharedByTenants, StorageBackend, needs
 from locus_store.errors import LocusStoreError, UnsupportedError
@@ -50,45 +50,35 @@ async def show_threads(request: PageRequest) -> Page:
     """
     backend, query = request.parts.threads, request.query
     given = {name: query.get_text(name).strip() for name in FILTERS}
-    wanted = _make_wanted(query, given)
+    wanted, hits, is_all = _make_wanted(query, given), dict[str, "Hit"](), False
     log = Storage(backend).messages() if backend.capabilities.messages else None
     before = query.get_number("after") if given["text"] else 0
     if given["text"]:
         limited = replace(wanted, place=None, limit=before + wanted.limit)
-        found = await _find(backend, log, given["text"], limited)
+        statuses, hits, is_all = await _find(backend, log, given["text"], limited)
     else:
-        found = _Found(await list_statuses(backend, log, wanted), {}, is_all=False)
-    shown = found.statuses[before : before + LISTED]
-    has_more = len(found.statuses) > before + LISTED
-    count = len(found.statuses if found.is_all else shown)
+        statuses = await list_statuses(backend, log, wanted)
+    shown, has_more = statuses[before : before + LISTED], len(statuses) > before + LISTED
     place = before + LISTED if given["text"] else shown and shown[-1].place
     values = {
         "given": given,
         "kinds": KINDS,
         "badges": BADGES,
         "has_search": isinstance(backend, SearchesText),
-        "threads": await _describe(request, shown, found.hits),
-        "count": None if query.get_optional("after") else count,
-        "is_least": has_more and not found.is_all,
+        "threads": await _describe(request, shown, hits),
+        "count": None if query.get_optional("after") else len(statuses if is_all else shown),
+        "is_least": has_more and not is_all,
         "next": place if has_more else None,
     }
     return Page("threads", "Threads", values)
 
 
-class _Found(NamedTuple):
-    """Threads, with what a search has found of them."""
-
-    statuses: list[ThreadStatus]
-    hits: dict[str, Hit]
-    is_all: bool
-
-
 async def _find(
     backend: StorageBackend, log: BaseMessageLog | None, text: str, criteria: StatusesWanted
-) -> _Found:
-    """Return threads that have a text and meet the other filters, the best first.
+) -> tuple[list[ThreadStatus], dict[str, Hit], bool]:
+    """Return threads that have a text and meet the other filters, the hits, and if that is all.
 
-    More are searched for until there are ``criteria.limit`` of them.
+    The best come first. More are searched for until there are ``criteria.limit`` of them.
     """
     statuses, hits, limit, is_all = list["ThreadStatus"](), dict[str, "Hit"](), FOUND, False
     while not is_all and len(statuses) < criteria.limit:
@@ -99,7 +89,7 @@ async def _find(
         statuses += [taken[name] for name in new if name in taken]
         hits |= new
         is_all, limit = len(found) < limit, limit * FURTHER
-    return _Found(statuses, hits, is_all)
+    return statuses, hits, is_all
 
 
 def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:

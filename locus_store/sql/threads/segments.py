@@ -51,7 +51,9 @@ def find_unjoined(repo: Repository, thread_id: str, namespace: str) -> Unjoined 
     records = _read_unjoined(repo, line.line, head.chain)
     sizes = accumulate(len(one.payload) for one in records)
     count = next((at for at, size in enumerate(sizes, 1) if at > 1 and size > STORED_BYTES), None)
-    if not records or (count is None and not segments.is_enough(records, head.chain)):
+    is_first = bool(records) and records[0].sequence == head.chain
+    fewest = min(segments.FEWEST_RECORDS, segments.RECORDS) if is_first else segments.RECORDS
+    if count is None and len(records) < fewest:
         return None
     last = records[0].sequence - 1
     joined = repo.read_segments(line.line, head.chain, upto=last)

@@ -141,10 +141,7 @@ def is_old(repo: RowAccess, thread_id: str, seconds: float) -> bool:
 
 
 def _is_old(
-    repo: RowAccess,
-    moments: sa.ColumnElement[Any],
-    is_its: sa.ColumnElement[bool],
-    seconds: float,
+    repo: RowAccess, moments: sa.ColumnElement[Any], is_its: sa.ColumnElement[bool], seconds: float
 ) -> bool | None:
     """Return whether all rows are older than this; ``None`` if there are no rows."""
     newest = sa.func.max(moments)

@@ -34,9 +34,7 @@ def require_none(repository: RowAccess, thread_id: str, turn: int | None) -> Non
 
 
 def change_tickets(
-    repository: RowAccess,
-    thread_id: str,
-    change: Callable[[list[Ticket], datetime], list[Ticket]],
+    repository: RowAccess, thread_id: str, change: Callable[[list[Ticket], datetime], list[Ticket]]
 ) -> turns.ReadGuard:
     """Change the tickets of a thread; return what they are then.
 

@@ -115,7 +115,7 @@ async def test_a_backends_own_order_is_that_of_merged_lines(
 ) -> None:
     saver = anywhere
     found = [await shown(saver, where, **options) for where, options in LISTS]
-    monkeypatch.setattr(saver, "_by_time", lambda *_: None)
+    monkeypatch.setattr(saver, "_find_pages_by_time", lambda *_: None)
     assert found == [await shown(saver, where, **options) for where, options in LISTS]
     assert [len(it) for it in found[:4]] == [5, 42, 6, 2]
 
