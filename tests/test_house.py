@@ -29,7 +29,7 @@ ROOT = {
 }
 MOST_LINES = 500
 LONG_FILES = {
-    "adapters/langgraph/saver.py": 587,
+    "adapters/langgraph/saver.py": 588,
     "adapters/langgraph/store.py": 508,
     "backend.py": 1_102,
     "backends/postgresql/partitions.py": 504,
@@ -69,7 +69,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 424
-MOST_LINES_OF_ALL = 103_699
+MOST_LINES_OF_ALL = 103_697
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

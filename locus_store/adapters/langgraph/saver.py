@@ -494,10 +494,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         backend, made = needs(self.saver.backend, FullBackend), dict[Any, Maker]()
         for some in group_by_database(versions):
             lines = {it.line: it for it in await backend.contents(some)}
-            records, reading = (
-                {at: it.records for at, it in lines.items()},
-                self._make_reading(lines),
-            )
+            records = {at: it.records for at, it in lines.items()}
+            reading = self._make_reading(lines)
             made.update(await read_states_from(backend, some, records, reading, packed=True))
         return [made[it.mark] for it in versions if it.mark in made]
 
