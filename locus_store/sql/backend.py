@@ -32,7 +32,7 @@ from locus_store.sql.quotas import (
     measure_writes,
 )
 from locus_store.sql.schema.user_ids import take
-from locus_store.sql.sharding import SqlShard, copy_hidden
+from locus_store.sql.sharding import SqlShard, copy_archived
 from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlThreadInfo, SqlTurns
 from locus_store.sql.threads.repository import Repository
@@ -248,15 +248,16 @@ class SqlBackend(
 
     @limit_calls(measure_copy)
     async def copy_thread(
-        self, source_thread_id: str, dest_thread_id: str, *, hidden_tenant: str | None = None
+        self, source_thread_id: str, dest_thread_id: str, *, thread: ArchivedThread | None = None
     ) -> bool:
+        """See ``StoresThreads``; ``thread`` is the source, if it is in another database."""
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
         names = source_thread_id, dest_thread_id
-        if hidden_tenant is None:
+        if thread is None:
             return await self._write_copy(lambda it: copying.copy_thread(it, *names))
-        hidden = self._database.for_tenant(hidden_tenant)
-        return await self._write_copy(lambda it: copy_hidden(it, hidden, *names))
+        database = self._database
+        return await self._write_copy(lambda it: copy_archived(it, database, thread, names[1]))
 
     async def require_user_id_type(self, users: UserIdType) -> None:
         database = self._database

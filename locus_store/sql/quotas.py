@@ -152,15 +152,23 @@ def measure_facts(put: PutThread) -> Charge:
 
 def measure_thread(thread: ArchivedThread) -> Charge:
     """Return the charge of a thread that is restored."""
+    return _charge(_list_sizes(thread), thread_id=thread.thread_id, is_new=lambda _: True)
+
+
+def _list_sizes(thread: ArchivedThread) -> list[int]:
     sizes = [len(it.payload or b"") for it in thread.messages]
     for line in thread.lines:
         sizes += [len(it.payload) + _measure_json(it.metadata) for it in line.records]
         sizes += [len(it.write.payload) for it in line.writes]
-    return _charge(sizes, thread_id=thread.thread_id, is_new=lambda _: True)
+    return sizes
 
 
-def measure_copy(source_thread_id: str, dest_thread_id: str, **_: object) -> Charge:
-    """Return the charge of a copy, whose bytes are measured when there is a quota."""
+def measure_copy(
+    source_thread_id: str, dest_thread_id: str, *, thread: ArchivedThread | None = None
+) -> Charge:
+    """Return the charge of a copy; within a database, it is measured when there is a quota."""
+    if thread is not None:
+        return _charge(_list_sizes(thread), thread_id=dest_thread_id, is_new=bool)
     return _charge([], thread_id=dest_thread_id, is_new=bool, source=source_thread_id)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -19,7 +20,7 @@ from locus_store.types import FOREVER, Active, ArchivedThread, Head
 from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
@@ -171,12 +172,17 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
     return True
 
 
-def copy_hidden(repository: Repository, database: Database, source: str, destination: str) -> bool:
-    """Copy a thread of the hidden tenant of a database; see ``_admit_thread``."""
-    database.enter_tenant(repository.connection)
-    hidden, own = database.make_repository(repository.connection), repository.tenant
-    copying.copy_thread(hidden, source, destination)
-    return _admit_thread(hidden, database.for_tenant(own), destination, "copied")
+def copy_archived(
+    repository: Repository, database: Database, thread: ArchivedThread, destination: str
+) -> bool:
+    """Copy a thread of another database, which is another tenant's here until the end."""
+    other = database.for_tenant(f"{HIDDEN_TENANT}{uuid4().hex}")
+    other.enter_tenant(repository.connection)
+    hidden = other.make_repository(repository.connection)
+    archives.restore(hidden, thread)
+    copying.copy_thread(hidden, thread.thread_id, destination)
+    hidden.drop_threads([thread.thread_id])
+    return _admit_thread(hidden, database, destination, "copied")
 
 
 def _admit_thread(

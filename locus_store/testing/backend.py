@@ -248,7 +248,16 @@ class WholeThreads(BackendKit):
 
 
 class RefusedMarks(BackendKit):
-    """No backend stores a mark."""
+    """No backend stores a mark, nor what is no object."""
+
+    async def test_a_state_that_is_no_object_is_refused(self, backend: Any) -> None:
+        saver, states = CheckpointSaver(backend), list[Any]([[], None, "n", 1])
+        for state in states:
+            with refused(SerializationError, state, match="a state is a JSON object"):
+                await backend.write_state("t", state)
+            with refused(SerializationError, state, match="a state is a JSON object"):
+                await saver.put(thread_id="t", checkpoint_id="v1", checkpoint_data=state)
+        assert await backend.exists("t") is False
 
     async def test_a_mark_in_plain_data_is_refused(self, backend: Any) -> None:
         for metadata in ({MARK_KEY: "1.a.b.c"}, {MARK_KEY: None, "k": 1}):

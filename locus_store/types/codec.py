@@ -14,6 +14,7 @@ from locus_store.types.state_classes import (
     is_state_class,
     require_named,
 )
+from locus_store.values.canonical import require_object
 
 
 class StateCodec:
@@ -118,7 +119,7 @@ def get_labels(data: Mapping[str, Any]) -> dict[str, Any]:
     The last two are at its top or in its metadata.
     """
     labels: dict[str, Any] = {}
-    metadata = data.get("metadata")
+    metadata = require_object(data).get("metadata")
     inner = metadata if isinstance(metadata, dict) else {}
     if isinstance(agent_id := data.get("agent_id"), str):
         labels["agent_id"] = agent_id

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from locus_store.errors import SerializationError
 from locus_store.types import Mark
+from locus_store.values.canonical import require_object
 
 MARK_KEY = "_locus_store_mark"
 """Key in a state's ``metadata`` that says which version it was made from; never stored."""
@@ -174,8 +175,9 @@ def refuse_mark(data: Mapping[str, Any]) -> None:
     """Refuse a plain state with a mark.
 
     Raises:
-        SerializationError: It has one.
+        SerializationError: It has one, or is no mapping.
     """
+    require_object(data)
     if has_mark(data):
         raise SerializationError(
             f"the state's metadata has the key {MARK_KEY!r}, which only a state object that "

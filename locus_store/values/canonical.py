@@ -88,10 +88,15 @@ def canonicalize_state(state: object) -> dict[str, Json]:
     Raises:
         SerializationError: no mapping, or a value in it is not exactly JSON.
     """
-    if not isinstance(state, Mapping):
-        message = f"a state is a JSON object (a dict), not {type(state).__name__}"
-        raise SerializationError(f"{message}; put the value under a key")
-    return canonicalize_object(state, "")
+    return canonicalize_object(require_object(state), "")
+
+
+def require_object(state: object) -> Mapping[str, object]:
+    """Return a state; raise ``SerializationError`` unless it is a mapping."""
+    if isinstance(state, Mapping):
+        return state
+    message = f"a state is a JSON object (a dict), not {type(state).__name__}"
+    raise SerializationError(f"{message}; put the value under a key")
 
 
 def require_scalar(value: object) -> None:

@@ -7,7 +7,6 @@ its tenant, its id and the number of shards. docs/decisions/0286 explains the st
 from __future__ import annotations
 
 import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -69,24 +68,6 @@ def choose_shard(shards: int, tenant: str | None, thread_id: str) -> int:
         return 0
     key = f"{tenant or ''}\0{thread_id}".encode(errors="surrogatepass")
     return max(range(shards), key=lambda it: blake2b(b"%d\0" % it + key, digest_size=8).digest())
-
-
-COPY_TENANT: Final = f"{HIDDEN_TENANT}copy_"
-"""Prefix of those among them that hold copies of ``copy_thread``; the client's time follows."""
-
-COPY_SECONDS: Final = 3600
-"""A copy between two databases that is older was left by a process that ended."""
-
-
-def make_copy_tenant() -> str:
-    """Return the name of a tenant for one copy."""
-    return f"{COPY_TENANT}{int(time.time()):x}_{uuid4().hex}"
-
-
-def is_under_way(tenant: str) -> bool:
-    """Return whether a hidden tenant may have the copy of a ``copy_thread`` that has not ended."""
-    begun = tenant.removeprefix(COPY_TENANT)
-    return begun != tenant and int(begun.partition("_")[0], 16) > time.time() - COPY_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
-from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards, make_copy_tenant
+from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards
 
 T = TypeVar("T")
 
@@ -227,14 +227,8 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
         return self.shard_set.stores[shard.store_id]
 
     async def _copy_to(self, dest: Shard, thread: ArchivedThread, thread_id: str) -> bool:
-        """Copy a thread within its new database, where that is another tenant's until the end."""
-        hidden = dest.for_tenant(make_copy_tenant())
-        copy: Any = dest.copy_thread  # of a SQL database: it takes a hidden tenant
-        await hidden.restore(thread)
-        try:
-            return bool(await copy(thread.thread_id, thread_id, hidden_tenant=hidden.tenant))
-        finally:
-            await hidden.remove_thread(thread.thread_id)
+        copy: Any = dest.copy_thread  # of a SQL database: it takes the thread of another one
+        return bool(await copy(thread.thread_id, thread_id, thread=thread))
 
 
 def _check_tenant(tenant: str | None) -> None:

@@ -11,7 +11,7 @@ from locus_store.backends.sharded.shard_set import Shard, ShardSet
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.progress import step
 from locus_store.runtime.stepping import pause
-from locus_store.versions.sharding import HIDDEN_TENANT, ShardLayout, choose_shard, is_under_way
+from locus_store.versions.sharding import HIDDEN_TENANT, ShardLayout, choose_shard
 
 _PAGE = 500
 """Threads whose ids are read at once."""
@@ -135,7 +135,7 @@ async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
         (number, tenant.name)
         for number in range(min(layout.databases, len(of.shards)))
         for tenant in await of.shards[number].tenants()
-        if tenant.name.startswith(HIDDEN_TENANT) and not is_under_way(tenant.name)
+        if tenant.name.startswith(HIDDEN_TENANT)
     ]
     former = of.shards[: layout.former]
     while moves := [(shard, move) for shard in former for move in await shard.list_moves()]:
