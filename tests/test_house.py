@@ -39,7 +39,7 @@ LONG_FILES = {
     "effects.py": 577,
     "encryption/backend.py": 540,
     "encryption/values.py": 589,
-    "sql/quotas.py": 573,
+    "sql/quotas.py": 575,
     "sql/schema/tables.py": 524,
     "sql/threads/repository.py": 506,
     "store.py": 646,
@@ -69,7 +69,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 424
-MOST_LINES_OF_ALL = 103_704
+MOST_LINES_OF_ALL = 103_700
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

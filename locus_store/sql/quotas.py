@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial, wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -152,15 +152,11 @@ def measure_facts(put: PutThread) -> Charge:
 
 def measure_thread(thread: ArchivedThread) -> Charge:
     """Return the charge of a thread that is restored."""
-    return _charge(_list_sizes(thread), thread_id=thread.thread_id, is_new=lambda _: True)
-
-
-def _list_sizes(thread: ArchivedThread) -> list[int]:
     sizes = [len(it.payload or b"") for it in thread.messages]
     for line in thread.lines:
         sizes += [len(it.payload) + _measure_json(it.metadata) for it in line.records]
         sizes += [len(it.write.payload) for it in line.writes]
-    return sizes
+    return _charge(sizes, thread_id=thread.thread_id, is_new=lambda _: True)
 
 
 def measure_copy(
@@ -168,7 +164,7 @@ def measure_copy(
 ) -> Charge:
     """Return the charge of a copy; within a database, it is measured when there is a quota."""
     if thread is not None:
-        return _charge(_list_sizes(thread), thread_id=dest_thread_id, is_new=bool)
+        return replace(measure_thread(thread), thread_id=dest_thread_id, is_new=bool)
     return _charge([], thread_id=dest_thread_id, is_new=bool, source=source_thread_id)
 
 
