@@ -835,7 +835,7 @@ async def prepared(backend: SqlBackend) -> tuple[joining.Unjoined, RecordSegment
 
 async def joined_as(backend: SqlBackend, found: joining.Unjoined, made: RecordSegment) -> bool:
     return await backend._write(
-        lambda it: joining.join(it, thread_id="t", namespace="", found=found, made=made)
+        lambda it: joining.join(it, thread_id="t", namespace="", records=found, segment=made)
     )
 
 

@@ -107,14 +107,14 @@ async def on_redis() -> list[int]:
     from containers import redis_server
 
     sent: list[object] = []
-    in_place = LoopClient._in_place  # noqa: SLF001
+    run_in_slot = LoopClient._run_in_slot  # noqa: SLF001
 
     async def noted(self: LoopClient, call: Any, *args: Any) -> Any:
         sent.append(call)
-        return await in_place(self, call, *args)
+        return await run_in_slot(self, call, *args)
 
     server = redis_server()
-    LoopClient._in_place = noted  # type: ignore[method-assign]  # noqa: SLF001
+    LoopClient._run_in_slot = noted  # type: ignore[method-assign]  # noqa: SLF001
     found = await counted(lambda: RedisBackend(server.url()), lambda: len(sent))
     server.stop()
     return found
