@@ -248,7 +248,7 @@ class WholeThreads(BackendKit):
 
 
 class RefusedMarks(BackendKit):
-    """No backend stores a mark, nor what is no object."""
+    """No backend stores a mark, or a state other than an object."""
 
     async def test_a_state_that_is_no_object_is_refused(self, backend: Any) -> None:
         saver, states = CheckpointSaver(backend), list[Any]([[], None, "n", 1])

@@ -175,7 +175,7 @@ def refuse_mark(data: Mapping[str, Any]) -> None:
     """Refuse a plain state with a mark.
 
     Raises:
-        SerializationError: It has one, or is no mapping.
+        SerializationError: It has one, or the state is another type than a mapping.
     """
     require_object(data)
     if has_mark(data):
