@@ -20,6 +20,8 @@ from locus_store import (
     ConflictError,
     InvalidArgumentError,
     NewMessage,
+    Quota,
+    QuotaError,
     TurnError,
     UnsupportedError,
     open_message_log,
@@ -797,6 +799,20 @@ async def test_a_copy_to_another_shard_that_fails_at_its_end_leaves_nothing(
         assert rows(urls[1], "SELECT thread_id FROM locus_threads WHERE tenant <> 'default'") == []
         assert await storage.checkpointer().exists(dest) is False
     check_places(urls[:2])
+
+
+async def test_a_copy_to_another_shard_counts_against_the_quota_of_its_database(
+    urls: list[str],
+) -> None:
+    await made(urls[:2])
+    source = next(it for it in THREADS if place(it) == 0)
+    dest = next(f"c{it}" for it in range(99) if place(f"c{it}") == 1)
+    async with open_sharded(urls[:2]) as storage:
+        used = (await storage.backend.shards[1].get_quota()).bytes
+        await storage.backend.shards[1].set_quota(Quota(bytes=used + 10))
+        with pytest.raises(QuotaError, match="bytes"):
+            await storage.checkpointer().copy_thread(source, dest)
+        assert await storage.checkpointer().exists(dest) is False
 
 
 def fail(*_: object) -> None:
