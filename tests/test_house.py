@@ -29,7 +29,7 @@ ROOT = {
 }
 MOST_LINES = 500
 LONG_FILES = {
-    "adapters/langgraph/saver.py": 588,
+    "adapters/langgraph/saver.py": 587,
     "adapters/langgraph/store.py": 508,
     "backend.py": 1_102,
     "backends/postgresql/partitions.py": 504,
@@ -38,8 +38,8 @@ LONG_FILES = {
     "checkpointer.py": 643,
     "effects.py": 577,
     "encryption/backend.py": 540,
-    "encryption/values.py": 589,
-    "sql/quotas.py": 575,
+    "encryption/values.py": 572,
+    "sql/quotas.py": 573,
     "sql/schema/tables.py": 524,
     "sql/threads/repository.py": 506,
     "store.py": 646,
@@ -47,7 +47,7 @@ LONG_FILES = {
     "types/messages.py": 502,
     "types/records.py": 505,
     "values/encoding.py": 515,
-    "values/sealing.py": 532,
+    "values/sealing.py": 525,
     "versions/threads.py": 511,
 }
 MOST_METHODS = 30
@@ -69,7 +69,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 424
-MOST_LINES_OF_ALL = 103_700
+MOST_LINES_OF_ALL = 103_620
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -71,7 +71,7 @@ class TableOptions:
     @property
     def definition(self) -> Any:
         """The operations on the schema of what the URL names."""
-        return _Indexes() if self.url.startswith("opensearch") else _import_migrate()
+        return _Indexes() if self.url.startswith("opensearch") else _import()
 
 
 @add_command(db)
@@ -101,7 +101,7 @@ def _list_losses(
     """Return what a downgrade deletes."""
     if revision == "base" or current is None:
         return [f"rows of {table} {count}" for table, count in rows.items()] or ["every table"]
-    lost = _import_migrate().list_losses(current, revision)
+    lost = _import().list_losses(current, revision)
     return [it for table, it in lost.items() if rows.get(prefix + table) not in {"0", ""}]
 
 
@@ -150,9 +150,7 @@ def print_sql(
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
     """Print the SQL of an upgrade, to be run by hand or by a DBA; needs no database."""
-    sys.stdout.write(
-        _import_migrate().render_upgrade(dialect, revision, prefix=prefix, schema=schema)
-    )
+    sys.stdout.write(_import().render_upgrade(dialect, revision, prefix=prefix, schema=schema))
 
 
 @add_command(db, "search-index")
@@ -160,10 +158,10 @@ def search_index(*, at: TableOptions) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
     with show_progress("creating"):
         created = run(_search_index(at))
-    print_line(_describe_outcome("the full-text index", is_new=created))
+    print_line(_describe("the full-text index", is_new=created))
 
 
-def _describe_outcome(what: str, *, is_new: bool) -> str:
+def _describe(what: str, *, is_new: bool) -> str:
     return f"created {what}" if is_new else f"{what} exists already; nothing was changed"
 
 
@@ -181,9 +179,7 @@ def create_vector_index(
         at.url, dimension=dimension, metric=metric, method=method, **at.names
     )
     print_line(
-        _describe_outcome(
-            f"the vector index of dimension {dimension} ({metric}, {method})", is_new=made
-        )
+        _describe(f"the vector index of dimension {dimension} ({metric}, {method})", is_new=made)
     )
 
 
@@ -250,7 +246,7 @@ async def _search_index(at: TableOptions) -> bool:
 @add_command(db, "history")
 def print_revisions(*, as_json: AsJson = False) -> None:
     """List the revisions that this library knows, oldest first; --json: [{revision, title}]."""
-    revisions = _import_migrate().list_revisions()
+    revisions = _import().list_revisions()
     if as_json:
         put_json([{"revision": revision, "title": title} for revision, title in revisions])
         return
@@ -258,7 +254,7 @@ def print_revisions(*, as_json: AsJson = False) -> None:
         print_line(f"{revision}  {title}")
 
 
-def _import_migrate() -> Any:
+def _import() -> Any:
     return importlib.import_module("locus_store.sql.migrate")
 
 

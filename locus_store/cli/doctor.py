@@ -99,9 +99,7 @@ async def _collect_facts(at: TenantsOptions, *, sizes: bool) -> list[Fact]:
     try:
         async with open_backend(at.url, **at.options) as backend:
             found = [*await backend.facts(), *await _collect_tenant_facts(backend, at)]
-            return (
-                [*found, *await _measure_sizes(await make_covered(backend, at))] if sizes else found
-            )
+            return [*found, *await _measure(await make_covered(backend, at))] if sizes else found
     except SchemaError as error:
         return [_make_failure("schema", error)]
     except ConnectionFailedError as error:
@@ -127,7 +125,7 @@ async def _collect_tenant_facts(backend: FullBackend, at: TenantsOptions) -> lis
     return [*found, *await _check_reading(backend)]
 
 
-async def _measure_sizes(backends: list[FullBackend]) -> list[Fact]:
+async def _measure(backends: list[FullBackend]) -> list[Fact]:
     """Return the bytes of states, writes and messages by tenant, and of the largest users."""
     tenants: Counter[str] = Counter()
     users: Counter[str] = Counter()

@@ -91,7 +91,7 @@ def list_threads(
     interrupted, messages}].
     """
     found, marks = at.ask(lambda it: _read_newest(it, pattern, limit, after))
-    document = [_describe_thread(thread_id, it, marks[thread_id]) for thread_id, it in found]
+    document = [_list_thread(thread_id, it, marks[thread_id]) for thread_id, it in found]
     rows = ((it, marks[it], *make_cells(version)) for it, version in found)
     columns = ("thread", "", "newest version", "saved", "metadata")
     put_found(document, columns, rows, ids=columns[:3:2], as_json=at.as_json)
@@ -123,9 +123,7 @@ async def _read_newest(
     return list(await asyncio.gather(*map(newest, ids))), marks
 
 
-def _describe_thread(
-    thread_id: str, version: Version | None, marks: ThreadStatus
-) -> dict[str, Any]:
+def _list_thread(thread_id: str, version: Version | None, marks: ThreadStatus) -> dict[str, Any]:
     names = ("checkpoint_id", "created_at", "metadata", "labels")
     found = dict.fromkeys(names) if version is None else select(version, names)
     about = {"interrupted": "interrupted" in marks.badges, "messages": marks.messages}
@@ -333,14 +331,12 @@ async def _read_both(
     return None if old is None else await _read(backend, thread, old, namespace), new
 
 
-def _format_difference(difference: Difference) -> str:
-    path = escape(format_path(difference.path))
-    if difference.what != "changed":
-        value = difference.after if difference.what == "added" else difference.before
-        return (
-            f"{'+' if difference.what == 'added' else '-'} {path}: {cut(render_json(value), LINE)}"
-        )
-    before, after = difference.before, difference.after
+def _format_difference(change: Difference) -> str:
+    path = escape(format_path(change.path))
+    if change.what != "changed":
+        value = change.after if change.what == "added" else change.before
+        return f"{'+' if change.what == 'added' else '-'} {path}: {cut(render_json(value), LINE)}"
+    before, after = change.before, change.after
     if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LINE:
         before, after = cut_common_ends(before, after)
     return f"~ {path}: {cut(render_json(before), LINE)} → {cut(render_json(after), LINE)}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import hmac
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Set as AbstractSet
+from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, ClassVar, Final, TypeVar
 
 import orjson
@@ -31,7 +30,6 @@ from locus_store.values.encoding import UNLIMITED, encode
 from locus_store.values.frames import Change
 from locus_store.values.sealing import (
     FORMAT,
-    DataKey,
     Place,
     RecordOpener,
     Subject,
@@ -97,10 +95,6 @@ class SealedChange:
         return self._whole
 
 
-_FIELDS: Final = tuple(it.name for it in fields(Save))
-_get_fields: Final = attrgetter(*_FIELDS)
-
-
 @dataclass(slots=True, kw_only=True)
 class SealedSave(Save):
     """A save of which the storage learns no content."""
@@ -158,8 +152,7 @@ class Sealing:
         """Return metadata and labels of a version with their content sealed.
 
         Of metadata that is all but the clear keys; of labels, what is a part of states. Equal ones
-        give equal results. The metadata has a tag of the labels, and one of its own if no part of
-        it is sealed, so that neither can be removed.
+        give equal results. Tags of labels, and of metadata without a sealed part, show removals.
         """
         own, added = _split_labels(labels)
         shown_labels, hidden_labels = self._seal_part(own, "labels", place)
@@ -187,9 +180,7 @@ class Sealing:
 
     def _make_tag(self, kind: str, place: Place, shown: dict[str, Any], hidden: bytes) -> bytes:
         """Return what tells values from others: if some are sealed, the end of the sealed bytes."""
-        if hidden:
-            return hidden[-TAG_BYTES:]
-        return self.keys.current.bind(b"fields", b"", kind, *place, shown)[:TAG_BYTES]
+        return (hidden or self.keys.current.bind(b"fields", b"", kind, *place, shown))[-TAG_BYTES:]
 
     def open_fields(
         self, metadata: Mapping[str, Any], labels: Mapping[str, Any], *place: str
@@ -250,12 +241,11 @@ class Sealing:
 
     def seal_save(self, save: Save) -> Save:
         """Return a save of which the storage learns no content."""
-        key, place = self.keys.current, (save.thread_id, save.namespace, save.checkpoint_id)
-        metadata, labels = dict(save.metadata), dict(save.labels)
-        digest = _bind(key, save.change.tree.digest, place, metadata, labels)
+        place = save.thread_id, save.namespace, save.checkpoint_id
+        digest = self._bind(save.change.tree.digest, place, save.metadata, save.labels)
         change = SealedChange(save.change, self._get_key(save.thread_id), digest)
-        metadata, labels = self.seal_fields(metadata, labels, *place)
-        given = dict(zip(_FIELDS, _get_fields(save), strict=True))
+        metadata, labels = self.seal_fields(save.metadata, save.labels, *place)
+        given = {name: getattr(save, name) for name in Save.__slots__}
         sealed = {"change": change, "metadata": metadata, "labels": labels}
         return SealedSave(**given | sealed, given=save, sealing=self)
 
@@ -268,8 +258,13 @@ class Sealing:
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of an opened version."""
         place = version.thread_id, version.namespace, version.checkpoint_id
-        bound = _bind(self.keys.current, digest, place, version.metadata, version.labels)
+        bound = self._bind(digest, place, version.metadata, version.labels)
         return version.mark.digest in ({bound} if self.required else {bound, digest})
+
+    def _bind(self, digest: bytes, place: Place, metadata: Any, labels: Any) -> bytes:
+        """Return the keyed digest of a version."""
+        own, _ = _split_labels(labels)
+        return self.keys.current.bind(b"version", digest, *place, dict(metadata), own)
 
     def make_opener(self, *, continues: bool = False) -> RecordOpener:
         """Return the opener of a chain's records; see ``RecordOpener``."""
@@ -362,7 +357,7 @@ class Sealing:
             metadata, labels = self.seal_fields(record.metadata, record.labels, *place)
             sealed = replace(
                 record,
-                digest=_bind(key.data_key, record.digest, place, record.metadata, record.labels),
+                digest=self._bind(record.digest, place, record.metadata, record.labels),
                 metadata=metadata,
                 labels=labels,
                 payload=payload,
@@ -416,7 +411,7 @@ class Sealing:
             found = openers.setdefault(record.chain, self.make_opener()).open(record.payload)
             metadata, labels = self.open_fields(record.metadata, record.labels, *place)
             digest = record.digest if found.digest is None else found.digest
-            bound = _bind(self.keys.current, digest, place, metadata, labels)
+            bound = self._bind(digest, place, metadata, labels)
             if found.digest is not None and bound != record.digest:
                 raise IntegrityError(
                     f"thread {thread_id!r}, checkpoint {record.checkpoint_id!r}: its record "
@@ -485,17 +480,6 @@ def require_answer(is_answer: bool) -> None:
         raise IntegrityError("the storage gave another version, message or item than was asked for")
 
 
-def _bind(
-    key: DataKey,
-    digest: bytes,
-    place: Sequence[str],
-    metadata: Mapping[str, Any],
-    labels: Mapping[str, Any],
-) -> bytes:
-    """Return the keyed digest of a version."""
-    return key.bind(b"version", digest, *place, dict(metadata), _split_labels(labels)[0])
-
-
 def _list_secret(values: Mapping[str, Any], kind: str) -> AbstractSet[str]:
     """Return the keys whose values are content."""
     return CONTENT_LABELS if kind == "labels" else values.keys()
@@ -513,8 +497,7 @@ def _split_sealed(metadata: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
     """Return the tags of labels and of metadata, and the sealed part of metadata."""
     sealed = _decode_sealed(metadata)
     tag, content = sealed[:TAG_BYTES], sealed[TAG_BYTES:]
-    hidden = content if len(content) > TAG_BYTES else b""
-    return tag, content[-TAG_BYTES:], hidden
+    return tag, content[-TAG_BYTES:], content if len(content) > TAG_BYTES else b""
 
 
 def _split_labels(labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -65,9 +65,7 @@ class Entrance(ABC):
         value = request.cookies.get(self.sessions.cookie, "")
         return self.sessions.find(value) if value else None
 
-    def _make_viewer(
-        self, caller: Caller, session: Session, *, is_operator: bool = False
-    ) -> Viewer:
+    def _admit(self, caller: Caller, session: Session, *, is_operator: bool = False) -> Viewer:
         token = self.sessions.make_form_token(session.value)
         return Viewer(caller, token, is_operator=is_operator, has_session=True)
 
@@ -103,7 +101,7 @@ class Codes(Entrance):
         session = self._find_session(request)
         if session is None or session.subject != _OPERATOR:
             return None
-        return self._make_viewer(Caller("operator", None, self._rights), session, is_operator=True)
+        return self._admit(Caller("operator", None, self._rights), session, is_operator=True)
 
 
 class Tokens(Entrance):
@@ -129,7 +127,7 @@ class Tokens(Entrance):
         if session is None:
             return None
         found = self._door.find_holder(session.subject)
-        return None if found is None else self._make_viewer(found, session)
+        return None if found is None else self._admit(found, session)
 
 
 class Mounted(Entrance):
@@ -146,9 +144,7 @@ class Mounted(Entrance):
             RefusalError: The request is not from this machine, or the application refuses it.
         """
         found: Any = (
-            self._find_local_caller(request)
-            if self._authorize is None
-            else self._authorize(request)
+            self._find_local(request) if self._authorize is None else self._authorize(request)
         )
         if inspect.isawaitable(found):
             found = await found
@@ -163,7 +159,7 @@ class Mounted(Entrance):
         return Viewer(found, self.sessions.make_form_token(f"{found.name}:{found.tenant}"))
 
     @staticmethod
-    def _find_local_caller(request: LimitedRequest) -> Caller | None:
+    def _find_local(request: LimitedRequest) -> Caller | None:
         client = request.client.host if request.client else ""
         is_near = client in {"127.0.0.1", "::1"}
         is_proxied = any(map(request.get_header, _FORWARDED))

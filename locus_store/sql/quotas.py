@@ -159,9 +159,7 @@ def measure_thread(thread: ArchivedThread) -> Charge:
     return _charge(sizes, thread_id=thread.thread_id, is_new=lambda _: True)
 
 
-def measure_copy(
-    source_thread_id: str, dest_thread_id: str, *, thread: ArchivedThread | None = None
-) -> Charge:
+def measure_copy(source_thread_id: str, dest_thread_id: str, thread: Any = None) -> Charge:
     """Return the charge of a copy; within a database, it is measured when there is a quota."""
     if thread is not None:
         return replace(measure_thread(thread), thread_id=dest_thread_id, is_new=bool)

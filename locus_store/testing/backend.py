@@ -28,7 +28,7 @@ from locus_store.testing.kit import (
     NUMBERS,
     TEXTS,
     exact,
-    expect_refusals,
+    expect,
     limit_backend,
     refused,
     requires,
@@ -161,7 +161,7 @@ class WholeThreads(BackendKit):
             {"records": root.records[::-1]}, {"records": [*root.records, record]}, {"writes": None},
             {"writes": [write, write]}, {"namespace": 1}, {"namespace": "\ud800"},
         ]  # fmt: skip
-        await expect_refusals(errors, bad, with_root)
+        await expect(errors, bad, with_root)
         bad = [{"records": [*root.records[:-1], replace(record, **changes)]} for changes in (
             {"sequence": 2**70}, {"sequence": "13"}, {"chain": 0}, {"parent": False},
             {"digest": b""}, {"payload": "text"}, {"metadata": [1]}, {"labels": {1: 2}},
@@ -169,9 +169,9 @@ class WholeThreads(BackendKit):
             {"created_at": record.created_at.replace(tzinfo=None)},
             {"created_at": record.created_at.replace(year=1)},
         )]  # fmt: skip
-        await expect_refusals((*errors, SerializationError), bad, with_root)
+        await expect((*errors, SerializationError), bad, with_root)
         bad = [{"thread_id": ["t"]}, {"user_id": "\0"}, {"lines": [root, root]}]
-        await expect_refusals(errors, bad, lambda it: backend.write_thread(replace(thread, **it)))
+        await expect(errors, bad, lambda it: backend.write_thread(replace(thread, **it)))
         assert await backend.scan() == []
 
     async def test_saves_go_on_from_a_thread_that_was_written(self, backend: Any) -> None:
@@ -199,7 +199,7 @@ class WholeThreads(BackendKit):
         flipped = last.payload[:-1] + bytes([last.payload[-1] ^ 1])
         bad: list[dict[str, Any]] = [{"payload": flipped}, {"digest": bytes(16)}, {"parent": 77}]
         bad += [{"checkpoint_id": "v1"}, {"sequence": 99}]
-        await expect_refusals(IntegrityError, bad, with_last)
+        await expect(IntegrityError, bad, with_last)
         assert await backend.scan() == []
 
     @requires("list_threads")
@@ -213,13 +213,13 @@ class WholeThreads(BackendKit):
             found += page
         assert found == ids
         bad = filter(None, INVALID_IDS)
-        await expect_refusals(InvalidArgumentError, bad, lambda it: backend.scan(after=it))
+        await expect(InvalidArgumentError, bad, lambda it: backend.scan(after=it))
         assert await backend.scan(0) == []
 
     @requires()
     async def test_a_time_to_live_that_is_none_is_refused(self, backend: Any) -> None:
         bad = (0, -1, float("inf"), float("nan"), 1e300, "9", True)
-        await expect_refusals(
+        await expect(
             InvalidArgumentError, bad, lambda it: backend.write_state("t", {"n": 1}, ttl_seconds=it)
         )
         assert await backend.load("t") is None
@@ -485,7 +485,7 @@ class StorageBackendContract(
         assert all(it.utcoffset() is not None for it in times)
 
     async def test_what_is_no_namespace_is_refused(self, backend: Any) -> None:
-        await expect_refusals(
+        await expect(
             InvalidArgumentError, filter(None, INVALID_IDS),
             lambda it: backend.write_state("t", {"n": 1}, namespace=it),
             lambda it: backend.read_state("t", namespace=it),

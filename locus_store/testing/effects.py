@@ -23,7 +23,7 @@ from locus_store.testing.kit import (
     Another,
     Kit,
     exact,
-    expect_refusals,
+    expect,
     requires,
     seam,
     tick,
@@ -90,7 +90,7 @@ class EffectRules(Kit):
         for key in HOSTILE_IDS:
             assert await checkpointer.effect(key, key, Tool()) == key
         tool = Tool()
-        await expect_refusals(
+        await expect(
             InvalidArgumentError,
             INVALID_IDS,
             lambda it: checkpointer.effect("t", it, tool),

@@ -14,7 +14,7 @@ import pytest
 
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError
-from locus_store.testing.kit import expect_refusals, needs, refused, requires, seam
+from locus_store.testing.kit import expect, needs, refused, requires, seam
 from locus_store.testing.steps import BackendKit, find_problems, make_write
 from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedThread, ArchivedWrite
 from locus_store.types.thread_info import DescribesThreads
@@ -354,7 +354,7 @@ class MustExist(BackendKit):
     async def test_a_thread_of_nothing_but_writes_does_not_exist(self, backend: Any) -> None:
         for namespace in ("", "below"):
             await backend.put_writes("t", "v", [make_write("a")], namespace=namespace)
-        await expect_refusals(
+        await expect(
             ConflictError,
             ("", "below", "other"),
             lambda it: save_below(backend, namespace=it),

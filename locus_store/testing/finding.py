@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.testing.kit import (
-    NUMBERS,
-    TEXTS,
-    Another,
-    Kit,
-    exact,
-    expect_refusals,
-    requires,
-    seam,
-)
+from locus_store.testing.kit import NUMBERS, TEXTS, Another, Kit, exact, expect, requires, seam
 
 
 @seam("loop")
@@ -74,7 +65,7 @@ class ThreadListRules(Kit):
             await checkpointer.list_threads(after="gone")
 
     async def test_a_pattern_that_is_no_text_is_refused(self, checkpointer: Any) -> None:
-        await expect_refusals(
+        await expect(
             InvalidArgumentError, (None, 7, b"*"), lambda it: checkpointer.list_threads(pattern=it),
             match="pattern",
         )  # fmt: skip
@@ -161,7 +152,7 @@ class Metadata(Kit):
 
     async def test_a_key_that_names_nothing_is_refused(self, checkpointer: Any) -> None:
         bad = ("", None, 7, b"k", ["k"])
-        await expect_refusals(
+        await expect(
             InvalidArgumentError, bad, lambda it: checkpointer.query_by_metadata(it, 1), match="key"
         )
 
@@ -330,4 +321,4 @@ class Search(Kit):
 
     async def test_a_query_without_a_word_is_refused(self, checkpointer: Any) -> None:
         bad = ("", " ", "%", "*", "'\"", "\0", None, 7)
-        await expect_refusals(InvalidArgumentError, bad, checkpointer.search, match="word")
+        await expect(InvalidArgumentError, bad, checkpointer.search, match="word")

@@ -19,7 +19,7 @@ from locus_store.testing.kit import (
     Kit,
     StorageProbe,
     exact,
-    expect_refusals,
+    expect,
     limit_backend,
     requires,
     seam,
@@ -34,7 +34,7 @@ class HistoryRules(Kit):
 
     async def test_a_limit_that_is_no_count_is_refused(self, checkpointer: Any) -> None:
         calls = _list_limited_calls(checkpointer)
-        await expect_refusals(InvalidArgumentError, INVALID_LIMITS, *calls, match="limit")
+        await expect(InvalidArgumentError, INVALID_LIMITS, *calls, match="limit")
 
     async def test_a_limit_of_zero_lists_nothing(self, checkpointer: Any) -> None:
         await checkpointer.save(self.new("word"), "t", metadata={"k": 1})

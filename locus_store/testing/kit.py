@@ -315,7 +315,7 @@ def refused(
         pytest.fail(f"{ascii(case)[:60]} was not refused")
 
 
-async def expect_refusals(
+async def expect(
     error: type[Exception] | tuple[type[Exception], ...],
     values: Iterable[Any],
     *calls: Callable[[Any], Any],
@@ -428,7 +428,7 @@ def make_named(*ids: str) -> list[NewMessage]:
     return [NewMessage(it, message_id=it) for it in ids]
 
 
-def list_contents(messages: Iterable[Any] | None) -> list[Any] | None:
+def unwrap(messages: Iterable[Any] | None) -> list[Any] | None:
     """Return the contents of messages; ``None`` where there is no log."""
     return None if messages is None else [it.content for it in messages]
 

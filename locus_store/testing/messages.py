@@ -27,11 +27,11 @@ from locus_store.testing.kit import (
     MessageLogKit,
     fail_one_in_three,
     find_backend,
-    list_contents,
     make_named,
     make_new,
     run_in_loops,
     seam,
+    unwrap,
 )
 from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
@@ -51,7 +51,7 @@ class MessageConcurrency(MessageLogKit):
         await asyncio.gather(*map(write, range(8)))
         for at, namespace in enumerate(("", "sub")):
             found = await several[0].read("t", namespace=namespace)
-            written = list_contents(found.messages) or []
+            written = unwrap(found.messages) or []
             assert found.info.count == len(written) == 4 * 6 * 3
             for n in range(at, 8, 2):
                 mine = [it for it in written if it[0] == n]
@@ -82,7 +82,7 @@ class MessageConcurrency(MessageLogKit):
             results = await asyncio.gather(*puts, return_exceptions=True)
             won = [n for n, it in enumerate(results) if isinstance(it, int)]
             assert sum(isinstance(it, ConflictError) for it in results) == 11
-            assert list_contents(await several[0].load(f"t{turn}")) == won
+            assert unwrap(await several[0].load(f"t{turn}")) == won
 
     async def test_a_counter_that_expects_revisions_loses_no_step(self, several: list[Any]) -> None:
         async def count(log: Any) -> None:
@@ -107,7 +107,7 @@ class MessageConcurrency(MessageLogKit):
                     await asyncio.sleep(0)
 
         await asyncio.gather(*(count(several[n % len(several)]) for n in range(5)))
-        assert list_contents(await several[0].load("t")) == [*range(1, 21)]
+        assert unwrap(await several[0].load("t")) == [*range(1, 21)]
 
     async def test_a_log_that_counts_another_one_is_never_wrong(self, several: list[Any]) -> None:
         async def count(n: int) -> None:
@@ -125,7 +125,7 @@ class MessageConcurrency(MessageLogKit):
 
         await asyncio.gather(*map(count, range(5)))
         heads = {it.info.namespace: it for it in await several[0].heads("t")}
-        assert list_contents(heads["count"].messages) == [40]
+        assert unwrap(heads["count"].messages) == [40]
         assert heads[""].info.count == 40
 
     async def test_racing_pops_give_each_message_once(self, several: list[Any]) -> None:
@@ -151,7 +151,7 @@ class MessageConcurrency(MessageLogKit):
             assert len(found) == info.count
         await several[0].delete("t")
         await several[0].append("t", make_new("x"))
-        assert list_contents(await several[0].load("t")) == ["x"]
+        assert unwrap(await several[0].load("t")) == ["x"]
 
     async def test_a_change_continues_when_its_caller_is_cancelled(self, log: Any) -> None:
         await log.append("t", make_named(*(f"m{n}" for n in range(50))))
@@ -171,14 +171,14 @@ class MessageConcurrency(MessageLogKit):
 
     async def test_a_failing_append_harms_no_other(self, log: Any) -> None:
         appended = await fail_one_in_three(lambda n: log.append("t", make_new(n)))
-        assert sorted(list_contents(await log.load("t")) or []) == appended
+        assert sorted(unwrap(await log.load("t")) or []) == appended
 
     async def test_it_works_in_several_loops_at_once(self, log: Any) -> None:
         async def append_turns(thread: str) -> None:
             for turn in range(5):
                 await log.append(thread, make_new(turn))
                 await log.append("shared", make_new([thread, turn]))
-                assert list_contents(await log.load(thread)) == [*range(turn + 1)]
+                assert unwrap(await log.load(thread)) == [*range(turn + 1)]
 
         await run_in_loops(append_turns)
         assert (await log.info("shared")).count == 5 * len(LOOPS)
@@ -186,7 +186,7 @@ class MessageConcurrency(MessageLogKit):
     async def test_it_may_be_used_again_after_close(self, log: Any) -> None:
         await log.append("t", make_new(1))
         await log.close()
-        assert list_contents(await log.load("t")) == [1]
+        assert unwrap(await log.load("t")) == [1]
 
 
 async def wait_until_expired(log: Any, thread_id: str) -> None:
@@ -224,13 +224,13 @@ class LogsOfThreads(MessageLogKit):
         assert await backend.delete("t") is True
         assert await log.logs("t") == []
         await log.append("t", make_new(2))
-        assert list_contents(await log.load("t")) == [2]
+        assert unwrap(await log.load("t")) == [2]
 
     async def test_deleting_the_versions_leaves_the_log(self, log: Any, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await log.append("t", make_new(1))
         await backend.delete("t", "v")
-        assert list_contents(await log.load("t")) == [1]
+        assert unwrap(await log.load("t")) == [1]
         assert await backend.list_threads() == ["t"]
 
     async def test_a_change_of_a_log_is_activity(self, log: Any, backend: Any) -> None:
@@ -272,8 +272,8 @@ class LogsOfThreads(MessageLogKit):
             assert other.messages == one.messages
             assert other.info == replace(one.info, thread_id="copy")
         await log.append("copy", make_named("b", "c"))
-        assert list_contents(await log.load("copy")) == ["a", "b", "c"]
-        assert list_contents(await log.load("t")) == ["a", "b"]
+        assert unwrap(await log.load("copy")) == ["a", "b", "c"]
+        assert unwrap(await log.load("t")) == ["a", "b"]
 
     async def test_an_archived_thread_has_its_logs(self, log: Any, backend: Any) -> None:
         for namespace in ("", "sub", "empty"):
@@ -289,14 +289,14 @@ class LogsOfThreads(MessageLogKit):
         assert [await log.read("t", namespace=it) for it in ("", "sub", "empty")] == before
         revision = before[0].info.revision
         await log.append("t", make_named("d"), expected_revision=revision)
-        assert list_contents(await log.load("t")) == ["a", "b", "d"]
+        assert unwrap(await log.load("t")) == ["a", "b", "d"]
 
     async def test_a_long_log_is_copied_listed_and_deleted(self, log: Any, backend: Any) -> None:
         count = 2000
         await log.append("t", make_new(*range(count)), namespace="sub")
         assert await backend.copy_thread("t", "copy") is True
         found = await log.load("copy", namespace="sub")
-        assert list_contents(found) == [*range(count)]
+        assert unwrap(found) == [*range(count)]
         assert [it.count for it in await log.logs(namespace="sub")] == [count, count]
         assert await backend.vacuum(1) == 0
         assert await log.delete("copy") is True
@@ -336,7 +336,7 @@ class LogsOfThreads(MessageLogKit):
             assert await log.delete("t") is False
         async with reopen() as log:
             await log.append("t", make_named("b"), expected_revision=0)
-            assert list_contents(await log.load("t")) == ["b"]
+            assert unwrap(await log.load("t")) == ["b"]
 
     async def test_a_tenant_sees_its_own_logs_only(self, log: Any) -> None:
         try:
@@ -345,15 +345,11 @@ class LogsOfThreads(MessageLogKit):
             pytest.skip(f"{type(log).__name__} has no tenants")
         for tenant_log, text in ((acme, "a"), (globex, "g")):
             await tenant_log.append("t", [(text, "user", "m")])
-        assert [list_contents(await it.load("t")) for it in (acme, globex, log)] == [
-            ["a"],
-            ["g"],
-            None,
-        ]
+        assert [unwrap(await it.load("t")) for it in (acme, globex, log)] == [["a"], ["g"], None]
         assert len(await acme.logs()) == 1
         assert await log.logs() == []
         assert await acme.delete("t") is True
-        assert list_contents(await globex.load("t")) == ["g"]
+        assert unwrap(await globex.load("t")) == ["g"]
 
 
 class MessageLogContract(

@@ -17,7 +17,7 @@ from locus_store.testing.kit import (
     Kit,
     StorageProbe,
     exact,
-    expect_refusals,
+    expect,
     fail_one_in_three,
     refused,
     requires,
@@ -139,8 +139,8 @@ class Arguments(Kit):
         if declared.branching:
             calls.append(lambda it: checkpointer.copy_thread("t", it))
             calls.append(lambda it: checkpointer.copy_thread(it, "t"))
-        await expect_refusals(InvalidArgumentError, INVALID_IDS, *calls)
-        await expect_refusals(
+        await expect(InvalidArgumentError, INVALID_IDS, *calls)
+        await expect(
             InvalidArgumentError,
             [it for it in INVALID_IDS if it is not None],
             lambda it: checkpointer.save(state, "t", it),
@@ -157,7 +157,7 @@ class Arguments(Kit):
         if checkpointer.capabilities.list_threads:
             calls.append(lambda it: checkpointer.list_threads(after=it))
         bad = (it for it in INVALID_IDS if it is not None)
-        await expect_refusals((InvalidArgumentError, NotFoundError), bad, *calls)
+        await expect((InvalidArgumentError, NotFoundError), bad, *calls)
 
 
 @seam("connection")

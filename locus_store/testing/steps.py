@@ -16,7 +16,7 @@ from locus_store.testing.kit import (
     INVALID_IDS,
     LoopKit,
     exact,
-    expect_refusals,
+    expect,
     refused,
     requires,
     seam,
@@ -129,12 +129,12 @@ class PendingWrites(BackendKit):
             {"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"idx": "1"}, {"idx": True},
             {"task_path": "\ud800"}, {"task_path": None}, {"payload": "text"}, {"payload": None},
         ]  # fmt: skip
-        await expect_refusals(
+        await expect(
             InvalidArgumentError,
             changes,
             lambda it: backend.put_writes("t", "v", [good, replace(good, **it)]),
         )
-        await expect_refusals(
+        await expect(
             InvalidArgumentError,
             INVALID_IDS,
             lambda it: backend.put_writes(it, "v", [good]),
@@ -628,8 +628,8 @@ class Parents(BackendKit):
     async def test_a_writer_or_run_that_is_no_id_is_refused(self, backend: Any) -> None:
         save = partial(backend.write_state, "t", {"n": 1})
         bad = [it for it in INVALID_IDS if it is not None]
-        await expect_refusals(InvalidArgumentError, bad, lambda it: save(writer=it), match="writer")
-        await expect_refusals(InvalidArgumentError, bad, lambda it: save(run=it), match="run")
+        await expect(InvalidArgumentError, bad, lambda it: save(writer=it), match="writer")
+        await expect(InvalidArgumentError, bad, lambda it: save(run=it), match="run")
         assert await backend.load("t") is None
 
     @requires("branching")

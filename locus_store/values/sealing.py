@@ -158,8 +158,7 @@ class DataKey:
 
     def bind(self, purpose: bytes, content: bytes, *place: Any) -> bytes:
         """Return a keyed hash of content and its place, such as the digest of a version."""
-        size = len(content).to_bytes(8, "little")
-        return self.hash(purpose, size + content + encode([self.tenant, *place]))
+        return self.hash(purpose, encode([self.tenant, len(content), *place]) + content)
 
     def hash(self, purpose: bytes, content: bytes) -> bytes:
         """Return 16 bytes of keyed BLAKE2b (RFC 7693); a purpose has up to 16 bytes."""
@@ -179,8 +178,7 @@ class DataKey:
 
     def _iterate_leaves(self, subject: Subject) -> Iterator[bytes]:
         for number in count():
-            named = encode([self.tenant, number, *subject])
-            yield self.hash(b"leaf", named)[:LEAF_BYTES]
+            yield self.hash(b"leaf", encode([self.tenant, number, *subject]))[:LEAF_BYTES]
 
     def find(self, leaf: bytes) -> SubjectKey | None:
         """Return the key of a leaf; ``None``: it was destroyed."""
@@ -272,18 +270,16 @@ def _get_cipher() -> tuple[Any, type[Exception]]:
 
 def encrypt(key: bytes, iv: bytes, plaintext: bytes, context: bytes) -> bytes:
     """Return a ciphertext of AES-GCM and its tag."""
-    made: bytes = _get_cipher()[0](key).encrypt(iv, plaintext, context)
-    return made
+    return bytes(_get_cipher()[0](key).encrypt(iv, plaintext, context))
 
 
 def decrypt(key: bytes, iv: bytes, ciphertext: bytes, context: bytes) -> bytes | None:
     """Return the plaintext of ``encrypt``; ``None`` if the tag is another one."""
     cipher, refused = _get_cipher()
     try:
-        made: bytes = cipher(key).decrypt(iv, ciphertext, context)
+        return bytes(cipher(key).decrypt(iv, ciphertext, context))
     except refused:
         return None
-    return made
 
 
 def compute_key_id(secrets: bytes) -> bytes:

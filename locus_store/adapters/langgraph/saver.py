@@ -494,12 +494,11 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         backend, made = needs(self.saver.backend, FullBackend), dict[Any, Maker]()
         for some in group_by_database(versions):
             lines = {it.line: it for it in await backend.contents(some)}
-            records = {at: it.records for at, it in lines.items()}
-            reading = self._make_reading(lines)
+            records, reading = {at: it.records for at, it in lines.items()}, self._prepare(lines)
             made.update(await read_states_from(backend, some, records, reading, packed=True))
         return [made[it.mark] for it in versions if it.mark in made]
 
-    def _make_reading(self, lines: Mapping[int, LineContents]) -> Reading:
+    def _prepare(self, lines: Mapping[int, LineContents]) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""
         of_chain = partial(StateHistory, self._values, shares=self.share_messages)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
