@@ -38,7 +38,7 @@ LONG_FILES = {
     "checkpointer.py": 643,
     "effects.py": 577,
     "encryption/backend.py": 540,
-    "encryption/values.py": 572,
+    "encryption/values.py": 571,
     "sql/quotas.py": 573,
     "sql/schema/tables.py": 524,
     "sql/threads/repository.py": 506,
@@ -69,7 +69,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 424
-MOST_LINES_OF_ALL = 103_620
+MOST_LINES_OF_ALL = 103_619
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -363,7 +363,7 @@ class Sealing:
                 payload=payload,
             )
             records.append(sealed)
-        return replace(line, records=records, writes=self._map(self.seal_write, thread_id, line))
+        return replace(line, records=records, writes=_map_writes(self.seal_write, thread_id, line))
 
     def open_thread(self, thread: ArchivedThread) -> ArchivedThread:
         """Return a thread with its contents, and the digests of its states.
@@ -421,15 +421,7 @@ class Sealing:
                 record, digest=digest, metadata=metadata, labels=labels, payload=found.payload
             )
             records.append(opened)
-        return replace(line, records=records, writes=self._map(self.open_write, thread_id, line))
-
-    def _map(
-        self, change: Callable[..., PendingWrite], thread_id: str, line: ArchivedLine
-    ) -> list[ArchivedWrite]:
-        return [
-            replace(row, write=change(thread_id, line.namespace, row.checkpoint_id, row.write))
-            for row in line.writes
-        ]
+        return replace(line, records=records, writes=_map_writes(self.open_write, thread_id, line))
 
     def seal_line(self, thread_id: str, line: bytes, before: bytes) -> bytes:
         """Return a line of an archived thread, sealed behind the sealed line before it."""
@@ -468,6 +460,13 @@ class Sealing:
         place = ("item", *item.namespace, item.key, encode(item.metadata).decode())
         opened, hidden = orjson.loads(self._unseal(sealed, place))
         return replace(item, value=opened, metadata={**item.metadata, **hidden})
+
+
+def _map_writes(
+    change: Callable[..., PendingWrite], thread_id: str, line: ArchivedLine
+) -> list[ArchivedWrite]:
+    place = thread_id, line.namespace
+    return [replace(it, write=change(*place, it.checkpoint_id, it.write)) for it in line.writes]
 
 
 def require_answer(is_answer: bool) -> None:
