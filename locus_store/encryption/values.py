@@ -72,7 +72,6 @@ class SealedChange:
 
     Args:
         change: The change, or that of a service's client.
-        key: The data key.
         digest: The keyed digest of the version.
     """
 

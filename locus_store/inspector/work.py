@@ -41,11 +41,7 @@ SECONDS: Final = 30.0
 
 
 class Pace:
-    """The time of one job; ``step`` ends the job once it is over.
-
-    Args:
-        seconds: The limit.
-    """
+    """The time of one job; ``step`` ends the job once it is over."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

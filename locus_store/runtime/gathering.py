@@ -65,11 +65,7 @@ class GroupLimits:
 
 
 class PerLoop(Generic[T]):
-    """One object for each event loop, and one for all sync calls of a process that have none.
-
-    Args:
-        make: Makes it.
-    """
+    """One object for each event loop, and one for all sync calls of a process that have none."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -138,10 +134,8 @@ class Gathering(Generic[Q, A]):
 
     Args:
         run: Runs a group. What it raises, each call of the group raises.
-        limits: Of groups.
         names_of: Returns what no other call may touch while a call is under way.
         send: Sends a call for which no other waits, and so spares it a task.
-        spawn: Begins a task.
     """
 
     def __init__(

@@ -216,9 +216,6 @@ class GuardedCache:
     """A cache that never fails: one that cannot be reached is empty.
 
     A write that failed is remembered: what the entry said before is not read again.
-
-    Args:
-        cache: The cache.
     """
 
     def __init__(self, cache: StateCache) -> None:

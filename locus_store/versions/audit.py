@@ -200,7 +200,6 @@ async def verify(log: AuditLog, anchors: dict[int, str]) -> Verified:
     """Check all seals and entries of a tenant.
 
     Args:
-        log: Where they are.
         anchors: Roots by the number of the seal, kept where the database's administrator cannot
             change them.
 

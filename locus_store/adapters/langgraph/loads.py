@@ -143,7 +143,6 @@ def make_parent_arguments(
 
     Args:
         config: The config that names the parent.
-        metadata: Metadata of the new checkpoint.
         origin: How the parent was loaded, where that is known.
     """
     parent, source = get_checkpoint_id(config), metadata.get("source")

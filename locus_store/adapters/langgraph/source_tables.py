@@ -90,7 +90,6 @@ class TableSource(ABC):
     """LangGraph's rows.
 
     Args:
-        rows: The database.
         cipher: Decrypts values, if given.
     """
 

@@ -86,11 +86,7 @@ class HeadFacts:
 
 
 class SegmentedForm(DocumentForm):
-    """Threads as heads and segments.
-
-    Args:
-        documents: Where they are stored.
-    """
+    """Threads as heads and segments."""
 
     documents: ObjectDocuments
 

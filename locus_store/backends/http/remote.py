@@ -157,7 +157,6 @@ class SdkServiceBackend(StorageBackend):
     """Keeps whole states in such a service: save, load, list, delete.
 
     Args:
-        connections: To the service.
         max_state_bytes: The largest state.
     """
 

@@ -353,7 +353,6 @@ class PrimaryPool(LoopPool):
 
     Args:
         options: See ``LoopPool``.
-        positions: Where they are noted.
         replicas: Compared with the primary before the schema is verified.
     """
 
@@ -383,7 +382,6 @@ class PrimaryRunner(PooledRunner):
 
     Args:
         database: Of the primary.
-        replicas: Its replicas.
         stale_seconds: See ``Positions``.
         options: See ``PooledRunner``.
     """

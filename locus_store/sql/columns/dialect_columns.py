@@ -239,7 +239,6 @@ class ReadsColumn(Protocol):
 
         Args:
             values: As the driver returns them.
-            kinds: Their types.
         """
 
 

@@ -209,7 +209,6 @@ def build_object_by_entries(
     """Return the node of an object, with a node for each entry.
 
     Args:
-        value: The object.
         before: The node of the older value at the same path; nodes of equal values are reused.
         depth: The number of objects and lists from the root to this one.
         is_json: The object was decoded from JSON, so it is canonical and needs no check.
