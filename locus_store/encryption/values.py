@@ -133,7 +133,6 @@ class Sealing:
 
     @property
     def tenant(self) -> str:
-        """The tenant."""
         return self.keys.current.tenant
 
     def _unseal(self, content: bytes, place: Place) -> bytes:

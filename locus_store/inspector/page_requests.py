@@ -51,7 +51,6 @@ class Query:
             self._values[plain] = _DECODERS[kind](value)
 
     def get_text(self, name: str, default: str = "") -> str:
-        """Return a parameter."""
         return self._values.get(name, default)
 
     def get_optional(self, name: str) -> str | None:
@@ -162,12 +161,10 @@ class PageRequest:
 
     @cached_property
     def thread(self) -> str:
-        """The thread of the page."""
         return self.query.require("thread")
 
     @cached_property
     def namespace(self) -> str:
-        """The namespace of the page."""
         return self.query.get_text("namespace")
 
     def to(self, page: str, **query: str | int | None) -> str:

@@ -176,7 +176,6 @@ class SeenThreads(Generic[T]):
                 self._seen.popitem(last=False)
 
     def forget(self, thread_id: str) -> None:
-        """Forget a thread."""
         with self._lock:
             self._seen.pop(thread_id, None)
 

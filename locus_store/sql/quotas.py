@@ -318,7 +318,6 @@ class KnownQuotas:
         self.next_look = 0.0 if has_some else monotonic() + LOOK_SECONDS
 
     def get_tenant(self, tenant: str) -> TenantQuota:
-        """Return what is known of a tenant."""
         if (found := self._tenants.get(tenant)) is None:
             found = TenantQuota()
             self._tenants.put(tenant, found)

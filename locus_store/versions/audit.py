@@ -138,7 +138,6 @@ class Window:
 
     @property
     def last(self) -> Seal | None:
-        """The newest seal."""
         return self._seals[-1][0] if self._seals else None
 
     def add(self, seal: Seal) -> None:
@@ -278,7 +277,6 @@ class Pruning:
         self._upto: int | None = None
 
     async def has(self, entry: int) -> bool:
-        """Return whether an entry was pruned."""
         if self._upto is None:
             self._upto = 0
             async for mark in read_entries(self._log):

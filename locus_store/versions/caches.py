@@ -84,7 +84,6 @@ class CachedVersions:
             self._shrink()
 
     def drop(self, key: LineKey) -> None:
-        """Forget a line."""
         with self._lock:
             found = self._known.pop(key, None)
             self._heavy.pop(key, None)
@@ -143,7 +142,6 @@ class CachedCheckpoints:
             del self._threads[place[0]]
 
     def has(self, *place: str) -> bool:
-        """Return whether a checkpoint is remembered."""
         return place in self._places
 
     def has_thread(self, thread_id: str) -> bool:

@@ -200,7 +200,6 @@ class Row:
         return held
 
     def to_json(self) -> bytes:
-        """Return the operations as JSON."""
         is_framed, held = self._held
         return _encode_body(held) if is_framed else held
 

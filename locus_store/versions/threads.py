@@ -153,7 +153,6 @@ class Thread:
         return self.expires_at != FOREVER and self.newest_at < limit
 
     def count_versions(self) -> int:
-        """Return the number of versions."""
         return sum(len(it.list_sequences()) for it in self.histories.values())
 
     def mark(self, history: History, record: Record) -> Mark:
@@ -349,7 +348,6 @@ class ThreadTransaction:
             )
 
     def drop_thread(self) -> Removed:
-        """Remove the thread with all its data."""
         old, self.thread, self.drops = self.thread, None, True
         return Removed(old is not None and old.exists, old.count_versions() if old else 0)
 

@@ -205,7 +205,6 @@ def _continue(old: Known, part: PackedList, elements: list[Any] | None) -> tuple
 
 
 def _copy_all(entry: Known, reader: ElementReader) -> list[Any]:
-    """Return copies of all elements."""
     missing = [at for at, it in enumerate(entry.makers) if it is None]
     if missing:
         made = reader.make_makers([entry.stored[at] for at in missing])

@@ -89,7 +89,6 @@ class DocumentThreads:
         return self.cache.get((self.tenant, thread_id))
 
     def drop_cached(self, thread_id: str) -> None:
-        """Forget a thread."""
         self.cache.drop((self.tenant, thread_id))
 
     def limit(self, max_bytes: int) -> None:

@@ -104,7 +104,6 @@ class IndexDocuments(ObjectDocuments):
         require_deleted(left, self.objects.locate)
 
     def make_fields(self, thread_id: str, version: Derived) -> dict[str, Any]:
-        """Return the fields of a version's document."""
         has_language = self.objects.access["language"] is not None
         return make_fields(thread_id, version, with_text=has_language)
 

@@ -87,7 +87,6 @@ class NativeJson(sa.types.UserDefinedType[Any]):
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return its name."""
         return "JSON"
 
     def get_dbapi_type(self, dbapi: Any) -> Any:

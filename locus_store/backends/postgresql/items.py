@@ -277,7 +277,6 @@ class _Vector(sa.types.UserDefinedType[Any]):
         self.home = home
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return its name."""
         return f"{self.home}.vector"
 
 

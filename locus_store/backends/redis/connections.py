@@ -392,7 +392,6 @@ class LoopClient(loops.LoopResources):
             observe.report_opened(f"redis {self.where}")
 
     def make_retry_time(self) -> RetryTime:
-        """Return the retry time of one call."""
         return RetryTime(self, self._retry_seconds)
 
     async def _release(self) -> None:

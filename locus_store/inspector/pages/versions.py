@@ -226,7 +226,6 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
 
 
 def _find_lists(value: Any, path: Query, start: int | None, room: Room) -> Iterator[dict[str, Any]]:
-    """Yield the lists of messages in a value."""
     if is_conversation(value):
         yield make_conversation(value, path, start, room)
     prefix, content = unwrap(value)

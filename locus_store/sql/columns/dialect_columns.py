@@ -49,7 +49,6 @@ class DialectColumns(ABC):
         return None
 
     def make_instant_type(self) -> TypeEngine[Any]:
-        """Return the type of an instant."""
         return sa.DateTime(timezone=True)
 
     def digest_type(self, size: int) -> TypeEngine[Any]:
@@ -57,7 +56,6 @@ class DialectColumns(ABC):
         return sa.LargeBinary(size)
 
     def make_embedding_type(self) -> TypeEngine[Any]:
-        """Return the type of an embedding."""
         return sa.LargeBinary()
 
     def make_json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
@@ -90,7 +88,6 @@ class DialectColumns(ABC):
         return None if value is None else load_value(value.encode())
 
     def render_bound_instant(self, bound: str) -> str:
-        """Return the SQL of a bound instant."""
         return bound
 
     def render_bound_json(self, bound: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

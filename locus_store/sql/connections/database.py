@@ -177,7 +177,6 @@ class Database(ForTenants, ABC):
         self._opened.has_index = has_index
 
     def make_repository(self, connection: Connection) -> Repository:
-        """Return the repository on a connection of the opened database."""
         return self.repository(connection, self.tenancy)
 
     def enter_tenant(self, connection: Connection) -> None:

@@ -105,7 +105,6 @@ class Repository(Reads):
         return None
 
     def remove_payloads(self, line: int, sequences: Sequence[int]) -> None:
-        """Remove the payloads of records."""
         self.connection.execute(
             self.tables.checkpoints.update()
             .where(*self._is_record(line, sequences))
@@ -357,7 +356,6 @@ class Repository(Reads):
         return Swept(removed, messages, is_whole=True)
 
     def find_lines_of(self, thread_ids: Sequence[str]) -> list[int]:
-        """Return the keys of the lines of threads."""
         lines = self.tables.lines
         found = sa.select(lines.c.line).where(
             lines.c.tenant == self.tenant, lines.c.thread_id.in_(thread_ids)

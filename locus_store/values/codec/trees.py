@@ -68,7 +68,6 @@ class Trees(ABC):
             raise RefusedError(str(exc)) from exc
 
     def convert_items(self, items: Iterable[Any]) -> list[Any]:
-        """Return the trees of items."""
         made: list[Any] = []
         try:
             for item in items:
@@ -79,7 +78,6 @@ class Trees(ABC):
         return made
 
     def convert_members(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        """Return a dict with the trees of its values."""
         made: dict[Any, Any] = {}
         key = None
         try:
