@@ -38,16 +38,16 @@ LONG_FILES = {
     "checkpointer.py": 641,
     "effects.py": 573,
     "encryption/backend.py": 540,
-    "encryption/values.py": 570,
-    "sql/quotas.py": 573,
+    "encryption/values.py": 571,
+    "sql/quotas.py": 572,
     "sql/schema/tables.py": 524,
-    "sql/threads/repository.py": 506,
+    "sql/threads/repository.py": 504,
     "store.py": 634,
     "testing/steps.py": 641,
     "types/records.py": 504,
     "values/encoding.py": 513,
-    "values/sealing.py": 523,
-    "versions/threads.py": 509,
+    "values/sealing.py": 525,
+    "versions/threads.py": 507,
 }
 MOST_METHODS = 30
 LARGE_CLASSES = {
@@ -68,7 +68,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 424
-MOST_LINES_OF_ALL = 103_264
+MOST_LINES_OF_ALL = 103_209
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -187,6 +187,7 @@ class Encryption:
         """Return a tenant's keys; calls that wait for them share one question to the ring.
 
         Args:
+            tenant: The tenant.
             has_values: See ``load``.
 
         Raises:
@@ -210,6 +211,7 @@ class Encryption:
         """Read a tenant's keys; create the first one if there is none.
 
         Args:
+            tenant: The tenant.
             has_values: Returns whether a storage has what a data key of the tenant has sealed.
 
         Raises:
@@ -387,6 +389,7 @@ class Encryption:
         """Destroy the keys of noted subjects of which nothing is stored; keep a receipt.
 
         Args:
+            tenant: The tenant.
             find_gone: Returns those of the subjects of a note, whose keys are destroyed; ``None``:
                 the note is another caller's, and stays.
         """

@@ -72,6 +72,7 @@ class SealedChange:
 
     Args:
         change: The change, or that of a service's client.
+        key: The data key.
         digest: The keyed digest of the version.
     """
 
@@ -133,6 +134,7 @@ class Sealing:
 
     @property
     def tenant(self) -> str:
+        """The tenant."""
         return self.keys.current.tenant
 
     def _unseal(self, content: bytes, place: Place) -> bytes:

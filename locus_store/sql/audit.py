@@ -122,6 +122,7 @@ class RecordedCall:
         return {"who": encode_key(self.who), "detail": _dump(self.detail)}
 
     def write(self, connection: Connection, tenancy: Tenancy, result: str) -> None:
+        """Write the row of a call."""
         row = {
             "tenant": tenancy.tenant,
             "who": self.who,

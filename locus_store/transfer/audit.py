@@ -35,8 +35,10 @@ async def export(log: AuditLog, about: dict[str, str], key: Path, file: BinaryIO
     """Write the entries and seals of a tenant as JSON Lines with a signature.
 
     Args:
+        log: Where they are.
         about: Fields of the first line.
         key: The file of an Ed25519 private key in PEM.
+        file: Is written to.
 
     Returns:
         The number of entries.
@@ -74,6 +76,7 @@ class FileLog:
     """The entries and seals in an export.
 
     Args:
+        path: The file.
         public_key: The file of an Ed25519 public key in PEM.
 
     Raises:

@@ -309,6 +309,7 @@ def seal(key: SubjectKey, plaintext: bytes, place: Place, *, is_repeatable: bool
     """Return sealed bytes.
 
     Args:
+        key: Of the subject.
         plaintext: Of any length.
         place: What ``open_sealed`` has to name again.
         is_repeatable: The salt is a keyed hash of the plaintext and its place, so that the same
@@ -435,6 +436,7 @@ def seal_record(key: SubjectKey, payload: bytes, basis: bytes | None, digest: by
     """Return a sealed record.
 
     Args:
+        key: Of the thread.
         payload: The frames.
         basis: Digest of the state that they change; ``None``: they are a whole state.
         digest: Digest of the state after them.

@@ -138,6 +138,7 @@ class Window:
 
     @property
     def last(self) -> Seal | None:
+        """The newest seal."""
         return self._seals[-1][0] if self._seals else None
 
     def add(self, seal: Seal) -> None:
@@ -199,6 +200,7 @@ async def verify(log: AuditLog, anchors: dict[int, str]) -> Verified:
     """Check all seals and entries of a tenant.
 
     Args:
+        log: Where they are.
         anchors: Roots by the number of the seal, kept where the database's administrator cannot
             change them.
 
@@ -277,6 +279,7 @@ class Pruning:
         self._upto: int | None = None
 
     async def has(self, entry: int) -> bool:
+        """Return whether an entry was pruned."""
         if self._upto is None:
             self._upto = 0
             async for mark in read_entries(self._log):
