@@ -482,7 +482,6 @@ class RunsEffects:
         Args:
             since: Only those with an event after this version was saved: what a rewind to it does
                 not undo.
-            namespace: Of the version.
 
         Raises:
             NotFoundError: There is no version ``since``.
@@ -506,7 +505,6 @@ class RunsEffects:
         """Settle an effect of unknown outcome, after finding out.
 
         Args:
-            key: Of the effect.
             took_place: ``True``: the call took place, and later callers get ``result``. ``False``:
                 it did not, and the next caller makes it.
             result: JSON.

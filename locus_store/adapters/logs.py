@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from locus_store.backend import StorageBackend, TakesTurns
-from locus_store.errors import IntegrityError
+from locus_store.errors import ConflictError, IntegrityError, TurnError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage, open_message_log
 from locus_store.turns import HasTurns
@@ -84,6 +85,17 @@ def make_thread_id(*names: str) -> str:
 def split_thread_id(thread_id: str) -> list[str]:
     """Return the names of ``make_thread_id``."""
     return [it.replace("%2F", "/").replace("%25", "%") for it in thread_id.split("/")]
+
+
+@contextmanager
+def replace_conflict(error: ConflictError) -> Iterator[None]:
+    """Raise a framework's error in place of a conflict, unless a turn refused the write."""
+    try:
+        yield
+    except TurnError:
+        raise
+    except ConflictError as exc:
+        raise error from exc
 
 
 async def list_all(

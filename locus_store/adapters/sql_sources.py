@@ -182,7 +182,6 @@ async def put_thread(
 
     Args:
         backend: Where to.
-        messages: All of its messages.
         expires_at: The end of the thread's time to live.
 
     Raises:

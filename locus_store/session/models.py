@@ -263,9 +263,6 @@ def require_exact(
 def from_log(entry: LoggedMessage, kind: type[Any]) -> Any:
     """Return the message of a log's entry.
 
-    Args:
-        kind: The class to return.
-
     Raises:
         IntegrityError: The entry was not written by a session.
     """

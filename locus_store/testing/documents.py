@@ -279,7 +279,6 @@ class Faulty:
         names: Of the methods that write.
         at: The number of the write that fails.
         is_done: The write is done all the same.
-        error: What is raised.
     """
 
     def __init__(

@@ -184,7 +184,6 @@ async def fork(
     """Copy a thread under another id; ``False`` if it or the version does not exist.
 
     Args:
-        new_thread_id: The id of the copy.
         checkpoint_id: Copy only this version, which becomes the head, and its ancestors, without
             messages; ``None``: all that the thread has.
         namespace: The line of the version.

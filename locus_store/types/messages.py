@@ -429,7 +429,6 @@ def require_digest(thread_id: str | None, message_id: str, actual: bytes, origin
     """Compare a message's digest with the stored one.
 
     Args:
-        message_id: For the error.
         actual: The digest of what was read.
         original: The digest that was stored with it.
 

@@ -73,7 +73,6 @@ def make_unsupported_error(name: str, capabilities: object, capability: str) -> 
 
     Args:
         capabilities: Its capabilities, ours or the Locus SDK's.
-        capability: The one that is asked for.
     """
     if not hasattr(CheckpointerCapabilities, capability):
         return UnsupportedError(f"{name} has no {capability}() of its own; implement it")

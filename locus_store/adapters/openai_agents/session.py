@@ -236,7 +236,6 @@ def durable_tool(
     Args:
         tool: A tool that returns JSON, such as text.
         checkpointer: An asynchronous checkpointer, or a saver.
-        thread_id: The thread of the run.
         options: Of ``effect``.
     """
     made, invoke = copy(tool), tool.on_invoke_tool

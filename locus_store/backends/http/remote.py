@@ -154,11 +154,7 @@ _UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
 
 
 class SdkServiceBackend(StorageBackend):
-    """Keeps whole states in such a service: save, load, list, delete.
-
-    Args:
-        max_state_bytes: The largest state.
-    """
+    """Keeps whole states in such a service: save, load, list, delete."""
 
     persistent_checkpoint_ids = True
 

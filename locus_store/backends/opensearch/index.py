@@ -112,7 +112,6 @@ def require_ours(
 
     Args:
         indexes: The indexes that the name stands for.
-        place: The name.
         layout: Of the kind of index that is wanted.
 
     Raises:

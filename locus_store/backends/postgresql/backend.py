@@ -314,7 +314,6 @@ class PostgreSQLBackend(ServerBackend):
 
         Args:
             values: Its parameters behind the tenant.
-            thread_id: The thread that it reads, if it is one.
             last_head: Its newest version that was read or written before.
         """
         values = (encode_key(self._database.tenant), *values)

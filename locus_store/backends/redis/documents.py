@@ -225,11 +225,7 @@ CLOCK_SECONDS: Final = 60.0
 
 
 class RedisDocuments(Documents):
-    """Documents below a prefix.
-
-    Args:
-        prefix: Prefix of all keys.
-    """
+    """Documents below a prefix."""
 
     trusts_cache = keys_are_live = True
     rivals = "other clients"

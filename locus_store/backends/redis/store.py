@@ -324,7 +324,6 @@ class RedisStore(BaseStore):
         """Add items that were put meanwhile: a put moves an item away from the read position.
 
         Args:
-            page: Items in its order.
             newest: When the last item was put that it may have seen.
 
         Returns:

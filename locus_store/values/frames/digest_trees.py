@@ -155,7 +155,6 @@ def build_root(
     Parts that ``basis`` has are not checked again.
 
     Args:
-        state: A JSON object.
         basis: The digest tree of an older state.
         packed: Bytes in the state are MessagePack; without this, they are refused.
     """
