@@ -174,7 +174,6 @@ class LimitedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that no application sees, and close the connection."""
-        del msg
         status, text = self._refusal
         _, value = failures.encode_error(InvalidArgumentError(text))
         body = bodies.encode_json(value)

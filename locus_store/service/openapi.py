@@ -98,7 +98,6 @@ class _Schemas(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Return ``False``: a title would repeat the name."""
-        del schema
         return False
 
     def function_plain_schema(self, schema: Any) -> dict[str, Any]:

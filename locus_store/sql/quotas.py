@@ -120,7 +120,6 @@ def measure_writes(
     thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite], **more: Any
 ) -> Charge:
     """Return the charge of pending writes."""
-    del thread_id, namespace, checkpoint_id
     return _charge([len(it.payload) for it in writes], is_due=more.get("must_exist") == "task")
 
 

@@ -176,7 +176,6 @@ class SqlStore(BaseStore):
 
     async def _change(self, body: Callable[[Connection], T], has_record: bool = False) -> T:
         """Run a body that writes; ``has_record``: a statement of its own records the call."""
-        del has_record
         return await self._shared.runner.write(body)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:

@@ -203,7 +203,6 @@ class _AtPath:
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
         """Return whether the condition holds."""
-        del version
         if operations is None or any(map(self._is_touched, operations)):
             found, self._rest = follow_path(folder.get_settled(), self._path)
             self._at = found.path
@@ -303,7 +302,6 @@ class HasText:
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
         """Return whether the condition holds."""
-        del version
         if operations is None or self._must_look(folder, operations):
             self._at = _find_place(self._text, folder.get_settled())
         return self._at is not None

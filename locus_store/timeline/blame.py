@@ -143,7 +143,6 @@ class _Tracer:
 
     def visit(self, version: Version, folder: Folder) -> None:
         """Take the state of the next version."""
-        del version
         if folder is not self._folder:
             self._begin_chain(folder)
         if folder.log:

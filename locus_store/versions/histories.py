@@ -103,7 +103,6 @@ class History:
         return self.writes.get(checkpoint_id, {})
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        del line
         row = self.get_row(sequence)
         return row.record if row else None
 

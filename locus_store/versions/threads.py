@@ -270,7 +270,6 @@ class ThreadTransaction:
         return Row(record, created_at, payload, line_changes, is_framed=True)
 
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
-        del thread_id, beside
         history = self.thread.find_history(namespace) if self.thread else None
         if history is None:
             return None
@@ -280,7 +279,6 @@ class ThreadTransaction:
         return history.line.copy()
 
     def has_thread(self, thread_id: str) -> bool:
-        del thread_id
         return self.thread is not None and self.thread.exists
 
     def create(self, save: Save) -> Line:

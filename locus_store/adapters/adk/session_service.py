@@ -78,7 +78,6 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         agents_dir: str | None = None,
         **options: Any,
     ) -> None:
-        del agents_dir
         if log is not None and uri is None and not options:
             super().__init__(log)
         elif log is None and uri is not None:

@@ -137,7 +137,6 @@ class IndexDocuments(ObjectDocuments):
 
     def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
         """See ``Documents``; the first thousand keys are one search."""
-        del size
         seen = set[str]()
         for heads in (self.objects.newest(HEADS), self.objects.list(HEADS)):
             dated, strays = self.make_dated(heads)

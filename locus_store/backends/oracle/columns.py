@@ -46,7 +46,6 @@ class OracleColumns(DialectColumns):
         return sa.types.NullType()
 
     def make_json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
-        del none_as_null
         return NativeJson()
 
     def read_json_type(self) -> TypeEngine[Any]:
@@ -164,7 +163,6 @@ class _Number(sa.types.UserDefinedType[Any]):
 
     def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any]:
         """Decimals keep what a text says."""
-        del dialect
         return lambda value: Decimal(repr(value))
 
 

@@ -130,7 +130,6 @@ class OracleDefinition(SchemaDefinition):
         ]
 
     def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
-        del connection, ours
         return (
             "item NUMBER(19) NOT NULL, part NUMBER(5) NOT NULL, "
             f"embedding VECTOR({dimension}, FLOAT32) NOT NULL"

@@ -200,7 +200,6 @@ class PostgreSQLDefinition(SchemaDefinition):
         self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """The server rewrites the table and its indexes."""
-        del columns
         kind, text = make_column_type(dialect, ours), "user_id::text"
         if ours.user_id_type != "string":
             text = (

@@ -175,7 +175,6 @@ class LoopClient(loops.LoopResources):
         return self._groups[node]
 
     async def _write_group(self, calls: Sequence[ScriptCall], is_alone: bool) -> list[Any]:
-        del is_alone
         _limit.set(None if any(it.limit is None for it in calls) else calls[0].limit)
         return await self._write(calls)
 

@@ -81,7 +81,6 @@ class SQLiteDefinition(SchemaDefinition):
     def lock(self, connection: Connection, ours: Tables) -> Iterator[None]:
         # Python's sqlite3 begins no transaction for DDL, so it is begun and ended in SQL; this also
         # holds for a connection in autocommit and for engines that emit a BEGIN of their own.
-        del ours
         run = connection.exec_driver_sql
         with closing(connection.begin()):
             driver: Any = connection.connection.driver_connection
@@ -112,7 +111,6 @@ class SQLiteDefinition(SchemaDefinition):
         ``OR ROLLBACK`` undoes all where a client continues after an error. No type converts a BLOB,
         so the new column refuses what is not a number.
         """
-        del columns
         quote = dialect.identifier_preparer
         table, index = quote.format_table(ours.threads), make_user_index(ours)
         kind = make_column_type(dialect, ours)
@@ -127,7 +125,6 @@ class SQLiteDefinition(SchemaDefinition):
         ]
 
     def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
-        del connection, ours, dimension
         return "item INTEGER NOT NULL, part INTEGER NOT NULL, embedding BLOB NOT NULL"
 
 

@@ -68,7 +68,6 @@ class ThreadRunner:
             _runners.add(self)
 
     async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
-        del thread_id
         if may_block():
             return await run_now(self._run_here, _OpenDatabase.write, body)
         return await self._run_async(_OpenDatabase.write_async, body)
@@ -358,7 +357,6 @@ class AsyncEngineRunner:
 
     async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
         """See ``Runner``; writes run in order of submission, which the database does not ensure."""
-        del thread_id
         self._require_own_loop()
         return await self._run_shielded(self._run_alone(self._write, body))
 

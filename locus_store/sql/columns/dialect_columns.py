@@ -45,7 +45,6 @@ class DialectColumns(ABC):
 
     def make_text_type(self, collation: str | None = None) -> TypeEngine[Any] | None:
         """Return the type of all columns and parameters of text; ``None``: the plain ones."""
-        del collation
         return None
 
     def make_instant_type(self) -> TypeEngine[Any]:
@@ -60,7 +59,6 @@ class DialectColumns(ABC):
 
     def make_json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
         """Return the type of JSON that queries may look into."""
-        del none_as_null
         return self.read_json_type()
 
     def read_json_type(self) -> TypeEngine[Any]:
@@ -108,7 +106,6 @@ class DialectColumns(ABC):
 
     def render_moment(self, here: Callable[[], str]) -> str:
         """Return the SQL of the server's clock in microseconds; ``here`` binds this machine's."""
-        del here
         return self.render_clock()
 
 

@@ -179,7 +179,6 @@ def _compile_clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(Minute)
 def _compile_minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
-    del element, kw
     return get_columns(compiler.dialect).render_minute()
 
 
@@ -201,7 +200,6 @@ def _compile_later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(OwnTransaction)
 def _compile_own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) -> str:
-    del element, kw
     return get_columns(compiler.dialect).own_transaction
 
 

@@ -216,7 +216,6 @@ class Database(ForTenants, ABC):
 
     def is_lost_race(self, exc: BaseException) -> bool:
         """Return whether the statement lost to another transaction and may be retried."""
-        del exc
         return False
 
     def is_refused_value(self, exc: BaseException) -> bool:
@@ -315,17 +314,14 @@ class ServerDatabase(Database):
 
         The answer is ``True`` once.
         """
-        del driver
         return False
 
     def is_reader(self, driver: Any) -> bool:
         """Return whether a connection leads to a database that is read-only by default."""
-        del driver
         return False
 
     def find_forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
         """Return those of the driver's connections on which the server does no work."""
-        del connection, drivers
         return []
 
     def is_closed(self, driver: Any) -> bool:

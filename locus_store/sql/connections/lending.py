@@ -292,7 +292,6 @@ class LeasingPool(loops.LoopResources):
 
 
 def _note_use(connection: Any, record: Any) -> None:
-    del connection
     record.info["used_at"] = time.monotonic()
 
 

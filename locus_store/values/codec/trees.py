@@ -39,7 +39,6 @@ class Trees(ABC):
 
     def convert_formed(self, value: Any, kind: type) -> Any:
         """Return the node of a value whose type has a form."""
-        del kind
         return self._convert_form(value)
 
     def convert(self, value: Any) -> Any:
