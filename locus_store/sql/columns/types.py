@@ -122,7 +122,8 @@ class Moment(FunctionElement[datetime]):
 
 def make_moment() -> Moment:
     """Return the server's clock when the statement began: two saves have different ones."""
-    return Moment(sa.bindparam("moment", callable_=_read_own_clock, type_=Instant()))
+    own_clock = sa.bindparam("moment", callable_=lambda: datetime.now(UTC), type_=Instant())
+    return Moment(own_clock)
 
 
 class Later(FunctionElement[datetime]):
@@ -139,10 +140,6 @@ class OwnTransaction(FunctionElement[int]):
     type = BigInteger()
     name = "own_transaction"
     inherit_cache = True
-
-
-def _read_own_clock() -> datetime:
-    return datetime.now(UTC)
 
 
 def make_clock() -> Clock:
