@@ -309,7 +309,6 @@ class PlainText(sa.types.TypeDecorator[str]):
         self.length = length  # part of SQLAlchemy's cache key
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the database's type for it."""
         return make_text_type(dialect, self.length)
 
 
@@ -368,7 +367,6 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
 
     @check_stored("a JSON object")
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
-        """Give the object back."""
         return load_json(value)
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
@@ -404,7 +402,6 @@ class _ReadJson(sa.types.TypeDecorator[Any]):
 
     @check_stored("a JSON value")
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """Give the value back."""
         return get_columns(dialect).read_json(value)
 
 

@@ -56,7 +56,6 @@ class Instant(sa.types.TypeDecorator[datetime]):
     as_stored = frozenset({NoneType})
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the database's type for it."""
         return dialect.type_descriptor(get_columns(dialect).make_instant_type())
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
@@ -265,7 +264,6 @@ class Key(sa.types.TypeDecorator[str]):
         return self.bind if plain else super().bind_processor(dialect)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Encode."""
         return self.bind(value)
 
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
@@ -274,7 +272,6 @@ class Key(sa.types.TypeDecorator[str]):
 
     @check_stored("a key")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """Decode."""
         return None if value is None else decode_key(value)
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
@@ -333,12 +330,10 @@ class UserId(sa.types.TypeDecorator[str]):
         return dialect.type_descriptor(Integer() if self.users == "int" else BigInteger())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> int | None:
-        """Return the number."""
         return None if value is None else int(value)
 
     @check_stored("a number")
     def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
-        """Return its text."""
         return None if value is None else str(value)
 
 
@@ -353,7 +348,6 @@ class LongText(PlainText):
         return get_columns(dialect).empty_text if value == "" else value
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Give it back."""
         return "" if value == get_columns(dialect).empty_text else value
 
 
@@ -381,7 +375,6 @@ class Embedding(sa.types.TypeDecorator[bytes]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the database's type for it."""
         return get_columns(dialect).make_embedding_type()
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
