@@ -180,6 +180,5 @@ class SeenThreads(Generic[T]):
             self._seen.pop(thread_id, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._seen.clear()

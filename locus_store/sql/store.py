@@ -129,7 +129,6 @@ class SqlStore(BaseStore):
         await self._open_context()
 
     async def _open_context(self) -> StoreContext:
-        """Return the statements' context in the opened database."""
         context = self._context
         if context is None or context.tenancy != self._shared.database.tenancy:
             with self._shared.translating():
@@ -158,7 +157,6 @@ class SqlStore(BaseStore):
         return StoreContext(database.tenancy, found, self.metric)
 
     def _make_table(self, connection: Connection) -> vectors.FoundVectors:
-        """Create the table of embeddings."""
         tables, dimension = self._shared.database.tables, self.dimension
         assert dimension is not None  # noqa: S101  (asked before)
         vectors.make_table(connection, tables, dimension)

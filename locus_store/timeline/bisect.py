@@ -71,7 +71,6 @@ class _Asking:
         self._folder: Folder | None = None
 
     def visit(self, version: Version, folder: Folder) -> None:
-        """Ask about the next version."""
         operations = folder.log if folder is self._folder else None
         answer = self._condition.answer(version, folder, operations)
         self._folder = folder
@@ -125,7 +124,6 @@ class _Values:
         self.found: dict[bytes, tuple[Version, Any]] = {}
 
     def visit(self, version: Version, folder: Folder) -> None:
-        """Take the value of the next version."""
         if folder.log:
             folder.log.clear()
         at = find_value(folder.get_settled(), self._path)
@@ -202,7 +200,6 @@ class _AtPath:
         self._fields = {it.field for it in path if isinstance(it, Where)}
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
-        """Return whether the condition holds."""
         if operations is None or any(map(self._is_touched, operations)):
             found, self._rest = follow_path(folder.get_settled(), self._path)
             self._at = found.path
@@ -301,7 +298,6 @@ class HasText:
         self._at: Path | None = None
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
-        """Return whether the condition holds."""
         if operations is None or self._must_look(folder, operations):
             self._at = _find_place(self._text, folder.get_settled())
         return self._at is not None

@@ -132,7 +132,6 @@ class SegmentReader:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all segments."""
         self._kept: Recent[str, Bundle] = Recent(self._max_bytes)
 
     def limit(self, max_bytes: int) -> None:

@@ -80,7 +80,6 @@ class DocumentThreads:
         self.form.clear()
 
     def clear(self) -> None:
-        """Empty the cache."""
         self.cache.clear()
         self.form.clear()
 

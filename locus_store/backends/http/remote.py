@@ -110,7 +110,6 @@ class RemoteService:
         )
 
     async def close(self) -> None:
-        """Release the connections."""
         await self._connections.close()
 
 

@@ -247,7 +247,6 @@ class PostgreSQLDatabase(ServerDatabase):
 
     @property
     def fast(self) -> FastStatements:
-        """The statements for the opened database."""
         opened = self._opened
         return _make_statements(
             self.tables,

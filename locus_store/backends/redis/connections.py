@@ -87,7 +87,6 @@ class Connections:
         )
 
     async def get_client(self) -> LoopClient:
-        """Return the running loop's client."""
         return await self._clients.get()
 
     async def close(self) -> None:

@@ -155,7 +155,6 @@ class Database(ForTenants, ABC):
 
     @property
     def user_id_type(self) -> UserIdType:
-        """The type of the column for users' ids."""
         return self._opened.user_id_type
 
     def change_user_ids(self, users: UserIdType) -> None:
@@ -325,7 +324,6 @@ class ServerDatabase(Database):
         return []
 
     def is_closed(self, driver: Any) -> bool:
-        """Return whether the driver's connection is closed."""
         return bool(driver.is_closed())
 
     def identify(self) -> object:

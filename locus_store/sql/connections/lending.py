@@ -64,7 +64,6 @@ class Lease:
 
     @property
     def driver(self) -> Any:
-        """The driver's connection."""
         return self.entry.driver_connection
 
 
