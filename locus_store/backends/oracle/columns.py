@@ -64,8 +64,7 @@ class OracleColumns(DialectColumns):
     def bind_json(self, value: Any) -> Any:
         return bind_value(orjson.loads(value) if isinstance(value, bytes) else value)
 
-    def read_json(self, value: Any) -> Any:
-        return unescape_json(value)
+    read_json = staticmethod(unescape_json)
 
     def render_bound_instant(self, bound: str) -> str:
         """Say that it is UTC: the driver sends no zone, and would mean the session's."""
