@@ -23,7 +23,8 @@ from locus_store.timeline.graph import find_newer
 from locus_store.types import Version
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Blames, Descriptions, Jobs, Seen, States, Step
+    from locus_store.inspector.work import Blames, Descriptions, Jobs, Seen, States
+    from locus_store.timeline.paths import Step
 
     Found: TypeAlias = list[Version] | None
 

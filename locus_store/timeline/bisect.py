@@ -14,6 +14,7 @@ from locus_store.timeline.ancestry import Ancestry, find_ancestry, visit
 from locus_store.timeline.paths import (
     Path,
     Query,
+    Step,
     Where,
     find_value,
     follow_path,
@@ -93,7 +94,7 @@ async def bisect(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
-    step: Callable[[], None] | None = None,
+    step: Step | None = None,
 ) -> Bisected | None:
     """Return the answers for the ancestry of a version, or of the head; ``None`` if there is none.
 
@@ -134,11 +135,7 @@ class _Values:
 
 
 async def list_values(
-    backend: StorageBackend,
-    ancestry: Ancestry,
-    path: Query,
-    most: int,
-    step: Callable[[], None] | None = None,
+    backend: StorageBackend, ancestry: Ancestry, path: Query, most: int, step: Step | None = None
 ) -> list[tuple[Version, Any]]:
     """Return the values at a path, each once, with the oldest version of an ancestry that has it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -16,6 +16,7 @@ from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgum
 from locus_store.sql.schema.definition import (
     OLD_USERS,
     DatabasePlace,
+    OnTables,
     SchemaDefinition,
     make_column_type,
     make_place,
@@ -44,13 +45,7 @@ _DRIVER_OPTIONS: Final = frozenset(
 class SQLiteDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
-    def run_on_url(
-        self,
-        url: str | URL,
-        body: Callable[[Connection, Tables], T],
-        prefix: str,
-        schema: str | None,
-    ) -> T:
+    def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         parsed = _parse_url(url)
         known = read_options(URL_OPTIONS).keys() | read_options(CheckpointOptions).keys()
         ours = {name: str(parsed.query[name]) for name in known & parsed.query.keys()}

@@ -41,7 +41,8 @@ from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Described, Seen, Step
+    from locus_store.inspector.work import Described, Seen
+    from locus_store.timeline.paths import Step
     from locus_store.types import PendingWrite, Version
 
 T = TypeVar("T")

@@ -22,6 +22,8 @@ from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables
 from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
+OnTables = Callable[[Connection, Tables], T]
+"""Works on the tables of a prefix and schema."""
 
 OLD_USERS: Final = "user_id_before"
 """The column for users' ids while another type is made, where that takes a new column."""
@@ -37,13 +39,7 @@ class SchemaDefinition(ABC):
     """Stands before statements that are run by hand: makes them end at the first error."""
 
     @abstractmethod
-    def run_on_url(
-        self,
-        url: str | URL,
-        body: Callable[[Connection, Tables], T],
-        prefix: str,
-        schema: str | None,
-    ) -> T:
+    def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         """Connect, run ``body`` and disconnect; ``migrations.run_on`` names the errors."""
 
     def find_absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:

@@ -24,6 +24,7 @@ from locus_store.errors import (
 from locus_store.sql.schema.definition import (
     PLACE,
     DatabasePlace,
+    OnTables,
     load_definition,
     load_definition_of,
 )
@@ -41,9 +42,7 @@ _WITHOUT_SCHEMA: Final = frozenset({"redis", "rediss", "valkey", "valkeys", "uni
 _KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
 
 
-def run_on(
-    target: Target, body: Callable[[Connection, Tables], T], *, prefix: str, schema: str | None
-) -> T:
+def run_on(target: Target, body: OnTables[T], *, prefix: str, schema: str | None) -> T:
     """Run ``body`` on a connection of the target; close it if it was opened here.
 
     Raises:
