@@ -32,7 +32,6 @@ LONG_FILES = {
     "adapters/langgraph/saver.py": 585,
     "adapters/langgraph/store.py": 508,
     "backend.py": 1_091,
-    "backends/postgresql/partitions.py": 504,
     "backends/postgresql/save_groups.py": 542,
     "backends/postgresql/statements.py": 575,
     "checkpointer.py": 641,
@@ -68,7 +67,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 424
-MOST_LINES_OF_ALL = 102_865
+MOST_LINES_OF_ALL = 102_850
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}
