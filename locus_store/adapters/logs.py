@@ -113,7 +113,7 @@ async def list_all(
         after = info.thread_id, info.namespace
 
 
-_LEVELS: Final = 1000
+LEVELS: Final = 1000
 """More than a stored value may have."""
 
 
@@ -132,7 +132,7 @@ def tag_numbers(value: Any) -> Any:
     if is_json and b'"$"' not in encoded:
         return value
     try:
-        return freeze(value, _LEVELS)
+        return freeze(value, LEVELS)
     except (TypeError, ValueError):
         return value  # it is refused later
 

@@ -21,6 +21,7 @@ from sqlalchemy.pool import QueuePool
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
 from locus_store.errors import BackendError, InvalidArgumentError
 from locus_store.runtime import loops, observe
+from locus_store.runtime.forks import inherited
 from locus_store.runtime.portals import call_when_dropped
 from locus_store.runtime.stepping import may_block, run_in_thread, run_now
 from locus_store.sql.connections.backend import Body
@@ -111,7 +112,7 @@ class ThreadRunner:
     def _get_open(self) -> _OpenDatabase:
         with self._lock:
             if self._open is not None and self._open.pid != os.getpid():
-                _inherited.append(self._open)  # the parent's: neither used nor closed here
+                inherited.append(self._open)  # the parent's: neither used nor closed here
                 self._open.forget()
                 self._open = None
             if self._open is not None and self._open.is_closed:
@@ -146,9 +147,6 @@ class ThreadRunner:
             except RuntimeError:  # a function of `atexit`: Python begins no more threads
                 here.close()
 
-
-_inherited: list[object] = []
-"""Keeps a parent process's connections from being closed by a child's garbage collector."""
 
 _runners: WeakSet[ThreadRunner] = WeakSet()
 _held: list[ThreadRunner] = []
