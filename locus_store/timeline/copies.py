@@ -109,7 +109,7 @@ class StepCopies:
         changed: dict[str, Any] = {}
         if isinstance(parents := version.metadata.get("parents"), dict):
             changed["parents"] = {
-                self._rename(name): self.places.get(it, it) for name, it in parents.items()
+                self._rename(name): self.places.get(value, value) for name, value in parents.items()
             }
         copy = Copy(
             found=found,
