@@ -65,11 +65,7 @@ class GroupLimits:
 
 
 class PerLoop(Generic[T]):
-    """One object for each event loop, and one for all sync calls of a process that have none.
-
-    Args:
-        make: Makes it.
-    """
+    """One object for each event loop, and one for all sync calls of a process that have none."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -104,7 +100,6 @@ class NamedLocks:
         self._locks: PerLoop[WeakValueDictionary[str, asyncio.Lock]] = PerLoop(WeakValueDictionary)
 
     def get_lock(self, name: str) -> asyncio.Lock:
-        """Return the lock of a name."""
         locks = self._locks.get()
         lock = locks[name] = locks.get(name) or asyncio.Lock()
         return lock
@@ -138,10 +133,8 @@ class Gathering(Generic[Q, A]):
 
     Args:
         run: Runs a group. What it raises, each call of the group raises.
-        limits: Of groups.
         names_of: Returns what no other call may touch while a call is under way.
         send: Sends a call for which no other waits, and so spares it a task.
-        spawn: Begins a task.
     """
 
     def __init__(

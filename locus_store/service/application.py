@@ -74,7 +74,6 @@ class Parts:
         return found
 
     def for_tenant(self, tenant: str) -> Parts:
-        """Return the same parts for a tenant."""
         return Parts(
             self.threads.for_tenant(tenant), _bind(self.store, tenant), _bind(self.messages, tenant)
         )
@@ -125,8 +124,6 @@ def app(
 
     Args:
         backend: For example ``open_checkpointer(url).backend``.
-        store: The store, if there is one.
-        messages: The message log, if there is one.
         token_file: The file of the tokens, see ``locus-store tokens``; ``None``: every caller may
             do everything, so let no stranger reach the port.
         read_only: Refuse writes, whatever a token may do.
@@ -325,7 +322,6 @@ class _Metrics:
         self._seconds = cache(times.labels)
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        """Count a request."""
         self._requests(path, status).inc()
         self._seconds(path).observe(seconds)
 

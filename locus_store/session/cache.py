@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -48,7 +48,6 @@ class CachedState:
         """Return whether this entry may take the place of another: the reference for every cache.
 
         Args:
-            old: The entry in the cache.
             instead_of: The entry that the database has disproved.
         """
         if old is None or old.mark is None or self.mark is None:
@@ -216,9 +215,6 @@ class GuardedCache:
     """A cache that never fails: one that cannot be reached is empty.
 
     A write that failed is remembered: what the entry said before is not read again.
-
-    Args:
-        cache: The cache.
     """
 
     def __init__(self, cache: StateCache) -> None:
@@ -256,7 +252,7 @@ class GuardedCache:
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
         """Return whether a call succeeded, and its result; the cache may be left alone."""
-        async with self._take_turn():
+        async with nullcontext() if may_block() else self._turns.get():
             now = time.monotonic()
             if now < self._closed_until:
                 return False, None
@@ -271,9 +267,6 @@ class GuardedCache:
                 return False, None
             self._closed_until, self._failures = 0.0, 0
             return True, found
-
-    def _take_turn(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if may_block() else self._turns.get()
 
     def _note_failure(self, exc: Exception, before: int) -> None:
         observe.report_cache_failure(self.cache, exc, is_first=not self._failures)

@@ -29,10 +29,8 @@ class Owners:
     """Claims threads for their first users.
 
     Args:
-        backend: Gives the backend.
         seconds: How long a claim is remembered: for so long a thread that another process deletes
             and gives to another user may be taken for the first user's.
-        users: The type of users' ids.
     """
 
     def __init__(
@@ -90,7 +88,6 @@ class Owners:
         """Make the thread the user's before a write, if the call names a user.
 
         Args:
-            call: The call.
             check: Refuses what cannot be written, before a thread is claimed for it.
 
         Raises:
@@ -179,11 +176,9 @@ class SeenThreads(Generic[T]):
                 self._seen.popitem(last=False)
 
     def forget(self, thread_id: str) -> None:
-        """Forget a thread."""
         with self._lock:
             self._seen.pop(thread_id, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._seen.clear()

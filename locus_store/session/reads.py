@@ -46,8 +46,6 @@ class StateReads:
     """Reads the heads of threads, and keeps a cache of them.
 
     Args:
-        backend: Gives the backend.
-        cache: The cache, if any.
         verify_seconds: How stale a cached read may be.
 
     Raises:
@@ -180,15 +178,12 @@ class StateReads:
         """Remember the head after a commit.
 
         Args:
-            thread_id: The thread.
-            mark: The version that was committed.
             began: When the save was sent; the version has been the head since then at least once.
         """
         self._forget_flight(thread_id)
         self._confirmed.put(thread_id, mark, began)
 
     async def cache_state(self, thread_id: str, entry: CachedState) -> None:
-        """Cache an entry."""
         if self.cache is not None:
             if entry.mark is None:
                 entry = replace(entry, born=await self._find_birth(thread_id))
@@ -227,8 +222,6 @@ def make_entry(
     Args:
         state: JSON that was checked; strings may have lone surrogates.
         mark: The version that the state was made from.
-        labels: Of that version.
-        is_working: The state is not committed.
     """
     try:
         encoded = encode(state)

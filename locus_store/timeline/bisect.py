@@ -14,6 +14,7 @@ from locus_store.timeline.ancestry import Ancestry, find_ancestry, visit
 from locus_store.timeline.paths import (
     Path,
     Query,
+    Step,
     Where,
     find_value,
     follow_path,
@@ -71,7 +72,6 @@ class _Asking:
         self._folder: Folder | None = None
 
     def visit(self, version: Version, folder: Folder) -> None:
-        """Ask about the next version."""
         operations = folder.log if folder is self._folder else None
         answer = self._condition.answer(version, folder, operations)
         self._folder = folder
@@ -94,13 +94,11 @@ async def bisect(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
-    step: Callable[[], None] | None = None,
+    step: Step | None = None,
 ) -> Bisected | None:
     """Return the answers for the ancestry of a version, or of the head; ``None`` if there is none.
 
     Args:
-        backend: The storage.
-        thread_id: The thread.
         condition: Of those above; used for this call only.
         checkpoint_id: The version, whose ancestors are asked about, and itself.
         namespace: The line of the version.
@@ -127,7 +125,6 @@ class _Values:
         self.found: dict[bytes, tuple[Version, Any]] = {}
 
     def visit(self, version: Version, folder: Folder) -> None:
-        """Take the value of the next version."""
         if folder.log:
             folder.log.clear()
         at = find_value(folder.get_settled(), self._path)
@@ -138,20 +135,13 @@ class _Values:
 
 
 async def list_values(
-    backend: StorageBackend,
-    ancestry: Ancestry,
-    path: Query,
-    most: int,
-    step: Callable[[], None] | None = None,
+    backend: StorageBackend, ancestry: Ancestry, path: Query, most: int, step: Step | None = None
 ) -> list[tuple[Version, Any]]:
     """Return the values at a path, each once, with the oldest version of an ancestry that has it.
 
     The value that a version had last comes first.
 
     Args:
-        backend: The storage.
-        ancestry: The versions.
-        path: Of the values.
         most: Bytes of JSON of a value; larger ones are left out.
         step: Is called before each version, in a thread; what it raises ends the calculation.
 
@@ -186,8 +176,6 @@ class Condition(Protocol):
         """Return whether the condition holds; ``None``: this version cannot be judged.
 
         Args:
-            version: The version.
-            folder: Of its state.
             operations: What was done since the version before; ``None``: not known.
         """
 
@@ -196,7 +184,6 @@ class _AtPath:
     """A condition on the value at a path.
 
     Args:
-        path: The path.
         test: Is called with the value, or without an argument where there is none.
     """
 
@@ -210,8 +197,6 @@ class _AtPath:
         self._fields = {it.field for it in path if isinstance(it, Where)}
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
-        """Return whether the condition holds."""
-        del version
         if operations is None or any(map(self._is_touched, operations)):
             found, self._rest = follow_path(folder.get_settled(), self._path)
             self._at = found.path
@@ -310,8 +295,6 @@ class HasText:
         self._at: Path | None = None
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
-        """Return whether the condition holds."""
-        del version
         if operations is None or self._must_look(folder, operations):
             self._at = _find_place(self._text, folder.get_settled())
         return self._at is not None

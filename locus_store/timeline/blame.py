@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from locus_store.timeline.paths import (
     Located,
     Path,
     Query,
+    Step,
     find_value,
     is_bookkeeping,
     unwrap,
@@ -57,7 +58,6 @@ class Blame:
     """The origins of all values of one version's state; see ``blame``.
 
     Args:
-        origin_trace: The origins.
         state: Of the version; neither copied nor changed.
     """
 
@@ -88,7 +88,6 @@ class Blame:
 
         Args:
             path: Of an object or a list.
-            limit: At most this many.
             start: Leave out so many at the beginning.
             is_raw: With the wrappings of LangGraph, and the channels that only LangGraph needs.
         """
@@ -145,7 +144,6 @@ class _Tracer:
 
     def visit(self, version: Version, folder: Folder) -> None:
         """Take the state of the next version."""
-        del version
         if folder is not self._folder:
             self._begin_chain(folder)
         if folder.log:
@@ -174,7 +172,7 @@ async def blame(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
-    step: Callable[[], None] | None = None,
+    step: Step | None = None,
 ) -> Blame | None:
     """Return the origins of the values of a version, or of the head; ``None`` if there is none.
 
@@ -200,7 +198,7 @@ async def trace(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
-    step: Callable[[], None] | None = None,
+    step: Step | None = None,
 ) -> Trace | None:
     """Return what ``blame`` does, without the state, for a caller who has it."""
     found = await blame(backend, thread_id, checkpoint_id, namespace=namespace, step=step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
@@ -14,6 +14,7 @@ from locus_store.timeline.conversations import is_conversation, read_conversatio
 from locus_store.timeline.paths import (
     CHANNELS,
     Path,
+    Step,
     format_path,
     is_bookkeeping,
     is_graphs,
@@ -114,7 +115,6 @@ def compare_briefly(old: dict[str, Any], new: dict[str, Any]) -> BriefChanges:
 
     Args:
         old: The older state; ``{}``: there is none.
-        new: The newer one.
     """
     return _collect(_compare((), old, new))
 
@@ -347,7 +347,7 @@ KEPT_BYTES: Final = 4_000_000
 
 
 async def describe_versions(
-    backend: StorageBackend, versions: Sequence[Version], *, step: Callable[[], None] | None = None
+    backend: StorageBackend, versions: Sequence[Version], *, step: Step | None = None
 ) -> dict[str, BriefChanges]:
     """Return the changes of versions of one line, by their checkpoint ids.
 
@@ -355,7 +355,6 @@ async def describe_versions(
     chains. Versions whose parents are far below them are left out.
 
     Args:
-        backend: The storage.
         versions: Of a page, in any order.
         step: Is called before each version, in a thread; what it raises ends the calculation.
 

@@ -47,6 +47,7 @@ from locus_store.versions.archives import (
     parse_message,
     parse_write,
     require_form,
+    select,
 )
 
 if TYPE_CHECKING:
@@ -80,13 +81,11 @@ async def export_threads(
 
     Args:
         backend: Its tenant's threads are written.
-        thread_ids: The threads.
         out: A file, or anything with ``writelines``.
         names_tenant: Write the tenant's name with each thread, so that a file may hold several
             tenants; see ``import_threads``.
         in_clear: Write threads of a storage that encrypts in clear. Else they are sealed with its
             data keys, and only ``import_threads`` with the same store of data keys reads them.
-        progress: See ``counts.Progress``.
 
     Raises:
         UnsupportedError: A service encrypts with its own keys, so that nothing can be sealed here.
@@ -126,7 +125,6 @@ async def import_threads(
         all_tenants: Store a thread that names a tenant in the tenant of that name.
         from_tenant: Store only the threads that name this tenant, in the tenant of ``backend``.
         in_clear: Accept threads in clear though ``backend`` requires encryption.
-        progress: See ``counts.Progress``.
 
     Raises:
         IntegrityError: A line is damaged or missing, and names it: what came before is written. Or
@@ -228,7 +226,6 @@ class _Opener:
     """Opens the sealed lines of a file.
 
     Args:
-        backend: Its data keys open them.
         tally: Learns of threads whose keys it does not have; these are left out.
         from_tenant: Other tenants' threads are left out.
         in_clear: See ``import_threads``.
@@ -333,13 +330,13 @@ def _iterate_objects(
 ) -> Iterator[dict[str, Any]]:
     times = {name: getattr(thread, name) for name in _TIMES}
     named = {} if tenant is None else {"tenant": tenant}
-    yield {"kind": "thread", "format": FORMAT, **named, **_take(thread, _THREAD), **times}
+    yield {"kind": "thread", "format": FORMAT, **named, **select(thread, _THREAD), **times}
     for line in thread.lines:
-        yield {"kind": "line", **_take(line, ("namespace", "head", "floor", "last_sequence"))}
+        yield {"kind": "line", **select(line, ("namespace", "head", "floor", "last_sequence"))}
         for record in line.records:
             yield {
                 "kind": "version",
-                **_take(record, _VERSION),
+                **select(record, _VERSION),
                 "created_at": record.created_at,
                 "digest": record.digest.hex(),
                 "operations": frames.read_restorable_operations(record.payload, max_state_bytes),
@@ -350,10 +347,6 @@ def _iterate_objects(
         yield {"kind": "log", **describe_log(log)}
     for message in thread.messages:
         yield {"kind": "message", **describe_message(message)}
-
-
-def _take(source: object, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in names}
 
 
 async def from_lines(

@@ -32,11 +32,7 @@ class NewVersion:
 
 
 class ThreadBuilder:
-    """Saves versions one by one, so that only one state is in memory.
-
-    Args:
-        thread_id: The thread's id.
-    """
+    """Saves versions one by one, so that only one state is in memory."""
 
     def __init__(self, thread_id: str) -> None:
         self._thread_id = thread_id
@@ -188,9 +184,6 @@ async def fork(
     """Copy a thread under another id; ``False`` if it or the version does not exist.
 
     Args:
-        backend: The storage.
-        thread_id: The thread.
-        new_thread_id: The id of the copy.
         checkpoint_id: Copy only this version, which becomes the head, and its ancestors, without
             messages; ``None``: all that the thread has.
         namespace: The line of the version.

@@ -157,7 +157,6 @@ class Remove:
 
     @property
     def name(self) -> Name:
-        """The namespace and the key."""
         return self.namespace, self.key
 
 
@@ -278,7 +277,6 @@ def require_version(change: Put, version: int) -> None:
     """Refuse a put that expects another version.
 
     Args:
-        change: The put.
         version: The stored version; 0: none.
 
     Raises:

@@ -71,7 +71,6 @@ async def erase(
     """Remove the threads that ``find`` returns, with all they own; return how much of each kind.
 
     Args:
-        backend: Where they are.
         find: Is called again after each pass.
         which: Says in the error which threads they are.
 
@@ -149,7 +148,6 @@ class Sweep:
         self.threads += swept.is_whole
 
     def report(self) -> Vacuumed:
-        """Return the counts."""
         if self._held:
             observe.report_skipped("vacuum", len(self._held))
         if self._unreadable:

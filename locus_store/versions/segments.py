@@ -139,7 +139,6 @@ def join_records(
     """Return a segment of the first of records; ``None`` if one of them is too large for it.
 
     Args:
-        chain: Their chain.
         before: The payloads of the chain before them.
         records: With their payloads, ascending; at least one.
         max_bytes: The largest state, as compact JSON.
@@ -254,7 +253,6 @@ class LinesFound:
         self._segments[line].append(segment)
 
     def add_write(self, line: int, checkpoint_id: str, write: PendingWrite) -> None:
-        """Add a pending write of a checkpoint."""
         self._writes[line].setdefault(checkpoint_id, []).append(write)
 
     def build_contents(self) -> list[LineContents]:

@@ -153,7 +153,6 @@ class Thread:
         return self.expires_at != FOREVER and self.newest_at < limit
 
     def count_versions(self) -> int:
-        """Return the number of versions."""
         return sum(len(it.list_sequences()) for it in self.histories.values())
 
     def mark(self, history: History, record: Record) -> Mark:
@@ -225,8 +224,6 @@ class ThreadTransaction:
     """``versions.Lines`` over one thread: a copy, and the list of additions to it.
 
     Args:
-        thread_id: The thread.
-        old: What is stored of it.
         store: Identity of where it is stored.
         max_state_bytes: The largest state that is folded.
         now: The time of the transaction; ``None``: by this host's clock.
@@ -273,7 +270,6 @@ class ThreadTransaction:
         return Row(record, created_at, payload, line_changes, is_framed=True)
 
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
-        del thread_id, beside
         history = self.thread.find_history(namespace) if self.thread else None
         if history is None:
             return None
@@ -283,7 +279,6 @@ class ThreadTransaction:
         return history.line.copy()
 
     def has_thread(self, thread_id: str) -> bool:
-        del thread_id
         return self.thread is not None and self.thread.exists
 
     def create(self, save: Save) -> Line:
@@ -351,7 +346,6 @@ class ThreadTransaction:
             )
 
     def drop_thread(self) -> Removed:
-        """Remove the thread with all its data."""
         old, self.thread, self.drops = self.thread, None, True
         return Removed(old is not None and old.exists, old.count_versions() if old else 0)
 

@@ -74,7 +74,6 @@ class Validator:
     """Validates the value of a head.
 
     Args:
-        schema: Of the value.
         subject: Begins the message of an error.
     """
 

@@ -116,8 +116,6 @@ class ChannelLists:
         """Return a list in its stored form; ``None`` if one of its elements has no print.
 
         Args:
-            place: Where it stands.
-            items: The list itself.
             convert: Gives elements in their stored form, which depends on nothing but what is
                 in them.
         """
@@ -184,9 +182,6 @@ class ChannelLists:
         created at the next read.
 
         Args:
-            place: Where it stands.
-            part: The list.
-            reader: Creates the objects.
             elements: The elements in their stored form, to be kept, if they are at hand.
         """
         known = self._known.get((self._owner, place)) or _NOTHING
@@ -226,7 +221,6 @@ def _continue(old: Known, part: PackedList, elements: list[Any] | None) -> tuple
 
 
 def _copy_all(entry: Known, reader: ElementReader) -> list[Any]:
-    """Return copies of all elements."""
     missing = [at for at, it in enumerate(entry.makers) if it is None]
     if missing:
         made = reader.make_makers([entry.stored[at] for at in missing])

@@ -382,7 +382,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             filter: Metadata that a checkpoint must have; see ``filters.holds``.
             before: Only those below this checkpoint of the same namespace; in another one, those
                 with a smaller id.
-            limit: At most this many.
         """
         async for page in self._iterate_pages(config, filter or {}, before, limit):
             for make in page:
@@ -574,7 +573,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         It is a string, as in LangGraph's own savers, so that their threads can continue here; a
         number if ``current`` is one.
         """
-        del channel
         if isinstance(current, int | float):
             return int(current) + 1
         number = 0 if current is None else int(str(current).partition(".")[0])

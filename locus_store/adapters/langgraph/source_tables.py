@@ -90,7 +90,6 @@ class TableSource(ABC):
     """LangGraph's rows.
 
     Args:
-        rows: The database.
         cipher: Decrypts values, if given.
     """
 
@@ -124,7 +123,6 @@ class TableSource(ABC):
         """Return one checkpoint, whatever its parent."""
 
     async def list_threads(self) -> list[str]:
-        """Return all threads."""
         query = f"SELECT thread_id FROM checkpoints UNION SELECT thread_id FROM {self.tables[-1]}"  # noqa: S608
         return sorted(row[0] for row in await self._rows.fetch_all(query))
 

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists, Place
-from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier
+from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier, make_list
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.runtime.recent import Recent
@@ -63,7 +63,6 @@ class ChannelValues:
         """Return a value in its stored form.
 
         Args:
-            value: Any.
             what: The value's name, for messages.
             place: The channel that it is the value of, where it is of a checkpoint.
 
@@ -232,7 +231,6 @@ class ChannelValues:
         """Return the checkpoint of a version.
 
         Args:
-            version: Which one.
             parts: Its state; see ``frames.PackedState.to_parts``.
             state: The same, of which parts are kept, if it is at hand.
 
@@ -277,7 +275,6 @@ class StateHistory:
     """The checkpoints of a chain, oldest first; unchanged values are reused.
 
     Args:
-        values: The conversion of values.
         shares: A message that several checkpoints have is one object in all of them.
     """
 
@@ -332,7 +329,7 @@ class StateHistory:
         if name in self._others:
             return self._others[name]
         if isinstance(value, list):
-            self._others[name] = partial(_make_list, self._list_makers(name, value))
+            self._others[name] = partial(make_list, self._list_makers(name, value))
         else:
             self._others[name] = self._values.make_maker(value)
         return self._others[name]
@@ -364,10 +361,6 @@ class _Shared:
         if is_message(type(value)):
             self._message = value
         return value
-
-
-def _make_list(makers: list[Maker]) -> list[Any]:
-    return [make() for make in makers]
 
 
 def _make_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:

@@ -60,11 +60,9 @@ class ItemStore(BaseStore):
 
         Args:
             work: May be repeated; ends with an error only before it changed anything.
-            changes: It may change items.
         """
 
     def _get_time(self) -> datetime:
-        """Return the time of the storage."""
         return datetime.now(UTC)
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:

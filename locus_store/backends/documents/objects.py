@@ -200,7 +200,6 @@ class ObjectDocuments(Documents):
     """The heads of threads as documents, and their segments, in an object store.
 
     Args:
-        objects: The store.
         prefix: What all names begin with.
         heads: What the names of documents have between the prefix and the key.
 
@@ -298,7 +297,6 @@ class ObjectDocuments(Documents):
         return key.decode(errors="replace") if end else None
 
     def name_segment(self, thread_id: str, name: str) -> str:
-        """Return the name of the object that holds a segment."""
         return f"{self.prefix}{SEGMENTS}{digest(thread_id)}/{name}"
 
     def list_segments(self) -> Iterator[tuple[str, str, datetime]]:

@@ -81,16 +81,11 @@ class HeadFacts:
     """Versions whose derived documents are not known to be written."""
 
     def list_names(self) -> list[str]:
-        """Return the names of the segments."""
         return [*(it.name for it in self.table), *(it.name for it in self.messages)]
 
 
 class SegmentedForm(DocumentForm):
-    """Threads as heads and segments.
-
-    Args:
-        documents: Where they are stored.
-    """
+    """Threads as heads and segments."""
 
     documents: ObjectDocuments
 

@@ -140,8 +140,6 @@ class DocumentStore(ItemStore):
         """Do a group's work on the newest items, and write its changes.
 
         Args:
-            access: To the journal.
-            group: The calls.
             trusts: Do it on the items as they are known; the put shows whether they are stored so.
 
         Raises:
@@ -192,7 +190,6 @@ class DocumentStore(ItemStore):
             super()._set(name, kept)
 
     def reset(self) -> None:
-        """Forget all items."""
         self._namespaces, self._before = {}, {}
 
     def replay(self, row: dict[str, Any]) -> None:

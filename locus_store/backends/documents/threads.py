@@ -80,7 +80,6 @@ class DocumentThreads:
         self.form.clear()
 
     def clear(self) -> None:
-        """Empty the cache."""
         self.cache.clear()
         self.form.clear()
 
@@ -89,7 +88,6 @@ class DocumentThreads:
         return self.cache.get((self.tenant, thread_id))
 
     def drop_cached(self, thread_id: str) -> None:
-        """Forget a thread."""
         self.cache.drop((self.tenant, thread_id))
 
     def limit(self, max_bytes: int) -> None:
@@ -285,8 +283,6 @@ class DocumentThreads:
         Its outbox is applied before.
 
         Args:
-            thread_id: The thread.
-            change: Edits it.
             creates: It may be new.
             removes: The caller asks for a removal, and so all of it must be done; ``None``: if the
                 thread may not be new.

@@ -110,7 +110,6 @@ class RemoteService:
         )
 
     async def close(self) -> None:
-        """Release the connections."""
         await self._connections.close()
 
 
@@ -154,12 +153,7 @@ _UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
 
 
 class SdkServiceBackend(StorageBackend):
-    """Keeps whole states in such a service: save, load, list, delete.
-
-    Args:
-        connections: To the service.
-        max_state_bytes: The largest state.
-    """
+    """Keeps whole states in such a service: save, load, list, delete."""
 
     persistent_checkpoint_ids = True
 
@@ -258,7 +252,6 @@ class SdkServiceBackend(StorageBackend):
         namespace: str = "",
         writer: str | None = None,
     ) -> int:
-        del writer
         _require_root(namespace)
         if checkpoint_ids is None:
             count = len(await self._list_names(thread_id, MAX_COUNT))

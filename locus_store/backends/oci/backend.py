@@ -94,7 +94,6 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
     against a double of the API only.
 
     Args:
-        bucket_name: The bucket.
         namespace: The Object Storage namespace of the tenancy.
         state_type: See ``StorageBackendAdapter``.
         options: See ``options.OCIOptions``, and of ``StorageBackendAdapter``.

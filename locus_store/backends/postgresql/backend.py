@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -44,7 +44,6 @@ from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.quotas import limit_calls, measure_save, measure_writes
 from locus_store.sql.schema.tables import make_tables, parse_prefix
-from locus_store.sql.threads.repository import Repository
 from locus_store.types import (
     LineContents,
     Mark,
@@ -290,9 +289,7 @@ class PostgreSQLBackend(ServerBackend):
         """Run a statement that reads a line; where tables have partitions, find the line first.
 
         Args:
-            text: It reads.
             key: Its parameters behind the tenant: the thread, the namespace, and others.
-            thread_id: The thread.
         """
         find_line = self._database.fast.find_line
         if find_line is None:
@@ -315,9 +312,7 @@ class PostgreSQLBackend(ServerBackend):
         """Run a statement on the driver's connection; after a lost connection it may run again.
 
         Args:
-            text: It reads.
             values: Its parameters behind the tenant.
-            thread_id: The thread that it reads, if it is one.
             last_head: Its newest version that was read or written before.
         """
         values = (encode_key(self._database.tenant), *values)
@@ -377,12 +372,7 @@ class PostgreSQLBackend(ServerBackend):
         ``search`` fast and does not change its results. Every process that uses the database
         maintains it from then on.
         """
-        return await self._write(_create_index)
-
-
-def _create_index(repository: Repository) -> bool:
-    assert isinstance(repository, dialect.PostgreSQLRepository)  # noqa: S101  (ours)
-    return repository.create_index()
+        return await self._write(lambda it: cast("dialect.PostgreSQLRepository", it).create_index())
 
 
 def _is_recent(row: Mapping[str, Any], last_head: Mark | None) -> bool:

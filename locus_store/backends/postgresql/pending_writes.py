@@ -81,8 +81,6 @@ class WriteBatches:
     """The pending writes of one event loop.
 
     Args:
-        pool: Its connections.
-        database: What is written to.
         size: Batches in one statement at most.
         workers: Statements under way at once.
     """
@@ -122,7 +120,6 @@ class WriteBatches:
     async def _answer(
         self, batches: Sequence[Batch], is_alone: bool
     ) -> Sequence[bool | Failed | Undecided]:
-        del is_alone
         try:
             stored = await self._pool.retry(lambda: self._run(batches))
         except Exception as exc:

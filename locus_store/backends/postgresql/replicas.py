@@ -225,7 +225,6 @@ class Positions:
             self._ask_soon(pool)
 
     def add(self, state: ServerState) -> None:
-        """Record a state of the primary."""
         if state.is_replica:  # a primary that was demoted
             return
         with self._lock:
@@ -353,7 +352,6 @@ class PrimaryPool(LoopPool):
 
     Args:
         options: See ``LoopPool``.
-        positions: Where they are noted.
         replicas: Compared with the primary before the schema is verified.
     """
 
@@ -383,7 +381,6 @@ class PrimaryRunner(PooledRunner):
 
     Args:
         database: Of the primary.
-        replicas: Its replicas.
         stale_seconds: See ``Positions``.
         options: See ``PooledRunner``.
     """

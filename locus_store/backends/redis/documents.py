@@ -44,7 +44,6 @@ class ThreadLists:
     """The indexes of threads below a prefix.
 
     Args:
-        keys: The names of the keys.
         get_client: Returns the connections of the running loop.
     """
 
@@ -62,7 +61,6 @@ class ThreadLists:
         return [it.decode() for it in found]
 
     async def read_entry(self, thread_id: str) -> bytes | None:
-        """Return the entry of a listed thread."""
         client, active = (
             await self._get_client(),
             self.keys.list_indexes(compute_bucket(thread_id))[0],
@@ -227,13 +225,7 @@ CLOCK_SECONDS: Final = 60.0
 
 
 class RedisDocuments(Documents):
-    """Documents below a prefix.
-
-    Args:
-        connections: To the server or cluster.
-        prefix: Prefix of all keys.
-        tenant: Whose threads they are.
-    """
+    """Documents below a prefix."""
 
     trusts_cache = keys_are_live = True
     rivals = "other clients"
@@ -253,7 +245,6 @@ class RedisDocuments(Documents):
         self._asked_at = -CLOCK_SECONDS
 
     def for_tenant(self, tenant: str) -> RedisDocuments:
-        """Return the documents of a tenant."""
         other = copy(self)
         other.names, other.imported = replace(self.names, tenant=tenant), set()
         other.lists = ThreadLists(other.names, other._get_client)  # noqa: SLF001  (of this class)
@@ -434,10 +425,6 @@ class RedisDocuments(Documents):
 
     def _refuse_foreign(self, client: LoopClient, kinds: dict[str, Any]) -> None:
         """Refuse a thread that another library keeps below the same prefix.
-
-        Args:
-            client: The connections.
-            kinds: The types of its keys.
 
         Raises:
             SchemaError: The Locus SDK's own backend, or a similar one, keeps it.

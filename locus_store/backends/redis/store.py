@@ -94,8 +94,6 @@ class RedisStore(BaseStore):
         url: See ``RedisBackend``.
         prefix: Prefix of all keys, followed by ``{store}``.
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
-        metric: How embeddings are compared.
-        embed: Computes the embeddings of strings.
         backend: A backend whose connections are used instead of ``url`` and the options, for
             example ``checkpointer.backend``; also its ``prefix``, if it has one of its own.
         options: See ``options.RedisOptions``. A client that tries again by itself repeats puts.
@@ -262,7 +260,6 @@ class RedisStore(BaseStore):
         self, calls: Sequence[Sequence[Name]], is_alone: bool
     ) -> list[list[StoreItem | None]]:
         """Execute the reads of several calls."""
-        del is_alone
         names = [items.make_name(*it) for it in chain.from_iterable(calls)]
         found = iter(await self._read_with_embeddings(names, ""))
         return [[it and it[0] for it in islice(found, len(call))] for call in calls]
@@ -326,8 +323,6 @@ class RedisStore(BaseStore):
         """Add items that were put meanwhile: a put moves an item away from the read position.
 
         Args:
-            search: The search.
-            page: Items in its order.
             newest: When the last item was put that it may have seen.
 
         Returns:

@@ -24,7 +24,6 @@ class ShardedMessageLog(BackendMessageLog):
 
     Args:
         backend: See ``BackendMessageLog``, as ``owns``.
-        logs: The message log of each shard.
         owns: ``close`` closes the backend as well.
     """
 

@@ -30,7 +30,6 @@ class _Job:
     """A body of a sync call, whose thread waits.
 
     Args:
-        body: The body.
         promote: Makes another thread than the one that waits the leader.
     """
 
@@ -67,7 +66,6 @@ class _LoopJob:
     """A body of an async call.
 
     Args:
-        body: The body.
         promote: Makes the writer's thread the leader.
     """
 

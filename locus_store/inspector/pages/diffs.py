@@ -30,7 +30,8 @@ from locus_store.timeline.readable import (
 
 if TYPE_CHECKING:
     from locus_store.inspector.page_requests import Page, PageRequest
-    from locus_store.inspector.work import Seen, Step
+    from locus_store.inspector.work import Seen
+    from locus_store.timeline.paths import Step
 
 LONG: Final = 2_000
 """Characters of two strings of which the page shows the changed part only, and no words."""
@@ -55,10 +56,7 @@ async def compare_versions(
     """Return the differences from ``from`` of a request, or the parent, to a version.
 
     Args:
-        request: Of the page.
-        new: The version.
         start: Leave out so many differences at the beginning.
-        most: Return at most so many.
     """
     old, is_pruned = await _read_older(request, new)
     is_raw = request.query.get_text("view") == "json"

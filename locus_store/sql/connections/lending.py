@@ -64,7 +64,6 @@ class Lease:
 
     @property
     def driver(self) -> Any:
-        """The driver's connection."""
         return self.entry.driver_connection
 
 
@@ -72,8 +71,6 @@ class LeasingPool(loops.LoopResources):
     """The connections of one event loop.
 
     Args:
-        database: What differs per database.
-        engine: Its connections.
         owns_engine: Whether the engine is ours, so that its connections are tried before use.
     """
 
@@ -117,8 +114,6 @@ class LeasingPool(loops.LoopResources):
         """Send a statement in this step; ``False``: no connection was ready, nothing was sent.
 
         Args:
-            query: The statement.
-            values: Its parameters.
             callback: Called once with the rows or the error, even if the caller is cancelled.
             timeout_seconds: Of the statement; ``None``: the connection's.
         """
@@ -296,7 +291,6 @@ class LeasingPool(loops.LoopResources):
 
 
 def _note_use(connection: Any, record: Any) -> None:
-    del connection
     record.info["used_at"] = time.monotonic()
 
 
