@@ -116,6 +116,8 @@ class ChannelLists:
         """Return a list in its stored form; ``None`` if one of its elements has no print.
 
         Args:
+            place: Where it stands.
+            items: The list itself.
             convert: Gives elements in their stored form, which depends on nothing but what is
                 in them.
         """
@@ -182,6 +184,9 @@ class ChannelLists:
         created at the next read.
 
         Args:
+            place: Where it stands.
+            part: The list.
+            reader: Creates the objects.
             elements: The elements in their stored form, to be kept, if they are at hand.
         """
         known = self._known.get((self._owner, place)) or _NOTHING

@@ -143,6 +143,7 @@ def build_digest_tree(
     """Return the digest tree of a canonical state, such as ``fold`` returns.
 
     Args:
+        state: The state.
         basis: The digest tree of a state that this one continues.
         edits: Where they may differ, from ``fold_onto``; the rest is not encoded again.
         keeps: Keep the elements of lists in the tree. Without this, the tree serves for its digest

@@ -226,6 +226,7 @@ def _replace(
     """Return the node of a list: an older one with ``items`` between its ends.
 
     Args:
+        old: The older one.
         stays: The number of its elements that stay at the start, and at the end.
         items: The new elements.
         raws: The encoding of each of them.

@@ -155,6 +155,7 @@ def build_root(
     Parts that ``basis`` has are not checked again.
 
     Args:
+        state: A JSON object.
         basis: The digest tree of an older state.
         packed: Bytes in the state are MessagePack; without this, they are refused.
     """
@@ -208,6 +209,7 @@ def build_object_by_entries(
     """Return the node of an object, with a node for each entry.
 
     Args:
+        value: The object.
         before: The node of the older value at the same path; nodes of equal values are reused.
         depth: The number of objects and lists from the root to this one.
         is_json: The object was decoded from JSON, so it is canonical and needs no check.
