@@ -76,7 +76,7 @@ class Known:
         return places
 
 
-class Printed(NamedTuple):
+class Prints(NamedTuple):
     """The prints of a list's elements."""
 
     same: int
@@ -140,14 +140,14 @@ class ChannelLists:
     def _make_known(
         old: Known,
         pair: tuple[list[Any], list[Any]],
-        printed: Printed,
+        prints: Prints,
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
         """Return the entry of a list; ``pair``: its elements, and what they hold."""
-        (items, held), (count, prints, chunks) = pair, printed
+        (items, held), (count, others, chunks) = pair, prints
         base = old if count else _NOTHING
         there = {} if base is old else old.index_places()
-        new = [at for at, it in enumerate(prints, count) if it not in there]
+        new = [at for at, it in enumerate(others, count) if it not in there]
         shown = _show([held[it] for it in new])
         if shown is None:
             return None
@@ -159,15 +159,15 @@ class ChannelLists:
         if converted is None:
             return None
         made = dict(zip(new, converted, strict=True))
-        sizes = _weigh([prints[at - count] for at in new], shown)
+        sizes = _weigh([others[at - count] for at in new], shown)
         weight = dict(zip(new, sizes, strict=True))
         elements, makers, weights = list(base.stored), list(base.makers), list(base.weights)
-        for at, element in enumerate(prints, count):
+        for at, element in enumerate(others, count):
             before = None if at in made else there[element]
             elements.append(made[at] if before is None else old.stored[before])
             makers.append(None if before is None else old.makers[before])
             weights.append(weight[at] if before is None else old.weights[before])
-        lengths = None if base.lengths is None else [*base.lengths, *map(len, prints)]
+        lengths = None if base.lengths is None else [*base.lengths, *map(len, others)]
         grown = Grown(elements, base.stored if count else None)
         return Known(grown, chunks, lengths, makers, weights)
 
@@ -255,7 +255,7 @@ _PLAIN: Final = SCALARS - {bytes}
 _AS_THEY_ARE: Final = _PLAIN | {dict, list}
 
 
-def _print(old: Known, elements: list[Any]) -> Printed | None:
+def _print(old: Known, elements: list[Any]) -> Prints | None:
     """Return the prints of elements beside an older list; ``None``: one has no print."""
     for encode in _PRINTERS:
         try:
@@ -264,7 +264,7 @@ def _print(old: Known, elements: list[Any]) -> Printed | None:
                 count, chunks = 0, []
             whole = count // _CHUNK
             chunks = chunks[:whole] + _encode_chunks(encode, elements[whole * _CHUNK :])
-            return Printed(count, list(map(encode, elements[count:])), chunks)
+            return Prints(count, list(map(encode, elements[count:])), chunks)
         except (ValueError, TypeError, RecursionError):
             continue
     return None
@@ -295,10 +295,10 @@ def _hold(items: list[Any]) -> list[Any] | None:
     """Return what the elements of a list hold; ``None`` if one is neither a message nor JSON."""
     try:
         return [
-            it
-            if (kind := type(it)) in _AS_THEY_ARE
-            else [_name(kind), it.__dict__, it.__pydantic_extra__]  # type: ignore[arg-type]
-            for it in items
+            item
+            if (kind := type(item)) in _AS_THEY_ARE
+            else [_name(kind), item.__dict__, item.__pydantic_extra__]  # type: ignore[arg-type]
+            for item in items
         ]
     except TypeError:
         return None
