@@ -537,6 +537,7 @@ class ListsThreads(StorageBackend):
         leave it, but without versions the logs that are left count; ``write_thread`` keeps it.
 
         Args:
+            limit: Maximum number of threads.
             pattern: Shell-style: ``*``, ``?``, ``[ab]``, ``[!ab]``; case matters.
             after: Continue behind this thread.
 
@@ -657,8 +658,10 @@ class StoresWrites(StorageBackend):
         An existing write (same task, same place) stays; a special one (place below 0) is replaced.
 
         Args:
+            thread_id: The thread.
             checkpoint_id: The checkpoint that they are pending on.
             writes: In one transaction.
+            namespace: The line.
             known: The version that writes with a ``basis`` are frames against.
             seen: Task and place of the writes that the caller loaded, or sent itself. Others come
                 from another run of the same checkpoint. ``None``: not checked.
@@ -742,6 +745,7 @@ class StoresThreads(StoresWrites):
         """Return all live threads, even of pending writes only, by thread id (code points).
 
         Args:
+            limit: At most this many.
             after: Begin above this id, which need not be there.
         """
 
@@ -778,6 +782,7 @@ class StoresThreads(StoresWrites):
         """Replace what is stored of a live thread, in its place and in one transaction.
 
         Args:
+            thread_id: The thread.
             change: Returns it with other payloads, digests, text and metadata; all ids, numbers
                 and times are those that it was given.
 

@@ -241,6 +241,7 @@ class BaseCheckpointer(HasTurns, RunsEffects, ForTenants, Closing, ABC, Generic[
         """Return thread ids, the most recently active first, by the exact time of the last save.
 
         Args:
+            limit: At most this many.
             pattern: Shell-style: ``*`` any characters, ``?`` one, ``[ab]`` one of these; everything
                 else is itself, case included.
 
@@ -399,6 +400,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
 
         Args:
             state: The whole state.
+            thread_id: The thread.
             checkpoint_id: Generated if not given.
             metadata: JSON object.
             parent_checkpoint_id: Save onto this version: a fork where it is not the head. The new

@@ -135,6 +135,7 @@ class EffectLog:
     """The events of the effects of a backend.
 
     Args:
+        backend: Keeps them.
         ttl_seconds: A thread that expires has at least so much time left after each event.
     """
 
@@ -418,6 +419,7 @@ class RunsEffects:
         one makes the call. Needs ``capabilities.effects``.
 
         Args:
+            thread_id: The thread.
             key: The name of the call in the thread, 1 to 255 characters: for example the id of a
                 tool's call.
             call: Makes the call. It is given the idempotency key, and returns JSON, or an awaitable
@@ -480,8 +482,10 @@ class RunsEffects:
         """Return the effects of a thread in the order in which they were begun.
 
         Args:
+            thread_id: The thread.
             since: Only those with an event after this version was saved: what a rewind to it does
                 not undo.
+            namespace: Of the version.
 
         Raises:
             NotFoundError: There is no version ``since``.
@@ -505,6 +509,8 @@ class RunsEffects:
         """Settle an effect of unknown outcome, after finding out.
 
         Args:
+            thread_id: The thread.
+            key: Of the effect.
             took_place: ``True``: the call took place, and later callers get ``result``. ``False``:
                 it did not, and the next caller makes it.
             result: JSON.

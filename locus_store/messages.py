@@ -206,9 +206,11 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         Give ``expected_revision`` (of ``read``) to replace only what was read.
 
         Args:
+            thread_id: The thread.
             start: Position of the first message to remove; 0 is the oldest, the log's length
                 removes none.
             messages: Appended in place of what was removed; see ``append``.
+            namespace: Of the log.
             metadata: See ``append``.
             expected_revision: See ``append``.
             user_id: See ``append``.
@@ -279,6 +281,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         The thread's states stay. A thread that has nothing but its logs is deleted with the last.
 
         Args:
+            thread_id: The thread.
             namespace: Delete the log of this namespace only.
             expected_revision: Delete only if this is the revision of the log of ``namespace``, or
                 else of the root namespace.
@@ -295,6 +298,8 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         """Return the messages of a log, oldest first; ``None`` if there is no such log.
 
         Args:
+            thread_id: The thread.
+            namespace: Of the log.
             newest: Only the last ones, so many at most, oldest first.
         """
         found = await self.read(thread_id, namespace=namespace, newest=newest)
@@ -334,6 +339,8 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         step while messages before it are removed, too.
 
         Args:
+            thread_id: The thread.
+            namespace: Of the log.
             offset: So many messages that match are left out first; not with ``after``.
             limit: At most this many; 0: none.
             after: Id of the last message of the page before.
@@ -341,6 +348,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
                 ``_`` are characters like others. The text is the one that was given, or else the
                 strings in the content, not its field names. Reads the messages of this log that
                 meet the other conditions, one after the other.
+            role: Only messages of this role.
             metadata_filter: Only messages with such metadata; see
                 ``locus_store.values.filters.Filter``. Reads messages as ``search`` does.
             since: Only messages that were first appended then or later.
@@ -395,8 +403,11 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         """Return logs with their counts and times, by thread id and namespace.
 
         Args:
+            thread_id: Of this thread only.
             prefix: Of threads whose ids begin with it.
+            namespace: Of this namespace only.
             user_id: Of the threads of this user only.
+            limit: At most this many.
             after: Thread and namespace of the last log of the page before.
         """
         wanted = select_logs(

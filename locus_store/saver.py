@@ -100,6 +100,7 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
         """Save a step; without a parent it is appended to the newest one.
 
         Args:
+            thread_id: The thread.
             checkpoint_id: Unique in the namespace. One that is there with the same content stays
                 as it is; with other content it is replaced, and its pending writes stay.
             checkpoint_data: A JSON object; the channels of a runner are in its
@@ -240,8 +241,11 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
         channel replaces the task's last one there. Writes renew a thread's time to live.
 
         Args:
+            thread_id: The thread.
             checkpoint_id: The step that the task ran on.
+            task_id: The task.
             writes: Pairs of a channel and a JSON value.
+            checkpoint_ns: The namespace.
             task_path: Where the task stands among the others; they are ordered by it.
             packed: Bytes in a value are MessagePack, as in ``put``.
             seen: Task and place of the writes that the caller loaded with the step, or sent
@@ -432,6 +436,7 @@ def decode_written_value(
     """Return the value of a pending write; bytes if another library wrote it.
 
     Args:
+        write: A write.
         state: Of its checkpoint.
         max_bytes: The largest frame, as ``max_state_bytes``.
         packed: MessagePack stays bytes, in the state and in the value.

@@ -235,9 +235,11 @@ class BaseStore(ForTenants, Closing, ABC):
 
         Args:
             namespace: See ``put``, as the rest.
+            key: Key of the item.
             value: Any JSON value.
             embedding: As many finite numbers as the store's dimension; kept as float32.
             metadata: A JSON object.
+            ttl_seconds: Its time to live.
             expected_version: The version that must be there.
             connection: The connection of the transaction to write in.
 
@@ -324,6 +326,8 @@ class BaseStore(ForTenants, Closing, ABC):
         """Return the items of a namespace, not of those below it, by key.
 
         Args:
+            namespace: Namespace of the items.
+            limit: At most this many.
             after: The last key of the page before.
         """
         check_namespace(namespace)
@@ -357,7 +361,9 @@ class BaseStore(ForTenants, Closing, ABC):
                 else those that have all its words in their text, the last updated first. ``None``:
                 the last updated first.
             filter: Conditions on the values; see ``locus_store.values.filters.Filter``.
+            limit: At most this many.
             offset: So many are left out first.
+            metadata_filter: Conditions on the metadata.
             recursive: ``False``: of the very namespace only.
 
         Raises:
@@ -403,9 +409,11 @@ class BaseStore(ForTenants, Closing, ABC):
         Args:
             namespace: A prefix, as in ``search``.
             query: An embedding.
+            limit: At most this many.
             threshold: Only those with at least this score.
             filter: Conditions on the values.
             query_embedding: Another name for ``query``.
+            metadata_filter: Conditions on the metadata.
             recursive: ``False``: of the very namespace only.
 
         Raises:
@@ -441,6 +449,7 @@ class BaseStore(ForTenants, Closing, ABC):
             prefix: Segments they begin with; ``*`` stands for any one.
             suffix: Segments they end with.
             max_depth: Cut namespaces to this many segments.
+            limit: At most this many.
             offset: So many are left out first.
         """
         for given in (prefix, suffix):

@@ -57,6 +57,7 @@ async def open_rows(url: str, readable: str) -> AsyncIterator[Rows]:
     """Open ``sqlite:///file.db`` or ``postgresql://…``, with or without a driver, for reading.
 
     Args:
+        url: The database.
         readable: What is read from where, for the error about another scheme.
 
     Raises:
@@ -182,6 +183,9 @@ async def put_thread(
 
     Args:
         backend: Where to.
+        thread_id: The thread.
+        messages: All of its messages.
+        user_id: The thread's user.
         expires_at: The end of the thread's time to live.
 
     Raises:

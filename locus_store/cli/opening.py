@@ -143,6 +143,7 @@ async def find_thread_id(backend: FullBackend, name: str, *, exactly: bool = Fal
     """Return the id of the thread that is named so, or whose id alone begins so.
 
     Args:
+        backend: The storage.
         name: The id, or the beginning of one.
         exactly: A beginning is not enough.
 

@@ -65,6 +65,7 @@ def app(
 
     Args:
         backend: For example ``open_checkpointer(url).backend``; the caller opens and closes it.
+        store: The long-term store, if there is one.
         authorize: Is called with each request (Starlette's), and returns a ``Caller``, or ``None``
             to refuse; a coroutine function is awaited. Without it only requests from this machine
             are answered, which no proxy passed on.

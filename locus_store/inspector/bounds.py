@@ -186,9 +186,11 @@ def make_tree(
 
     Args:
         value: JSON.
+        path: Of the value.
         start: Leave out so many parts of the value at the beginning.
         is_raw: With the wrappings of LangGraph, and its bookkeeping.
         hidden: Keys of the value that are shown elsewhere on the page.
+        room: For the strings.
     """
     return _Growing(room or Room(), is_raw=is_raw).make_node(value, path, LEVELS, start, hidden)
 
@@ -266,7 +268,10 @@ def make_conversation(
     """Return messages of a list, with their places in it, and with their calls and results.
 
     Args:
+        value: The list.
+        path: Of the list.
         start: The first message; ``None``: the last ones are wanted.
+        room: For their strings.
     """
     first = max(len(value) - MESSAGES, 0) if start is None else start
     said = read_conversation(value, path, first, first + MESSAGES)

@@ -287,6 +287,8 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     """Return the answer of a page.
 
     Args:
+        answer: Of the page.
+        as_json: The caller wants JSON.
         context: For the template, beside the values of the page.
     """
     if isinstance(answer, Redirect):

@@ -40,7 +40,11 @@ SECONDS: Final = 30.0
 
 
 class Pace:
-    """The time of one job; ``step`` ends the job once it is over."""
+    """The time of one job; ``step`` ends the job once it is over.
+
+    Args:
+        seconds: The limit.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -93,7 +93,12 @@ _saves: Final[PerLoop[dict[_Key, set[asyncio.Future[None]]]]] = PerLoop(dict)
 
 
 class Saving:
-    """A block that saves a thread."""
+    """A block that saves a thread.
+
+    Args:
+        storage: Names the storage.
+        thread_id: The thread.
+    """
 
     __slots__ = ("_all", "_ended", "_key")
 

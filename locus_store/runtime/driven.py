@@ -150,6 +150,7 @@ class DrivenLoop:
 
         Args:
             owner: The class whose sync method was called, for the error.
+            make: Makes the coroutine.
 
         Raises:
             EndedError: The loop was closed.

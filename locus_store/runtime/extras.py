@@ -58,6 +58,11 @@ def make_factory(kind: Callable[P, T], name: str, doc: str) -> Callable[P, T]:
 
     The options are stated once, by the class. Type checkers, ``help`` and the documentation see
     them in the function's signature.
+
+    Args:
+        kind: The class.
+        name: Of the function.
+        doc: Its docstring.
     """
 
     def make(*args: P.args, **kwargs: P.kwargs) -> T:

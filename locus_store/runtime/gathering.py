@@ -65,7 +65,11 @@ class GroupLimits:
 
 
 class PerLoop(Generic[T]):
-    """One object for each event loop, and one for all sync calls of a process that have none."""
+    """One object for each event loop, and one for all sync calls of a process that have none.
+
+    Args:
+        make: Makes it.
+    """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -133,8 +137,10 @@ class Gathering(Generic[Q, A]):
 
     Args:
         run: Runs a group. What it raises, each call of the group raises.
+        limits: Of groups.
         names_of: Returns what no other call may touch while a call is under way.
         send: Sends a call for which no other waits, and so spares it a task.
+        spawn: Begins a task.
     """
 
     def __init__(

@@ -100,6 +100,9 @@ class Portals:
 
         Args:
             owner: The class whose sync method was called, for the error.
+            call: The async method.
+            args: Its positional arguments.
+            kwargs: Its named arguments.
 
         Raises:
             RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call

@@ -24,6 +24,7 @@ class Pauses:
 
     Args:
         first: The first pause is at most this long, in seconds.
+        longest: No pause is longer.
         within: The last pause ends before so many seconds have passed; ``None``: there is no last
             one.
     """

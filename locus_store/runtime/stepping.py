@@ -59,6 +59,7 @@ async def run_in_thread(work: Callable[[], T], *, pool: Executor | None = None) 
     """Do work that would stop an event loop: in another thread if there is one.
 
     Args:
+        work: The work.
         pool: The other thread is of this one; ``None``: of the loop's.
     """
     if may_block():
@@ -126,6 +127,7 @@ def run(make: Make[T], interrupted_calls: list[ThreadCall[Any]]) -> T:
     """Run a coroutine in this thread, without an event loop; return its result.
 
     Args:
+        make: Makes the coroutine.
         interrupted_calls: The calls of the same object that a handler of signals has interrupted.
             They may still commit, so the next call of the main thread waits for them.
     """

@@ -43,6 +43,8 @@ def serve(url: str, settings: ServeOptions, announce: Callable[[str], None]) -> 
     """Serve until a signal ends the process.
 
     Args:
+        url: Of the storage.
+        settings: The options.
         announce: Called with the URL once the port is taken.
 
     Raises:

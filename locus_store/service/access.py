@@ -75,6 +75,7 @@ class Door:
 
     Args:
         token_file: The tokens; ``None``: anyone may ask.
+        read_only: No caller may write.
         requests_per_second: Of each caller; ``None``: any number.
         allowed_hosts: The names in ``Host`` that are answered; ``None``: any.
     """

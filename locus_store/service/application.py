@@ -124,6 +124,8 @@ def app(
 
     Args:
         backend: For example ``open_checkpointer(url).backend``.
+        store: The store, if there is one.
+        messages: The message log, if there is one.
         token_file: The file of the tokens, see ``locus-store tokens``; ``None``: every caller may
             do everything, so let no stranger reach the port.
         read_only: Refuse writes, whatever a token may do.

@@ -56,6 +56,7 @@ class RefusalError(Exception):
     """A request that is answered with a status, before any backend sees it.
 
     Args:
+        status: The status.
         error: Its class and message are the answer.
         headers: More headers, with ``_`` for ``-``.
     """
@@ -105,7 +106,13 @@ _ONCE: Final = frozenset(
 
 
 class LimitedRequest(Request):
-    """A request whose body has limits."""
+    """A request whose body has limits.
+
+    Args:
+        scope: Of ASGI.
+        receive: Of ASGI.
+        limits: Of the body.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, limits: BodyLimits) -> None:
         super().__init__(scope, receive)

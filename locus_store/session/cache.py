@@ -48,6 +48,7 @@ class CachedState:
         """Return whether this entry may take the place of another: the reference for every cache.
 
         Args:
+            old: The entry in the cache.
             instead_of: The entry that the database has disproved.
         """
         if old is None or old.mark is None or self.mark is None:
@@ -215,6 +216,9 @@ class GuardedCache:
     """A cache that never fails: one that cannot be reached is empty.
 
     A write that failed is remembered: what the entry said before is not read again.
+
+    Args:
+        cache: The cache.
     """
 
     def __init__(self, cache: StateCache) -> None:

@@ -316,6 +316,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         A message with a known id replaces that message, in its place.
 
         Args:
+            config: See the class.
             messages: All are written, or none.
             metadata: Merged into the metadata of each message, whose keys win.
 
@@ -351,6 +352,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         """Return messages, oldest first.
 
         Args:
+            config: See the class.
             search: Only messages whose text has this, without regard to case and accents.
             offset: So many that match are left out first.
             limit: At most this many; 0: none; ``None``: all.

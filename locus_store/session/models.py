@@ -171,6 +171,7 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     """Return a message as a log stores it.
 
     Args:
+        message: The message.
         kind: The class of a session's messages.
 
     Raises:
@@ -262,6 +263,10 @@ def require_exact(
 
 def from_log(entry: LoggedMessage, kind: type[Any]) -> Any:
     """Return the message of a log's entry.
+
+    Args:
+        entry: The entry.
+        kind: The class to return.
 
     Raises:
         IntegrityError: The entry was not written by a session.

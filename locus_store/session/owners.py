@@ -29,8 +29,10 @@ class Owners:
     """Claims threads for their first users.
 
     Args:
+        backend: Gives the backend.
         seconds: How long a claim is remembered: for so long a thread that another process deletes
             and gives to another user may be taken for the first user's.
+        users: The type of users' ids.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Owners:
         """Make the thread the user's before a write, if the call names a user.
 
         Args:
+            call: The call.
             check: Refuses what cannot be written, before a thread is claimed for it.
 
         Raises:

@@ -46,6 +46,8 @@ class StateReads:
     """Reads the heads of threads, and keeps a cache of them.
 
     Args:
+        backend: Gives the backend.
+        cache: The cache, if any.
         verify_seconds: How stale a cached read may be.
 
     Raises:
@@ -178,6 +180,8 @@ class StateReads:
         """Remember the head after a commit.
 
         Args:
+            thread_id: The thread.
+            mark: The version that was committed.
             began: When the save was sent; the version has been the head since then at least once.
         """
         self._forget_flight(thread_id)
@@ -222,6 +226,8 @@ def make_entry(
     Args:
         state: JSON that was checked; strings may have lone surrogates.
         mark: The version that the state was made from.
+        labels: Of that version.
+        is_working: The state is not committed.
     """
     try:
         encoded = encode(state)

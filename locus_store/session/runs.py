@@ -275,7 +275,11 @@ def make_namespace(thread_id: str, kind: str, user_id: str | None) -> Namespace:
 
 
 class Values:
-    """Keeps JSON values by namespace and key; the key may have any length."""
+    """Keeps JSON values by namespace and key; the key may have any length.
+
+    Args:
+        store: The store.
+    """
 
     def __init__(self, store: BaseStore) -> None:
         self._store = store

@@ -57,6 +57,7 @@ def restore(
 
     Args:
         data: The stored JSON object.
+        labels: Of the version.
         kind: The class to return; ``None``: the class that was saved.
         base: The class of a session's states, which the one that was saved extends.
         origin: The state's origin, which our own classes carry.

@@ -52,6 +52,7 @@ class LostAnswers(Documents):
     """Documents that are written while the answers to their writers are lost.
 
     Args:
+        documents: Where they are stored.
         meanwhile: What happens before the engine asks again.
     """
 

@@ -76,7 +76,9 @@ async def visit(
     """Call a visitor with the state of each version, in order.
 
     Args:
+        backend: The storage.
         versions: In the order of an ancestry.
+        visitor: Takes the states.
         step: Is called before each; what it raises ends the calculation.
 
     Raises:

@@ -99,6 +99,8 @@ async def bisect(
     """Return the answers for the ancestry of a version, or of the head; ``None`` if there is none.
 
     Args:
+        backend: The storage.
+        thread_id: The thread.
         condition: Of those above; used for this call only.
         checkpoint_id: The version, whose ancestors are asked about, and itself.
         namespace: The line of the version.
@@ -142,6 +144,9 @@ async def list_values(
     The value that a version had last comes first.
 
     Args:
+        backend: The storage.
+        ancestry: The versions.
+        path: Of the values.
         most: Bytes of JSON of a value; larger ones are left out.
         step: Is called before each version, in a thread; what it raises ends the calculation.
 
@@ -176,6 +181,8 @@ class Condition(Protocol):
         """Return whether the condition holds; ``None``: this version cannot be judged.
 
         Args:
+            version: The version.
+            folder: Of its state.
             operations: What was done since the version before; ``None``: not known.
         """
 
@@ -184,6 +191,7 @@ class _AtPath:
     """A condition on the value at a path.
 
     Args:
+        path: The path.
         test: Is called with the value, or without an argument where there is none.
     """
 

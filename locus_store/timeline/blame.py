@@ -58,6 +58,7 @@ class Blame:
     """The origins of all values of one version's state; see ``blame``.
 
     Args:
+        origin_trace: The origins.
         state: Of the version; neither copied nor changed.
     """
 
@@ -88,6 +89,7 @@ class Blame:
 
         Args:
             path: Of an object or a list.
+            limit: At most this many.
             start: Leave out so many at the beginning.
             is_raw: With the wrappings of LangGraph, and the channels that only LangGraph needs.
         """

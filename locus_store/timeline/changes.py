@@ -115,6 +115,7 @@ def compare_briefly(old: dict[str, Any], new: dict[str, Any]) -> BriefChanges:
 
     Args:
         old: The older state; ``{}``: there is none.
+        new: The newer one.
     """
     return _collect(_compare((), old, new))
 
@@ -355,6 +356,7 @@ async def describe_versions(
     chains. Versions whose parents are far below them are left out.
 
     Args:
+        backend: The storage.
         versions: Of a page, in any order.
         step: Is called before each version, in a thread; what it raises ends the calculation.
 

@@ -85,6 +85,12 @@ def read_conversation(
     """Return the messages of a list from ``start`` up to ``stop``.
 
     A message that only holds results of calls before it is left out: its results are with them.
+
+    Args:
+        value: The list.
+        path: Of the list.
+        start: The first message.
+        stop: The end.
     """
     said = [
         _read_message(element, (*path, at))

@@ -61,6 +61,8 @@ class StepCopies:
     """Copies of a step of a LangGraph graph, computed without writing anything.
 
     Args:
+        backend: The storage.
+        thread_id: The thread.
         names: Nodes and functions whose names are not stored.
     """
 

@@ -193,6 +193,7 @@ def name_nodes(version: Version, writers: Mapping[str, Sequence[Writer]]) -> lis
     That is its ``node``, or how LangGraph came to save it.
 
     Args:
+        version: The version.
         writers: See ``find_writers``.
     """
     name = version.metadata.get("source" if version.metadata.keys() >= SOURCES else "node")
@@ -278,7 +279,9 @@ async def list_statuses(
     request. Another backend is asked for each thread, and of its last ``LOOKED_AT`` threads only.
 
     Args:
+        backend: The storage.
         log: The message log beside it, if there is one.
+        criteria: The conditions.
 
     Raises:
         InvalidArgumentError, NotFoundError: There is no place ``criteria.place``.

@@ -190,6 +190,9 @@ def find_differences(
     """Yield the differences from ``old`` to ``new``, in the order of the newer state.
 
     Args:
+        old: A value.
+        new: Another one.
+        path: Of both.
         step: Is called before each value inside; what it raises ends the comparison.
     """
     if step is not None:

@@ -101,7 +101,10 @@ async def report(
     begin with a small letter, as names of fields do, are unchanged; other ids and keys are hashes.
 
     Args:
+        backend: The storage.
+        thread_id: The thread.
         checkpoint_id: The version; ``None``: the head.
+        namespace: Its line.
         key: Of the hashes; ``None``: a random one, so that two reports have different hashes.
         step: Is called often, in a thread; what it raises ends the calculation.
 

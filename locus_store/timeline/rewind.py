@@ -73,7 +73,10 @@ async def rewind(
     of the old one.
 
     Args:
+        backend: The storage.
+        thread_id: The thread.
         checkpoint_id: The version to return to.
+        namespace: Its line.
         expected_head: The head that the caller saw; ``None``: any.
         names: See ``prepare``.
         runs_again: Finished tasks may run again, where their new ids cannot be computed.
@@ -112,7 +115,10 @@ async def prepare(
     """Return what a rewind saves; saves nothing.
 
     Args:
+        backend: The storage.
+        thread_id: The thread.
         checkpoint_id: The version to return to.
+        namespace: Its line.
         names: LangGraph nodes or functions that are tried where the name of a task is not stored.
             Of functions of the functional API it is stored after a step in which they ran, and of
             the nodes of ``Send`` also with the values that are not encrypted.

@@ -181,7 +181,9 @@ class TaskIds:
         """Return a task.
 
         Args:
-            ending: What its id has behind the path and the name.
+            path: Its path.
+            name: Its node or function.
+            ending: What its id has behind that.
             caller: The task in whose namespace it runs, if any.
         """
         places, ids = [], []
@@ -336,6 +338,7 @@ def move_write(
 
     Args:
         write: Without frames.
+        task: The task.
         all_tasks: Those that the id of an interrupt may be of: it and those below.
         max_bytes: The largest value.
         first_only: An interrupt is kept only if it was a task's first one.

@@ -81,11 +81,13 @@ async def export_threads(
 
     Args:
         backend: Its tenant's threads are written.
+        thread_ids: The threads.
         out: A file, or anything with ``writelines``.
         names_tenant: Write the tenant's name with each thread, so that a file may hold several
             tenants; see ``import_threads``.
         in_clear: Write threads of a storage that encrypts in clear. Else they are sealed with its
             data keys, and only ``import_threads`` with the same store of data keys reads them.
+        progress: See ``counts.Progress``.
 
     Raises:
         UnsupportedError: A service encrypts with its own keys, so that nothing can be sealed here.
@@ -125,6 +127,7 @@ async def import_threads(
         all_tenants: Store a thread that names a tenant in the tenant of that name.
         from_tenant: Store only the threads that name this tenant, in the tenant of ``backend``.
         in_clear: Accept threads in clear though ``backend`` requires encryption.
+        progress: See ``counts.Progress``.
 
     Raises:
         IntegrityError: A line is damaged or missing, and names it: what came before is written. Or
@@ -226,6 +229,7 @@ class _Opener:
     """Opens the sealed lines of a file.
 
     Args:
+        backend: Its data keys open them.
         tally: Learns of threads whose keys it does not have; these are left out.
         from_tenant: Other tenants' threads are left out.
         in_clear: See ``import_threads``.

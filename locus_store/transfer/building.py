@@ -32,7 +32,11 @@ class NewVersion:
 
 
 class ThreadBuilder:
-    """Saves versions one by one, so that only one state is in memory."""
+    """Saves versions one by one, so that only one state is in memory.
+
+    Args:
+        thread_id: The thread's id.
+    """
 
     def __init__(self, thread_id: str) -> None:
         self._thread_id = thread_id
@@ -184,6 +188,9 @@ async def fork(
     """Copy a thread under another id; ``False`` if it or the version does not exist.
 
     Args:
+        backend: The storage.
+        thread_id: The thread.
+        new_thread_id: The id of the copy.
         checkpoint_id: Copy only this version, which becomes the head, and its ancestors, without
             messages; ``None``: all that the thread has.
         namespace: The line of the version.

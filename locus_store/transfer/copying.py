@@ -30,6 +30,7 @@ async def copy(
         source: Only read.
         target: Where to.
         thread_ids: Which; ``None``: all.
+        progress: See ``counts.Progress``.
 
     Raises:
         ConflictError: ``target`` has a thread of that id with other versions.

@@ -42,7 +42,11 @@ _NAMED = 20
 
 
 class Tally:
-    """Counts threads, and collects the errors of threads that could not be imported."""
+    """Counts threads, and collects the errors of threads that could not be imported.
+
+    Args:
+        progress: See ``Progress``.
+    """
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress

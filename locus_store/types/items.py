@@ -277,6 +277,7 @@ def require_version(change: Put, version: int) -> None:
     """Refuse a put that expects another version.
 
     Args:
+        change: The put.
         version: The stored version; 0: none.
 
     Raises:

@@ -275,6 +275,7 @@ def put_of(
 
     Args:
         message: A ``NewMessage``, or a plain tuple of its fields.
+        namespace: Of its log.
         call_metadata: Metadata of the call; the message's own wins.
         max_state_bytes: The largest message as compact JSON.
 
@@ -429,6 +430,8 @@ def require_digest(thread_id: str | None, message_id: str, actual: bytes, origin
     """Compare a message's digest with the stored one.
 
     Args:
+        thread_id: Of the message.
+        message_id: For the error.
         actual: The digest of what was read.
         original: The digest that was stored with it.
 

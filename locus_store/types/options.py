@@ -140,6 +140,7 @@ def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
     """Return options with their defaults.
 
     Args:
+        kind: The class of the options.
         options: Some of them.
         by: The name of the function that takes them.
 

@@ -72,7 +72,9 @@ def make_unsupported_error(name: str, capabilities: object, capability: str) -> 
     """Return the error of a class that lacks the method of a capability, or ``delete``.
 
     Args:
+        name: The class.
         capabilities: Its capabilities, ours or the Locus SDK's.
+        capability: The one that is asked for.
     """
     if not hasattr(CheckpointerCapabilities, capability):
         return UnsupportedError(f"{name} has no {capability}() of its own; implement it")

@@ -151,6 +151,7 @@ class DescribesThreads(ABC):
         A put does not count as activity of a thread that exists.
 
         Args:
+            thread_id: The thread.
             user_id: The user who puts; ``None``: anyone.
             name: Up to 1,000 characters; the empty one is none.
             metadata: A JSON object.
@@ -185,6 +186,7 @@ class DescribesThreads(ABC):
 
         Args:
             thread_id: The thread; created if it does not exist.
+            user_id: The user.
             name: Of a thread that had no user; replaces no name.
             metadata: Of a thread that had no user; replaces no metadata.
 
@@ -218,6 +220,7 @@ class DescribesThreads(ABC):
         """Return threads with their facts, the most recently active first, in exact order.
 
         Args:
+            user_id: Of this user only.
             search: Only threads whose name, or a string in whose metadata, has this, without
                 regard to case and accents. Keys are not looked into.
             offset: So many that match are left out first.

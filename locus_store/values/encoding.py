@@ -26,6 +26,7 @@ class Grown(list[object]):
     A save after a save of that other list inspects the new elements only.
 
     Args:
+        items: The elements.
         base: It begins with the elements of this one, the very same objects.
     """
 
@@ -237,6 +238,7 @@ def require_size(size: int, max_bytes: int) -> None:
 
     Args:
         size: The length of its JSON.
+        max_bytes: The option ``max_state_bytes``.
 
     Raises:
         SerializationError: It is longer.

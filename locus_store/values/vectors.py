@@ -57,6 +57,7 @@ def pack(embedding: object, dimension: int, metric: Metric) -> bytes:
 
     Args:
         embedding: A sequence or array of numbers.
+        dimension: The required number of dimensions.
         metric: ``cosine`` refuses the zero vector, which has no direction.
 
     Raises:

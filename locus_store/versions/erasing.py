@@ -71,6 +71,7 @@ async def erase(
     """Remove the threads that ``find`` returns, with all they own; return how much of each kind.
 
     Args:
+        backend: Where they are.
         find: Is called again after each pass.
         which: Says in the error which threads they are.
 

@@ -36,6 +36,7 @@ def find_basis(
 
     Args:
         records: Of the line.
+        line: The line.
         record: The version to load.
         mark: A version that the caller has.
         store: The identity of the database.
@@ -75,6 +76,7 @@ def decode_state(
     """Return the state that stored bytes give, checked against its digest, and its digest tree.
 
     Args:
+        stored_version: The version.
         max_bytes: The largest state, as compact JSON.
         basis: The state of ``stored_version.basis`` and its digest tree.
         matches: See ``StorageBackend.is_digest_of``.
@@ -205,6 +207,7 @@ def iterate_visible_texts(
     """Yield the text that each visible version adds, for a search.
 
     Args:
+        line: The line.
         records: All its (sequence, chain, payload), ascending.
         max_bytes: The largest state that is folded.
         hidden: Carries over what was folded of hidden versions, where the records come in several
@@ -374,6 +377,7 @@ class Newest(Generic[T]):
     """The newest of the versions that are added.
 
     Args:
+        query: The versions that are listed.
         limit: At most this many are kept.
     """
 

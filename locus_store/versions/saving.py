@@ -93,6 +93,7 @@ def append(lines: Lines, line: Line, request: Save, *, continues: bool) -> Writt
     Args:
         lines: See ``save``.
         line: Locked, as it is stored.
+        request: The save.
         continues: It continues the current chain.
     """
     lines.touch(request)
@@ -228,6 +229,8 @@ def _resolve_conflict(
 
     Args:
         lines: See ``save``, as the following two.
+        line: The line.
+        request: The save.
         parent: The version that it was made from, if it still exists.
         was_there: It was made from a version, which may not exist any more.
     """
@@ -440,6 +443,8 @@ def can_append(line: Line, head_digest: bytes, save: Save, append: Append) -> bo
 
     Args:
         line: Locked, as it is stored: it has a head, and no version with the id of the save.
+        head_digest: The digest of the head.
+        save: The save.
         append: What ``make_append`` returns for it.
     """
 

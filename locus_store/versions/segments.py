@@ -139,6 +139,7 @@ def join_records(
     """Return a segment of the first of records; ``None`` if one of them is too large for it.
 
     Args:
+        chain: Their chain.
         before: The payloads of the chain before them.
         records: With their payloads, ascending; at least one.
         max_bytes: The largest state, as compact JSON.

@@ -224,6 +224,8 @@ class ThreadTransaction:
     """``versions.Lines`` over one thread: a copy, and the list of additions to it.
 
     Args:
+        thread_id: The thread.
+        old: What is stored of it.
         store: Identity of where it is stored.
         max_state_bytes: The largest state that is folded.
         now: The time of the transaction; ``None``: by this host's clock.

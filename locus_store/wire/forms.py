@@ -74,6 +74,7 @@ class Validator:
     """Validates the value of a head.
 
     Args:
+        schema: Of the value.
         subject: Begins the message of an error.
     """
 

@@ -67,6 +67,7 @@ async def import_adk(
         backend: Where to.
         source: ``sqlite:///file.db`` or ``postgresql://…``, with or without a driver.
         thread_ids: The threads to import; ``None``: all.
+        progress: See ``counts.Progress``.
 
     Raises:
         ConnectionFailedError: The source cannot be reached.

@@ -196,6 +196,7 @@ def durable_tool(
         tool: Made by ``tool`` of the SDK. It should raise errors: a result with ``is_error`` is
             kept.
         checkpointer: An asynchronous checkpointer, or a saver.
+        thread_id: The thread of the effects.
         key: Returns the key of the effect for the arguments, for example the id of an order.
         options: Of ``effect``.
     """

@@ -21,6 +21,8 @@ class DeltaHistories:
     """Reads what delta channels are rebuilt from: an ancestor's value, and the later writes.
 
     Args:
+        backend: The storage.
+        values: How values are read.
         write_of: Returns task, channel and value of a pending write.
     """
 

@@ -32,6 +32,7 @@ def durable_tool(tool: T, saver: LangGraphSaver, **options: Any) -> T:
     Args:
         tool: Any tool. ``config["configurable"]["idempotency_key"]`` has the key for the outside
             system.
+        saver: Of the graph.
         options: Of ``CheckpointSaver.effect``.
     """
     options = {"not_done": (GraphBubbleUp,)} | options

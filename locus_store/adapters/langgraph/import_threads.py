@@ -66,6 +66,7 @@ async def import_langgraph(
             ``cipher``, or that of ``make_aes_cipher``. ``None``: values stay encrypted, to be read
             by a saver with the same serializer; SQLite's savers encrypt whole checkpoints, which
             need it.
+        progress: See ``counts.Progress``.
 
     Raises:
         SchemaError: LangGraph's tables are not there.

@@ -53,9 +53,12 @@ class ListedLine:
     """The versions of a line, newest first, a page at a time.
 
     Args:
+        backend: The storage.
+        thread_id: The thread.
         namespace: The line's name.
         before: Only versions below this id, by the line's order or, where it is another line's, by
             the ids.
+        size: Versions to read at once.
     """
 
     def __init__(

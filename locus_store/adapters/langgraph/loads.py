@@ -142,6 +142,8 @@ def make_parent_arguments(
     """Return the arguments of a ``put`` that describe its parent; see docs/langgraph.md.
 
     Args:
+        config: The config that names the parent.
+        metadata: Metadata of the new checkpoint.
         origin: How the parent was loaded, where that is known.
     """
     parent, source = get_checkpoint_id(config), metadata.get("source")

@@ -85,6 +85,7 @@ class _Packer(Trees):
     """The conversion of one value.
 
     Args:
+        rules: See ``Rules``.
         is_careful: Inspect strings and integers too, which MessagePack may refuse.
     """
 

@@ -382,6 +382,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             filter: Metadata that a checkpoint must have; see ``filters.holds``.
             before: Only those below this checkpoint of the same namespace; in another one, those
                 with a smaller id.
+            limit: At most this many.
         """
         async for page in self._iterate_pages(config, filter or {}, before, limit):
             for make in page:

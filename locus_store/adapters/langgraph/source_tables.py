@@ -90,6 +90,7 @@ class TableSource(ABC):
     """LangGraph's rows.
 
     Args:
+        rows: The database.
         cipher: Decrypts values, if given.
     """
 

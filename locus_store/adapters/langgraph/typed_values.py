@@ -51,6 +51,7 @@ def store_elements(
     """Return the MessagePack of elements; ``None`` where their serializer gives another type.
 
     Args:
+        items: The elements.
         dumps: Gives an element's type and bytes.
     """
     found: list[bytes] = []

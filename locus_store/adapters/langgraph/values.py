@@ -63,6 +63,7 @@ class ChannelValues:
         """Return a value in its stored form.
 
         Args:
+            value: Any.
             what: The value's name, for messages.
             place: The channel that it is the value of, where it is of a checkpoint.
 
@@ -231,6 +232,7 @@ class ChannelValues:
         """Return the checkpoint of a version.
 
         Args:
+            version: Which one.
             parts: Its state; see ``frames.PackedState.to_parts``.
             state: The same, of which parts are kept, if it is at hand.
 
@@ -275,6 +277,7 @@ class StateHistory:
     """The checkpoints of a chain, oldest first; unchanged values are reused.
 
     Args:
+        values: The conversion of values.
         shares: A message that several checkpoints have is one object in all of them.
     """
 

@@ -56,6 +56,7 @@ async def import_locus(
             ``locus_checkpoints`` and ``checkpoints``, the SDK's defaults.
         tenant: Of ``PgCheckpointer``, whose threads to import; ``None``: ``"default"``.
         thread_ids: Which; ``None``: all.
+        progress: See ``counts.Progress``.
 
     Raises:
         ConnectionFailedError: The source cannot be reached, or is not a directory.

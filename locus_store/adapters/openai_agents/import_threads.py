@@ -46,6 +46,7 @@ async def import_openai_agents(
         source: ``sqlite:///file.db`` or ``postgresql://…``, with or without a driver.
         messages_table: The table of items.
         thread_ids: The sessions to import; ``None``: all.
+        progress: See ``counts.Progress``.
 
     Raises:
         ConnectionFailedError: The source cannot be reached.

@@ -49,6 +49,7 @@ class LocusSession(LogAdapter, Session):
     A change continues when the caller is cancelled, and the caller waits for its end.
 
     Args:
+        session_id: The thread.
         log: A message log, or a backend that has message logs; ``close`` leaves it open. Share it
             among the sessions of a process.
         session_settings: ``limit`` is the default of ``get_items``.
@@ -236,6 +237,7 @@ def durable_tool(
     Args:
         tool: A tool that returns JSON, such as text.
         checkpointer: An asynchronous checkpointer, or a saver.
+        thread_id: The thread of the run.
         options: Of ``effect``.
     """
     made, invoke = copy(tool), tool.on_invoke_tool

@@ -62,6 +62,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     """Keeps each thread in a document that is replaced by a conditional put.
 
     Args:
+        documents: Where they are stored.
         form: The form of the documents; ``None``: a whole thread in each.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
     """

@@ -59,6 +59,8 @@ def derive_changes(
     """Return what a write of a thread changes.
 
     Args:
+        old: The thread as it is stored.
+        thread: The thread to write.
         tail: What no segment holds.
         places: Versions whose documents are not known to be written.
         revision: Of the head to write.

@@ -251,6 +251,7 @@ def parse_thread(
     """Return the thread of a document, and the document's end.
 
     Args:
+        content: The document's content.
         thread_id: The thread that it should hold.
         where: The document's place, for messages.
         remedy: The instruction for a damaged document.

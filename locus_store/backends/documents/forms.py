@@ -81,6 +81,7 @@ class DocumentForm:
         """Return the time of a thread's last activity, by which lists are ordered.
 
         Args:
+            document: The thread.
             at: The time of its document, by the storage's clock.
         """
         return document.thread.active_at

@@ -111,6 +111,7 @@ class ItemJournal:
 
     Args:
         documents: Where it is kept; nothing else is.
+        state: The items.
     """
 
     def __init__(self, documents: Documents, state: State) -> None:

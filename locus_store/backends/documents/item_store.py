@@ -60,6 +60,7 @@ class ItemStore(BaseStore):
 
         Args:
             work: May be repeated; ends with an error only before it changed anything.
+            changes: It may change items.
         """
 
     def _get_time(self) -> datetime:

@@ -200,6 +200,7 @@ class ObjectDocuments(Documents):
     """The heads of threads as documents, and their segments, in an object store.
 
     Args:
+        objects: The store.
         prefix: What all names begin with.
         heads: What the names of documents have between the prefix and the key.
 

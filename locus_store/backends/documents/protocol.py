@@ -93,6 +93,7 @@ class ReadTogether:
     """Documents that were read together, and others.
 
     Args:
+        documents: Where they are stored.
         tags: Their keys, and the tags of those that are known.
     """
 

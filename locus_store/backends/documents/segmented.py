@@ -85,7 +85,11 @@ class HeadFacts:
 
 
 class SegmentedForm(DocumentForm):
-    """Threads as heads and segments."""
+    """Threads as heads and segments.
+
+    Args:
+        documents: Where they are stored.
+    """
 
     documents: ObjectDocuments
 

@@ -124,7 +124,11 @@ def find_runs(sequences: Sequence[int]) -> list[list[int]]:
 
 
 class SegmentReader:
-    """Reads segments, several at once, and keeps those that were used last."""
+    """Reads segments, several at once, and keeps those that were used last.
+
+    Args:
+        documents: Where they are stored.
+    """
 
     def __init__(self, documents: ObjectDocuments) -> None:
         self._documents = documents

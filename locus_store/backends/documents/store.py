@@ -140,6 +140,8 @@ class DocumentStore(ItemStore):
         """Do a group's work on the newest items, and write its changes.
 
         Args:
+            access: To the journal.
+            group: The calls.
             trusts: Do it on the items as they are known; the put shows whether they are stored so.
 
         Raises:

@@ -283,6 +283,8 @@ class DocumentThreads:
         Its outbox is applied before.
 
         Args:
+            thread_id: The thread.
+            change: Edits it.
             creates: It may be new.
             removes: The caller asks for a removal, and so all of it must be done; ``None``: if the
                 thread may not be new.

@@ -174,6 +174,8 @@ class WriteQueues:
         """Run a write after all earlier ones of its queue, even if the caller is cancelled.
 
         Args:
+            name: The queue's.
+            work: The write.
             pool: Its thread, unless that of a sync call; ``None``: one of the event loop's.
         """
         job = _Job(work)

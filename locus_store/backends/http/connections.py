@@ -46,7 +46,12 @@ ONE_LOOP: Final = "a client belongs to the process and the event loop that it wa
 
 
 class HTTPConnections(ResourcesPerLoop["HTTPClient"]):
-    """The clients of the event loops that use a service."""
+    """The clients of the event loops that use a service.
+
+    Args:
+        base_url: Of the service.
+        options: Of the connections.
+    """
 
     def __init__(self, base_url: str, options: ClientOptions) -> None:
         self.where = _check_url(base_url)
@@ -98,7 +103,9 @@ class HTTPClient(LoopResources):
     """The client of one event loop.
 
     Args:
+        make: Returns a transport.
         where: The URL of the service.
+        options: Of the connections.
     """
 
     def __init__(self, make: Callable[[], Transport], where: str, options: ClientOptions) -> None:

@@ -153,7 +153,12 @@ _UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
 
 
 class SdkServiceBackend(StorageBackend):
-    """Keeps whole states in such a service: save, load, list, delete."""
+    """Keeps whole states in such a service: save, load, list, delete.
+
+    Args:
+        connections: To the service.
+        max_state_bytes: The largest state.
+    """
 
     persistent_checkpoint_ids = True
 

@@ -66,6 +66,7 @@ class NoAnswerError(Exception):
     """A request that has no answer.
 
     Args:
+        message: Says why.
         is_unsent: The service cannot have acted on the request.
     """
 
@@ -78,6 +79,7 @@ class Transport:
     """The connections of one event loop to a service.
 
     Args:
+        base_url: Of the service.
         options: Of the connections; their number is limited by the caller.
     """
 
@@ -93,7 +95,9 @@ class Transport:
         """Send a request once; a redirect is an answer.
 
         Args:
+            method: The method.
             path: Below the base URL, percent-encoded; it is sent as it is.
+            body: The body.
             headers: Beside those of the session.
 
         Raises:

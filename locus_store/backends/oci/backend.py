@@ -94,6 +94,7 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
     against a double of the API only.
 
     Args:
+        bucket_name: The bucket.
         namespace: The Object Storage namespace of the tenancy.
         state_type: See ``StorageBackendAdapter``.
         options: See ``options.OCIOptions``, and of ``StorageBackendAdapter``.

@@ -29,6 +29,10 @@ class BucketObjects(BlockingClient, Objects):
 
     Calls run in a bounded pool of threads, and several reads of one call in another one. Each call
     has a client of its own, because a client that is refused a condition replaces its session.
+
+    Args:
+        place: The bucket.
+        access: Credentials and limits.
     """
 
     def __init__(self, place: BucketPlace, access: OCIOptions) -> None:

@@ -57,8 +57,10 @@ def make_write(
     """Return a write.
 
     Args:
+        name: Of the document.
         kind: See ``BulkWrite``.
         where: Its id, its routing, and conditions.
+        fields: The document.
     """
     lines = [orjson.dumps({kind: where}), *([orjson.dumps(fields)] if fields is not None else [])]
     return BulkWrite(name, kind, b"".join(it + b"\n" for it in lines))
@@ -119,6 +121,7 @@ def require_decided(answer: Mapping[str, Any], most: int | None = 1) -> None:
     """Raise the error of a write as the request's, unless its condition refused it.
 
     Args:
+        answer: To the request.
         most: So many writes are looked at; ``None``: all.
 
     Raises:

@@ -62,7 +62,13 @@ _DELETED: Final = 200
 
 
 class IndexClient(BlockingClient):
-    """Calls of an index, by any number of threads."""
+    """Calls of an index, by any number of threads.
+
+    Args:
+        place: The index.
+        access: Credentials and limits.
+        layout: Of the index.
+    """
 
     def __init__(self, place: IndexPlace, access: OpenSearchOptions, layout: Layout) -> None:
         self.place = place
@@ -115,12 +121,14 @@ class IndexClient(BlockingClient):
         those that ``check`` finds in an answer and raises.
 
         Args:
+            method: Of HTTP.
             path: With a slash.
             body: JSON, or lines of it.
             statuses: Statuses that are no failure.
             check: Raises the client's error if a part of the answer is a failure.
             on_repeat: Called before the request is repeated, which the server may have executed.
             seconds: Retry no longer than this.
+            params: The parameters of the request.
 
         Raises:
             LocusStoreError: The call failed for good.
@@ -206,6 +214,7 @@ class IndexClient(BlockingClient):
         Args:
             docs: What the server is asked for.
             size: So many in one request.
+            params: Of the requests.
         """
         options: dict[str, Any] = {"statuses": (failures.MISSING,), "check": require_read}
         for at in range(0, len(docs), size):
@@ -310,7 +319,12 @@ class IndexClient(BlockingClient):
 
 
 class IndexObjects(IndexClient, Objects):
-    """The documents of an index, by name; a document's id is the digest of its name."""
+    """The documents of an index, by name; a document's id is the digest of its name.
+
+    Args:
+        place: The index.
+        access: Credentials and limits.
+    """
 
     def __init__(self, place: IndexPlace, access: OpenSearchOptions) -> None:
         super().__init__(place, access, index.make_thread_layout(access["language"]))

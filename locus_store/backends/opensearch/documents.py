@@ -111,6 +111,8 @@ class IndexDocuments(ObjectDocuments):
         """Return the write of a version's document.
 
         Args:
+            thread_id: The thread.
+            version: The version.
             number: A document with a higher one stays; ``None``: there must be none.
         """
         name = make_version_name(thread_id, version.line, version.row.record.sequence)

@@ -112,6 +112,7 @@ def require_ours(
 
     Args:
         indexes: The indexes that the name stands for.
+        place: The name.
         layout: Of the kind of index that is wanted.
 
     Raises:
@@ -156,6 +157,7 @@ def require_plain(index: Mapping[str, Any], place: IndexPlace, layout: Layout) -
     """Refuse an index that does not keep, find or show documents as they are written.
 
     Args:
+        index: The index.
         place: The name that it has.
         layout: Of the kind of index.
 

@@ -33,6 +33,7 @@ def make_item_write(
     """Return the write of a document on a condition.
 
     Args:
+        document_id: Its id.
         tag: Of the stored document; ``None``: there is none.
         source: The document; ``None``: it is deleted.
     """

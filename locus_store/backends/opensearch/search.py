@@ -55,6 +55,10 @@ def find_with_value(
     """Yield pages of all versions that may have a value, the newest first.
 
     Args:
+        objects: The index.
+        key: Of the metadata.
+        value: At the key.
+        limit: So many are wanted.
         is_tag: In the metadata of any namespace; else in that of the root, or in its labels.
     """
     wanted = make_query_tokens(key, value)

@@ -63,6 +63,8 @@ def make_fields(thread_id: str, version: Derived, *, with_text: bool) -> dict[st
     A document that would be too large, or whose version is damaged, is a candidate for each query.
 
     Args:
+        thread_id: The thread.
+        version: The version.
         with_text: Also the text as it was said, for the stemmed field.
     """
     record = version.row.record

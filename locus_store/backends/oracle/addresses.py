@@ -128,6 +128,7 @@ def make_address(
     Args:
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
         user: Whose schema it is, unless another one is named.
+        password: The user's password.
         options: See ``options.OracleConnections``.
 
     Raises:

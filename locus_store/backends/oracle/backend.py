@@ -69,6 +69,7 @@ class OracleBackend(ServerBackend):
     Args:
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
         user: The database user; the tables are in this schema unless ``schema_name`` is given.
+        password: The user's password.
         options: See ``options.OracleOptions``.
 
     Raises:

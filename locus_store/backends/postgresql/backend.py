@@ -289,7 +289,9 @@ class PostgreSQLBackend(ServerBackend):
         """Run a statement that reads a line; where tables have partitions, find the line first.
 
         Args:
+            text: It reads.
             key: Its parameters behind the tenant: the thread, the namespace, and others.
+            thread_id: The thread.
         """
         find_line = self._database.fast.find_line
         if find_line is None:
@@ -312,7 +314,9 @@ class PostgreSQLBackend(ServerBackend):
         """Run a statement on the driver's connection; after a lost connection it may run again.
 
         Args:
+            text: It reads.
             values: Its parameters behind the tenant.
+            thread_id: The thread that it reads, if it is one.
             last_head: Its newest version that was read or written before.
         """
         values = (encode_key(self._database.tenant), *values)

@@ -273,6 +273,7 @@ def create_partitions(
     """Yield the statements that create the hash partitions of a table.
 
     Args:
+        dialect: PostgreSQL's.
         table: It is divided by hash.
         count: How many there are.
         name: What their names begin with.

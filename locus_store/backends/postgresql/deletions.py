@@ -35,6 +35,8 @@ def delete_thread(repo: IndexedRepository, thread_id: str, *, has_index: bool) -
     that was replaced or got a text index.
 
     Args:
+        repo: The repository.
+        thread_id: The thread.
         has_index: As far as is known, there is a full-text index.
     """
     key: dict[str, Any] = {"tenant": repo.tenant, "thread_ids": [encode_key(thread_id)]}
@@ -99,7 +101,9 @@ def _drop(repo: IndexedRepository, *, few: int, has_index: bool, is_sole: bool) 
     tables without statistics. It leaves out partitions only by a list of parameters.
 
     Args:
+        repo: The repository.
         few: The number of parameters that name all lines, or 0.
+        has_index: There is a full-text index.
         is_sole: One thread, if it is live, and only if the statement before locked all its lines.
     """
     t = repo.tables

@@ -372,12 +372,14 @@ def make_engine(
     """Return an engine in autocommit on asyncpg connections to ``target``.
 
     Args:
+        target: Where.
         connect_timeout_seconds: For each host; ``None``: the DSN's, else ten.
         statement_timeout_seconds: For each statement; ``None``: as long as it takes.
         statement_cache_size: Prepared statements that a connection keeps; 0 where the server
             behind it may change between two transactions (PgBouncer).
         has_partitions: Returns whether tables are divided: a plan for the values of each call then
             costs more than the call.
+        pool: Options of SQLAlchemy's pool.
     """
     timeout = connect_timeout_seconds or target.arguments.get("timeout", CONNECT_TIMEOUT_SECONDS)
 

@@ -81,6 +81,8 @@ class WriteBatches:
     """The pending writes of one event loop.
 
     Args:
+        pool: Its connections.
+        database: What is written to.
         size: Batches in one statement at most.
         workers: Statements under way at once.
     """

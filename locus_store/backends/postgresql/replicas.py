@@ -352,6 +352,7 @@ class PrimaryPool(LoopPool):
 
     Args:
         options: See ``LoopPool``.
+        positions: Where they are noted.
         replicas: Compared with the primary before the schema is verified.
     """
 
@@ -381,6 +382,7 @@ class PrimaryRunner(PooledRunner):
 
     Args:
         database: Of the primary.
+        replicas: Its replicas.
         stale_seconds: See ``Positions``.
         options: See ``PooledRunner``.
     """

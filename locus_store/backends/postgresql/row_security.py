@@ -180,6 +180,7 @@ def secure(connection: Connection, ours: Tables, *names: str) -> None:
 
     Args:
         connection: In the transaction that created them.
+        ours: The tables.
         names: Without the prefix; ``heads`` is the view.
     """
     if not is_secured(connection, ours):

@@ -157,6 +157,8 @@ class Saves:
     """The saves of one event loop.
 
     Args:
+        pool: Its connections.
+        database: What is written to.
         size: Saves in one statement at most; 1 sends each by itself.
         workers: Statements under way at once.
         timeout_seconds: A save fails so long after its submission; ``None``: never for that.

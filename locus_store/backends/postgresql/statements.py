@@ -316,6 +316,8 @@ class FastStatements:
     """The fast statements of one set of tables.
 
     Args:
+        tables: The tables.
+        dialect: PostgreSQL's.
         has_partitions: The tables are divided. The planner leaves out all partitions but that of a
             line that is a parameter, so ``find_line`` is asked first, and reads have one more.
         has_audit: Saves are recorded; their parameters end with ``RecordedSave``.

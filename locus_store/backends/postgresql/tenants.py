@@ -33,6 +33,7 @@ def guard(text: str, parameter: str = "$1") -> str:
     Args:
         text: It has ``MARK`` among the conditions of its main query, or is a SELECT or a change
             without WITH; any other is returned as it is.
+        parameter: The tenant.
     """
     condition = f"(SELECT pg_catalog.set_config('{TENANT}', {parameter}, true)) IS NOT NULL"
     if MARK in text:

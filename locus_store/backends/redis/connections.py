@@ -73,6 +73,7 @@ class Connections:
     """Clients for the event loops that use a backend.
 
     Args:
+        settings: All options.
         where: The server, without a password.
         make: Gives the running loop's client, or refuses.
         is_owner: Close them on ``close``; otherwise there is one, and its creator closes it.
@@ -413,6 +414,7 @@ class RetryTime:
 
     Args:
         client: The client that makes the call.
+        seconds: In all.
     """
 
     def __init__(self, client: LoopClient, seconds: float) -> None:

@@ -44,6 +44,7 @@ class ThreadLists:
     """The indexes of threads below a prefix.
 
     Args:
+        keys: The names of the keys.
         get_client: Returns the connections of the running loop.
     """
 
@@ -225,7 +226,13 @@ CLOCK_SECONDS: Final = 60.0
 
 
 class RedisDocuments(Documents):
-    """Documents below a prefix."""
+    """Documents below a prefix.
+
+    Args:
+        connections: To the server or cluster.
+        prefix: Prefix of all keys.
+        tenant: Whose threads they are.
+    """
 
     trusts_cache = keys_are_live = True
     rivals = "other clients"
@@ -425,6 +432,10 @@ class RedisDocuments(Documents):
 
     def _refuse_foreign(self, client: LoopClient, kinds: dict[str, Any]) -> None:
         """Refuse a thread that another library keeps below the same prefix.
+
+        Args:
+            client: The connections.
+            kinds: The types of its keys.
 
         Raises:
             SchemaError: The Locus SDK's own backend, or a similar one, keeps it.

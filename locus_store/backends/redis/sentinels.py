@@ -84,6 +84,7 @@ def make_client(
 
     Args:
         url: Of redis-py, with the users' credentials; its host and path are not used.
+        places: The sentinels.
         service: The name by which they know the primary.
         options: Of redis-py, which the URL overrides.
     """

@@ -94,6 +94,8 @@ class RedisStore(BaseStore):
         url: See ``RedisBackend``.
         prefix: Prefix of all keys, followed by ``{store}``.
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
+        metric: How embeddings are compared.
+        embed: Computes the embeddings of strings.
         backend: A backend whose connections are used instead of ``url`` and the options, for
             example ``checkpointer.backend``; also its ``prefix``, if it has one of its own.
         options: See ``options.RedisOptions``. A client that tries again by itself repeats puts.
@@ -323,6 +325,8 @@ class RedisStore(BaseStore):
         """Add items that were put meanwhile: a put moves an item away from the read position.
 
         Args:
+            search: The search.
+            page: Items in its order.
             newest: When the last item was put that it may have seen.
 
         Returns:

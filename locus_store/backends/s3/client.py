@@ -40,6 +40,7 @@ class S3Objects(BlockingClient, Objects):
     an object that another client has deleted, so a deletion is a conditional put first.
 
     Args:
+        access: The bucket.
         prefix: The names of all objects begin with it.
     """
 

@@ -24,6 +24,7 @@ class ShardedMessageLog(BackendMessageLog):
 
     Args:
         backend: See ``BackendMessageLog``, as ``owns``.
+        logs: The message log of each shard.
         owns: ``close`` closes the backend as well.
     """
 

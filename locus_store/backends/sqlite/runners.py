@@ -42,6 +42,7 @@ class ThreadRunner:
     """Runs bodies on synchronous engines, in threads.
 
     Args:
+        database: What differs per database.
         make_engines: Gives (the writing engine, the reading engine or ``None`` to read on the
             writer's connection). It must not hold on to the runner.
         owns_engines: Dispose of them on ``close``.
@@ -322,6 +323,7 @@ class AsyncEngineRunner:
     """Runs bodies on an async engine that the caller handed in, and leaves it open.
 
     Args:
+        database: What differs per database.
         engine: Used, never disposed of.
         shares_connection: All share one connection, so that reads wait for writes too.
     """

@@ -30,6 +30,7 @@ class _Job:
     """A body of a sync call, whose thread waits.
 
     Args:
+        body: The body.
         promote: Makes another thread than the one that waits the leader.
     """
 
@@ -66,6 +67,7 @@ class _LoopJob:
     """A body of an async call.
 
     Args:
+        body: The body.
         promote: Makes the writer's thread the leader.
     """
 

@@ -56,7 +56,10 @@ async def compare_versions(
     """Return the differences from ``from`` of a request, or the parent, to a version.
 
     Args:
+        request: Of the page.
+        new: The version.
         start: Leave out so many differences at the beginning.
+        most: Return at most so many.
     """
     old, is_pruned = await _read_older(request, new)
     is_raw = request.query.get_text("view") == "json"

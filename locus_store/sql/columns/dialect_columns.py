@@ -233,6 +233,7 @@ class ReadsColumn(Protocol):
 
         Args:
             values: As the driver returns them.
+            kinds: Their types.
         """
 
 

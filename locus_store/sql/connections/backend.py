@@ -88,6 +88,8 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     """Runs a repository's methods in transactions.
 
     Args:
+        database: What differs per dialect.
+        runner: Where the transactions run.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
         audit: The recording of calls, if they are recorded.
     """

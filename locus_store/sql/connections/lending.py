@@ -71,6 +71,8 @@ class LeasingPool(loops.LoopResources):
     """The connections of one event loop.
 
     Args:
+        database: What differs per database.
+        engine: Its connections.
         owns_engine: Whether the engine is ours, so that its connections are tried before use.
     """
 
@@ -114,6 +116,8 @@ class LeasingPool(loops.LoopResources):
         """Send a statement in this step; ``False``: no connection was ready, nothing was sent.
 
         Args:
+            query: The statement.
+            values: Its parameters.
             callback: Called once with the rows or the error, even if the caller is cancelled.
             timeout_seconds: Of the statement; ``None``: the connection's.
         """

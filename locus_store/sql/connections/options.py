@@ -70,6 +70,10 @@ def require_one(**given: object) -> None:
 def refuse_connections(kind: type, options: Mapping[str, object]) -> None:
     """Refuse options of connections that the caller creates.
 
+    Args:
+        kind: The class of those options.
+        options: The options.
+
     Raises:
         InvalidArgumentError: Names those that are not the default.
     """

@@ -47,6 +47,7 @@ class PooledRunner:
     """Runs bodies on connections of asynchronous engines, one engine per event loop.
 
     Args:
+        database: What differs per database.
         make_engine: Gives the engine of a loop.
         owns_engines: Dispose of them on ``close``; else it is one, and its owner's.
         is_one_loops: Its connections may be used by one event loop at a time.
@@ -86,6 +87,7 @@ class PooledRunner:
         """See ``Runner``; retried if it wrote nothing and the cause was outside of it.
 
         Args:
+            body: What runs.
             begin: Begins the transaction in another way than ``begin_write``.
             thread_id: See ``LoopPool.note_write``.
         """
@@ -133,6 +135,8 @@ class LoopPool(LeasingPool):
     """The connections of one event loop.
 
     Args:
+        database: What differs per database.
+        engine: Its connections.
         make_opening_engine: Gives the engine on which a schema is made.
         owns_engine: Whether ``close`` disposes of the engine.
         first: Held while a shared engine connects for the first time: SQLAlchemy's own lock

@@ -108,6 +108,7 @@ class SchemaDefinition(ABC):
         An id that is not such a number fails the statements, so that they may be run by hand.
 
         Args:
+            dialect: The database's.
             ours: The tables, with the new type.
             columns: The columns of the table; ``OLD_USERS`` is left by a run that was cut short.
         """

@@ -118,6 +118,8 @@ def run_on_engine(
     """Run ``body`` on a connection of a new asynchronous engine.
 
     Args:
+        make: Makes the engine.
+        body: What to run.
         place: The database, for messages.
         errors: Return the driver's classes of errors, once it is imported.
         translate: Turns an error into ours; ``None`` where it has nothing to say.

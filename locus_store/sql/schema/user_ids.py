@@ -210,8 +210,10 @@ def create_view(
     """Return the statement that creates the view.
 
     Args:
+        dialect: The database's.
         prefix: Of every table.
         schema: Database schema; ``None`` is the connection's default.
+        users: The type of users' ids.
     """
     words = _WORDS[dialect.name]
     view, threads, lines, checkpoints = (

@@ -84,6 +84,7 @@ def _is_newest(
     """Return whether the last version found is younger than all that were not looked at.
 
     Args:
+        reads: The repository.
         last: The time of the version.
         older: When the newest of the other lines was saved.
         minute: When the newest of the other threads may have been active.

@@ -27,6 +27,7 @@ def select_whole_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
     that is not behind the version.
 
     Args:
+        t: The tables.
         has_id: It is the one of an id, not the head.
     """
     lines, mine = t.lines, t.checkpoints
@@ -84,6 +85,7 @@ def select_lone_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
     head's digest.
 
     Args:
+        t: The tables.
         has_id: It is the one of an id, not the head.
     """
     lines, mine = t.lines, t.checkpoints

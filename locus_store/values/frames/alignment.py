@@ -103,6 +103,7 @@ class Runs:
 
     Args:
         old: The encoding of the older list; ``b""`` if it is not known.
+        lengths: The lengths of its elements.
         new: The encoding of the newer list.
         count: The number of its elements.
     """

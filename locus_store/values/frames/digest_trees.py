@@ -155,6 +155,7 @@ def build_root(
     Parts that ``basis`` has are not checked again.
 
     Args:
+        state: A JSON object.
         basis: The digest tree of an older state.
         packed: Bytes in the state are MessagePack; without this, they are refused.
     """
@@ -208,6 +209,7 @@ def build_object_by_entries(
     """Return the node of an object, with a node for each entry.
 
     Args:
+        value: The object.
         before: The node of the older value at the same path; nodes of equal values are reused.
         depth: The number of objects and lists from the root to this one.
         is_json: The object was decoded from JSON, so it is canonical and needs no check.
@@ -369,13 +371,6 @@ def _sum_weights(children: Mapping[str, Node]) -> int:
     return sum(len(it) if isinstance(it, bytes) else it.weight for it in children.values())
 
 
-def is_canonical(node: Node) -> bool:
-    """Return whether every list was given in its canonical form."""
-    if isinstance(node, ObjectNode):
-        return all(map(is_canonical, node.children.values()))
-    return not isinstance(node, ArrayNode) or node.is_canonical
-
-
 def has_escaped(node: Node) -> bool:
     """Return whether a string of the value may be one that was escaped; see ``surrogates``."""
     if isinstance(node, bytes):
@@ -390,7 +385,7 @@ def has_escaped(node: Node) -> bool:
 
 
 def decode_node(node: Node) -> object:
-    """Return the value of a node, in new objects; see ``is_canonical``."""
+    """Return the value of a node in its canonical form, in new objects."""
     return decode_opened(open_node(node))
 
 
