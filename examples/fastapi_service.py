@@ -15,7 +15,13 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from locus_store import BaseCheckpointer, ConflictError, ConnectionFailedError, open_checkpointer
+from locus_store import (
+    BaseCheckpointer,
+    ConflictError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    open_checkpointer,
+)
 
 
 @asynccontextmanager
@@ -44,6 +50,12 @@ async def conflict(request: Request, error: ConflictError) -> JSONResponse:
     """Another request saved the thread first. Nothing was written: the client may retry."""
     detail = "the thread has changed, send the message again"
     return JSONResponse({"detail": detail, "head": error.head_id}, status_code=409)
+
+
+@app.exception_handler(InvalidArgumentError)
+async def invalid(request: Request, error: InvalidArgumentError) -> JSONResponse:
+    """The thread id is too long, say."""
+    return JSONResponse({"detail": str(error)}, status_code=422)
 
 
 @app.exception_handler(ConnectionFailedError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from locus_store import backends
@@ -132,6 +133,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "blocking":
+        return import_module("locus_store.blocking")
     return load_name(__name__, _LAZY, name)
 
 

@@ -288,7 +288,7 @@ class BackendFacade:
     ) -> None:
         if not isinstance(backend, StorageBackend):
             wrapper, found = type(self).__name__, type(backend).__name__
-            raise TypeError(f"{wrapper} wraps a StorageBackend, not a {found}")
+            raise TypeError(f"{wrapper} takes a backend (open_storage(url).backend), not a {found}")
         self.backend = backend
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)

@@ -23,6 +23,8 @@ Absence is never an error: it is ``None``, ``False`` or an empty list.
 from __future__ import annotations
 
 import json
+from collections import abc
+from contextlib import contextmanager
 from urllib.parse import unquote, urlsplit
 
 
@@ -41,6 +43,20 @@ def make_install_command(*extras: str) -> str:
         return f'pip install {editable}"{unquote(urlsplit(url).path)}{wanted}"'
     place = f" @ {url}" if url else ""
     return f'pip install "locus-store{wanted}{place}"'
+
+
+@contextmanager
+def require_extra(message: str, *extras: str) -> abc.Iterator[None]:
+    """Name the extras that a block's imports need.
+
+    Raises:
+        MissingExtraError: They are not installed.
+    """
+    try:
+        yield
+    except ImportError as exc:
+        commands = " or ".join(map(make_install_command, extras))
+        raise MissingExtraError(f"{message}: {commands}", name=exc.name) from exc
 
 
 class LocusStoreError(Exception):

@@ -74,7 +74,7 @@ SCHEMES = {
 }
 """Scheme to the folder under ``backends``; its ``options`` reads the URL."""
 
-_ALL_SCHEMES: Final = ", ".join(f"{it}://" for it in SCHEMES)
+_KNOWN_SCHEMES: Final = f"known schemes: {'://, '.join(SCHEMES)}://"
 
 
 class Technology(NamedTuple):
@@ -190,7 +190,8 @@ class Storage(Closing):
         elif kind := self._find_class("messages"):
             made = self._make(kind, options)
         else:
-            raise UnsupportedError(f"{type(self.backend).__name__} keeps no message logs")
+            name = type(self.backend).__name__
+            raise UnsupportedError(f"{name} keeps no message logs: open_message_log(url) opens one")
         self._made.add(made)
         return made
 
@@ -465,12 +466,13 @@ def _choose_folder(url: str) -> str:
     if not scheme:
         if is_path(url):
             raise make_not_a_url_error(url)
-        raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_ALL_SCHEMES}")
+        if (start := url.partition(":")[0]) in SCHEMES:
+            raise InvalidArgumentError(f"a URL has two slashes after its scheme: {start}://")
+        shown = "this" if set(url) & set("@:?=;") else repr(url)
+        raise InvalidArgumentError(f"{shown} is not a URL; {_KNOWN_SCHEMES}")
     if scheme not in SCHEMES:
-        raise InvalidArgumentError(
-            f"no backend for the URL scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}; known"
-            f" schemes: {_ALL_SCHEMES}"
-        )
+        known = f"{did_you_mean(scheme.lower(), SCHEMES)}; {_KNOWN_SCHEMES}"
+        raise InvalidArgumentError(f"no backend for the URL scheme {scheme!r}{known}")
     return SCHEMES[scheme]
 
 

@@ -15,7 +15,6 @@ import tiers
 from tiers import TESTS, first_of, is_everyday, is_in_full
 
 pytest_plugins = ["server_fixtures"]
-pytest.register_assert_rewrite("locus_store.testing")
 
 MEMORY_DISK = "/dev/shm"  # noqa: S108
 MEMORY_DISK_BYTES = 8 << 30  # three processes of the tests, with their servers, took 4.5 GiB

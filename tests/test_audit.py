@@ -27,6 +27,7 @@ from locus_store import (
     acting_as,
     open_checkpointer,
 )
+from locus_store.blocking import BlockingCheckpointer
 from locus_store.sql import audit
 from locus_store.versions.audit import Verified, compute_tree_root, verify
 from locus_store.wire.calls import CALLS, list_calls
@@ -128,6 +129,23 @@ async def test_a_refused_call_has_one_row_and_has_written_nothing_else(url: str)
         ("worker", "side"),
         ("worker", "ConflictError"),
     ]
+
+
+async def test_a_renewal_is_recorded_by_the_one_who_reads(url: str) -> None:
+    async with audited(url, ttl_seconds=100) as checkpointer:
+        for name in ("a", "b"):
+            await checkpointer.save({}, name)
+        options: Any = {"state_type": dict, "ttl_seconds": 1000, "refresh_on_read": True}
+        renewing = Storage(checkpointer.backend).checkpointer(**options)
+        blocking = BlockingCheckpointer(renewing)
+        with acting_as("ann"):
+            await renewing.load("a")
+        await renewing.renewals()
+        with acting_as("ben"):
+            await asyncio.to_thread(blocking.load, "b")
+        await asyncio.to_thread(blocking.renewals)
+        found = (await rows(checkpointer.backend))[2:]
+    assert found == [("ann", "renew", "a", "done"), ("ben", "renew", "b", "done")]
 
 
 async def test_a_copy_names_its_source_also_if_it_is_sealed_again(file: Path) -> None:

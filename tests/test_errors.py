@@ -25,6 +25,7 @@ from locus_store import (
     errors,
     open_checkpointer,
     open_saver,
+    open_storage,
     open_store,
     sqlite_checkpointer,
 )
@@ -91,10 +92,34 @@ def test_an_extra_is_installed_from_where_the_package_came_from(
 # --- URLs and options
 
 
-@pytest.mark.parametrize("url", ["mysql://host/db", "nonsense", "", "://", "sqlite:/file", "x:y"])
+@pytest.mark.parametrize("url", ["mysql://host/db", "nonsense", "", "://", "x:y"])
 def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"memory://.*sqlite://"):
         open_checkpointer(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:/file.db", "two slashes after its scheme: sqlite://$"),
+        ("redis:user:s3cret@host", "two slashes after its scheme: redis://$"),
+        ("SQLITE:///file.db", "'SQLITE' .did you mean 'sqlite'"),
+        (None, "^'None' is not a URL; known schemes: "),
+        ("sqlite:///x.db?tenant=a&tenant=b", "tenant= is twice in the URL: leave one out"),
+    ],
+)
+def test_a_slip_in_a_url_is_named(url: Any, told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told):
+        open_checkpointer(url)
+
+
+@pytest.mark.parametrize("opening", [open_checkpointer, open_saver, open_store, open_storage])
+def test_with_in_place_of_async_with_is_answered(opening: Any) -> None:
+    with (
+        pytest.raises(TypeError, match=r"takes 'async with'; locus_store.blocking"),
+        opening("memory://"),
+    ):
+        pytest.fail("it was opened")
 
 
 @pytest.mark.parametrize("opening", [open_checkpointer, open_saver, open_store])

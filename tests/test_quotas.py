@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from test_round_trips import sqlite_statements
 
 from locus_store import (
+    InvalidArgumentError,
     NewMessage,
     Quota,
     QuotaError,
@@ -327,6 +328,12 @@ async def test_a_refusal_is_recorded_and_leases_are_not(database_file: Path) -> 
     with sqlite3.connect(database_file) as connection:
         rows = connection.execute("SELECT method, result FROM locus_audit").fetchall()
     assert rows == [("commit", "done"), ("commit", "QuotaError")]
+
+
+async def test_what_is_no_quota_is_refused() -> None:
+    checkpointer = open_checkpointer("sqlite://")
+    with pytest.raises(InvalidArgumentError, match="quota must be a Quota, not dict"):
+        await checkpointer.set_quota({"threads": 1})  # type: ignore[arg-type]
 
 
 async def test_a_set_of_shards_has_no_quotas(tmp_path: Path) -> None:

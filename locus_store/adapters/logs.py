@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from locus_store.backend import StorageBackend, TakesTurns
-from locus_store.errors import ConflictError, IntegrityError, TurnError
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, TurnError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage, open_message_log
 from locus_store.turns import HasTurns
-from locus_store.types.messages import LogInfo, LogSnapshot
+from locus_store.types.arguments import check_text
+from locus_store.types.messages import ROLE, LogInfo, LogSnapshot
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import decode, encode_canonical, encode_strictly
 from locus_store.values.msgpack import FORM, TAG, freeze, thaw
@@ -64,6 +65,15 @@ class LogAdapter(HasTurns, Adapter):
 
     def _find_backend(self) -> TakesTurns:
         return self.log._find_backend()  # noqa: SLF001  (of the same base)
+
+
+def choose_role(role: object) -> str:
+    """Return the role that an item names; ``ROLE`` if no log keeps such a text."""
+    try:
+        check_text("role", role)
+    except InvalidArgumentError:
+        return ROLE
+    return str(role)
 
 
 class OpenedByUrl(LogAdapter):

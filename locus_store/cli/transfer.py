@@ -51,6 +51,7 @@ from locus_store.transfer.archive import all_threads, export_threads
 from locus_store.transfer.copying import copy as copy_threads
 from locus_store.transfer.verifying import Checked, verify as check_stored
 from locus_store.types.arguments import check_text
+from locus_store.values.encoding import NEEDS_KEYS
 
 Only = Annotated[
     list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")
@@ -82,7 +83,9 @@ def verify(
             _show(problems, at)
         tell(counts, _check_name, at)
     if problems:
-        note("Restore a backup, or delete what is damaged; other versions still load.")
+        damaged = "Restore a backup, or delete what is damaged; other versions still load."
+        is_sealed = all(it["what"] == NEEDS_KEYS for it in problems)
+        note("Nothing that could be read is damaged." if is_sealed else damaged)
         raise typer.Exit(PROBLEMS)
     _require_all(threads or (), seen)
 

@@ -32,7 +32,7 @@ from locus_store.types import (
 )
 from locus_store.types.arguments import check_limit, check_text
 from locus_store.types.facts import Fact
-from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.filters import check_wanted, has_value, is_found
 from locus_store.values.sealing import (
     CLIENT_FORMAT,
     THREAD,
@@ -40,7 +40,6 @@ from locus_store.values.sealing import (
     UnknownKeyError,
     make_thread_subject,
 )
-from locus_store.values.surrogates import escape_within
 from locus_store.values.text import query_words
 from locus_store.versions import erasing, generate_checkpoint_id
 from locus_store.versions.archives import has_versions
@@ -260,9 +259,8 @@ class EncryptedBackend(Encrypts, FullBackend):
             after = page[-1]
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
-        check_key(key)
+        value = check_wanted(key, value)
         check_limit(limit)
-        value = escape_within(value)
         if stored := await self._make_stored(key, value):
             found = await super().query(key, *stored, limit)
             return await self._unseal(lambda it: [_open_head(it, head) for head in found])
@@ -278,6 +276,7 @@ class EncryptedBackend(Encrypts, FullBackend):
         return [head for *_, head in sorted(heads, key=lambda it: it[:2], reverse=True)[:limit]]
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        value = check_wanted(key, value)
         if stored := await self._make_stored(key, value):
             return await super().tagged(key, *stored)
         return [

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import html
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 from starlette.routing import Router
 
@@ -45,40 +43,24 @@ def inspect(
         MissingExtraError: uvicorn is not installed.
     """
     require_uvicorn()
-    asyncio.run(_try_opening(backend, store))  # uvicorn would print the traceback of an error
+    parts = Parts(backend, store, None)
+    asyncio.run(_try_opening(parts))  # uvicorn would print the traceback of an error
     codes = Codes(EVERYTHING if allow_write else frozenset({"read"}))
     pages = Inspector(
-        PartsOfTenants(Parts(backend, store, None)),
+        PartsOfTenants(parts),
         codes,
         allow_write=allow_write,
         allowed_hosts=LOOPBACK,
     )
 
-    @asynccontextmanager
-    async def run(_: Any) -> AsyncIterator[None]:
-        async with _open_both(backend, store):
-            yield
-
-    application = Router(default=pages, lifespan=run, redirect_slashes=False)
+    application = Router(default=pages, lifespan=lambda _: parts.open(), redirect_slashes=False)
     with listen("127.0.0.1", port) as listener:
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.generate_code()}")
         serve_socket(application, listener)
 
 
-@asynccontextmanager
-async def _open_both(backend: StorageBackend, store: BaseStore | None) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(backend)
-        await backend.open()
-        if store is not None:
-            await stack.enter_async_context(store)
-            if store.dimension is None:  # the number is in the storage, not in the URL
-                store.dimension = store.stored_dimension
-        yield
-
-
-async def _try_opening(backend: StorageBackend, store: BaseStore | None) -> None:
-    async with _open_both(backend, store):
+async def _try_opening(parts: Parts) -> None:
+    async with parts.open():
         pass
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import ConnectionFailedError, MissingExtraError, make_install_command
+from locus_store.errors import ConnectionFailedError, require_extra
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -33,12 +33,8 @@ def require_uvicorn() -> None:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
+    with require_extra("the service needs uvicorn", "service"):
         importlib.import_module("uvicorn")
-    except ImportError as exc:
-        raise MissingExtraError(
-            f"the service needs uvicorn: {make_install_command('service')}", name="uvicorn"
-        ) from exc
 
 
 def listen(host: str, port: int) -> socket.socket:

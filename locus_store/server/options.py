@@ -38,7 +38,7 @@ class ServeOptions:
     ] = None
     workers: Annotated[int, typer.Option(help="Processes on the port.")] = 1
     dimension: Annotated[
-        int | None, typer.Option(help="Dimensions of the store's embeddings; none: none.")
+        int | None, typer.Option(help="Dimensions of new embeddings; none: as stored.")
     ] = None
     metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine"
     inspector: Annotated[

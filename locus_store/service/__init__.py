@@ -1,13 +1,10 @@
 """The service: any backend behind a URL, as an ASGI application."""
 
-from locus_store.errors import MissingExtraError, make_install_command
+from locus_store.errors import require_extra
 
-try:
-    import starlette  # noqa: F401  (whatever is imported first says what to install)
-except ImportError as exc:
-    raise MissingExtraError(
-        f"the service needs Starlette: {make_install_command('service')}", name="starlette"
-    ) from exc
+with require_extra("the service is not installed", "service"):
+    import prometheus_client  # noqa: F401
+    import starlette  # noqa: F401
 
 from locus_store.service.application import app
 

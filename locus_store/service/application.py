@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,6 +72,18 @@ class Parts:
         if not isinstance(found, call.contract):
             raise UnsupportedError(f"the storage of this service has no {call.name!r}")
         return found
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Open the parts, and close them at the end; a store gets the dimension that is stored."""
+        async with AsyncExitStack() as opened:
+            for part in (self.threads, self.messages, self.store):
+                if part is not None:
+                    opened.push_async_callback(part.close)
+                    await part.open()
+            if self.store is not None:
+                self.store.dimension = self.store.stored_dimension or self.store.dimension
+            yield
 
     def for_tenant(self, tenant: str) -> Parts:
         return Parts(
@@ -160,13 +172,13 @@ class Service:
     def __init__(
         self, tenants: PartsOfTenants, access: Door, limits: BodyLimits, *, owns: bool
     ) -> None:
-        self._owns = owns
         self._tenants = tenants
         self._access = access
         self._limits = limits
         self._metrics = _Metrics()
+        run = tenants.parts.open if owns else nullcontext
         self._router = Router(
-            redirect_slashes=False, default=self._answer, lifespan=lambda _: self._run()
+            redirect_slashes=False, default=self._answer, lifespan=lambda _: run()
         )
         self._pages: dict[str, Callable[[LimitedRequest], Awaitable[Response]]] = {
             "/health": self._show_health,
@@ -179,17 +191,6 @@ class Service:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; see the specification of ASGI."""
         await self._router(scope, receive, send)
-
-    @asynccontextmanager
-    async def _run(self) -> AsyncIterator[None]:
-        """Open what the service stands over, and close it at the end, if that is its own."""
-        parts = self._tenants.parts
-        async with AsyncExitStack() as opened:
-            for part in (parts.threads, parts.messages, parts.store) if self._owns else ():
-                if part is not None:
-                    opened.push_async_callback(part.close)
-                    await part.open()
-            yield
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

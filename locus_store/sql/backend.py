@@ -62,8 +62,7 @@ from locus_store.types.arguments import check_days, check_limit, check_names, ch
 from locus_store.types.facts import Fact
 from locus_store.types.thread_info import UserIdType
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.values.filters import check_key
-from locus_store.values.surrogates import escape_within
+from locus_store.values.filters import check_wanted
 from locus_store.values.text import query_words
 from locus_store.versions.erasing import Sweep
 
@@ -208,9 +207,8 @@ class SqlBackend(
         return await read(lambda it: version_lists.read_contents(it, versions))
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
-        check_key(key)
+        value = check_wanted(key, value)
         check_limit(limit)
-        value = escape_within(value)
         return await self._query(lambda it: it.query(key, value, limit), self._lists)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
@@ -338,7 +336,7 @@ class SqlBackend(
         return await self._read(lambda it: it.read_records(thread_id, namespace, first, last))
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
-        check_key(key)
+        value = check_wanted(key, value)
         return await self._query(lambda it: archives.find_tagged(it, key, value), self._runner)
 
     async def rewrite_thread(

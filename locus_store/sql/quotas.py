@@ -20,7 +20,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from locus_store.backend import LimitsTenants
-from locus_store.errors import LocusStoreError, QuotaError
+from locus_store.errors import InvalidArgumentError, LocusStoreError, QuotaError
 from locus_store.runtime.recent import Recent
 from locus_store.sql.audit import UNANSWERED
 from locus_store.sql.columns.types import make_clock
@@ -431,13 +431,11 @@ class SqlQuotas(LimitsTenants):
             QuotaError: There is not enough left.
         """
         connection = charge.connection if charge and self._database.has_one_writer else None
-        need = charge.need if charge else {}
-        request = quota.make_request(need, is_exact=connection is not None)
+        request = quota.make_request(charge.need if charge else {}, is_exact=connection is not None)
         begun = monotonic()
         answer = await self._write_unrecorded(partial(_take, request=request), connection)
         if answer is not None and answer.wants_count:
-            count = await self._count(answer.spent, connection)
-            request = request._replace(recount=count)
+            request = request._replace(recount=await self._count(answer.spent, connection))
             answer = await self._write_unrecorded(partial(_take, request=request), connection)
         quota.add(request, answer, begun, charge)
         if answer is not None and answer.refused is not None:
@@ -461,6 +459,8 @@ class SqlQuotas(LimitsTenants):
         return QuotaUse(quota=Quota(**row.limits), saves=used[SAVES], **stored)
 
     async def set_quota(self, quota: Quota) -> None:
+        if not isinstance(quota, Quota):
+            raise InvalidArgumentError(f"quota must be a Quota, not {type(quota).__name__}")
         row = await self._query(_read, self._runner)
         count = await self._count({} if row is None else load_usage(row.usage).spent)
         put = partial(_put_limits, limits=quota.to_limits(), count=count)
@@ -518,9 +518,9 @@ def _put_limits(repository: Repository, limits: Amounts, count: Count) -> None:
         repository.connection.execute(table.delete().where(table.c.tenant == repository.tenant))
         return
     while (row := _read(repository)) is not None:
-        usage = load_usage(row.usage)
-        usage.take_count(count, row.at.timestamp())
-        usage.due_at = row.at.timestamp() + UNNOTICED_SECONDS
+        usage, at = load_usage(row.usage), row.at.timestamp()
+        usage.take_count(count, at)
+        usage.due_at = at + UNNOTICED_SECONDS
         if _put(repository, row, limits=limits, usage=asdict(usage)):
             return
     at = repository.connection.execute(sa.select(make_clock())).scalar_one().timestamp()

@@ -15,10 +15,17 @@
 abstract methods, ``StorageBackendContract`` for a backend's own, dict-shaped methods, and
 ``StoreContract`` for a ``BaseStore`` and ``MessageLogContract`` for a ``BaseMessageLog`` (they need
 ``reopen`` only; see their modules). Capabilities
-decide which promises are asked for; one that is not declared must be refused. Call
-``pytest.register_assert_rewrite("locus_store.testing")`` in ``conftest.py``. A test's name is its
+decide which promises are asked for; one that is not declared must be refused. A test's name is its
 promise.
 """
+
+# ruff: noqa: E402  (asserts are rewritten when their module is imported)
+
+from pkgutil import iter_modules
+
+import pytest
+
+pytest.register_assert_rewrite(*(f"{__name__}.{it.name}" for it in iter_modules(__path__)))
 
 from locus_store.testing.backend import StorageBackendContract as StorageBackendContract
 from locus_store.testing.conflicts import Conflicts as Conflicts

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from copy import deepcopy
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import pytest
 
-from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.errors import InvalidArgumentError, NotFoundError, SerializationError
 from locus_store.testing.kit import NUMBERS, TEXTS, Another, Kit, exact, expect, requires, seam
 
 
@@ -155,6 +155,11 @@ class Metadata(Kit):
         await expect(
             InvalidArgumentError, bad, lambda it: checkpointer.query_by_metadata(it, 1), match="key"
         )
+
+    async def test_a_value_that_is_not_json_is_refused(self, checkpointer: Any) -> None:
+        for bad in (float("nan"), {1}, b"1", 2**64, {1: 2}, date(2026, 1, 1), {"in": [object()]}):
+            with pytest.raises(SerializationError, match="value"):
+                await checkpointer.query_by_metadata("k", bad)
 
     async def test_every_version_is_found_the_newest_first(self, checkpointer: Any) -> None:
         for n in range(4):

@@ -375,7 +375,7 @@ async def from_lines(
         except _MALFORMED as exc:
             raise IntegrityError(
                 f"line {number} is not of an export of locus-store, or damaged"
-                f" ({_explain(exc)}); the threads before it were taken"
+                f" ({_explain(exc)}); the threads before it were imported"
             ) from exc
         if thread is not None:
             yield reader.tenant, thread

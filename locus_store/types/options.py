@@ -150,7 +150,7 @@ def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
     """
     known = read_options(cast("type", kind))
     for name in options.keys() - known.keys():
-        similar = suggest_option(name, known)
+        similar = suggest_option(name, {*known, *read_options(CheckpointOptions)} - {name})
         raise TypeError(f"{by}() got an unexpected keyword argument {name!r}{similar}")
     defaults = {name: it.default for name, it in known.items()}
     return cast("T", {**defaults, **_check(cast("type", kind), options)} if options else defaults)
@@ -164,7 +164,7 @@ def _check(kind: type, options: Mapping[str, object], *, is_text: bool = False) 
             return cast("dict[str, Any]", adapter.validate_strings(options, strict=False))
         return cast("dict[str, Any]", adapter.validate_python(options))
     except import_module("pydantic").ValidationError as exc:
-        raise _make_refusal(exc, options) from None
+        raise _make_refusal(exc, options, is_text=is_text) from None
 
 
 def split_options(kind: type, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -184,13 +184,16 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
         InvalidArgumentError: An option is not known, or its value is not valid.
     """
     try:
-        pairs = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        listed = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise InvalidArgumentError(
             "what follows ? in the URL is not name=value&name=value"
         ) from None
     known = {name: field for kind in kinds for name, field in read_options(kind).items()}
-    for name in pairs:
+    pairs = dict(listed)
+    for name, text in listed:
+        if pairs[name] != text:
+            raise InvalidArgumentError(f"{name}= is twice in the URL: leave one out")
         if name not in known:
             there = ", ".join(sorted(it for it in known if IN_PYTHON not in known[it].metadata))
             similar = suggest_option(name, known)
@@ -218,13 +221,16 @@ def split_url(url: str, ours: type) -> tuple[str, str]:
     return f"{place}?{rest}" if rest else place, "&".join(own)
 
 
-def _make_refusal(exc: ValidationError, options: Mapping[str, object]) -> InvalidArgumentError:
-    """Return the error for an option; a string may be a secret, unless words can be chosen."""
+def _make_refusal(
+    exc: ValidationError, options: Mapping[str, object], *, is_text: bool
+) -> InvalidArgumentError:
+    """Return the error for an option; a string may be a secret, unless the option is none."""
     errors = exc.errors(include_url=False)
     name = errors[0]["loc"][0]
     value = options[str(name)]
-    has_words = errors[0]["type"] == "literal_error"
-    is_shown = has_words or value is None or isinstance(value, int | float)
+    kind = errors[0]["type"]
+    is_other = kind == "literal_error" or (is_text and not kind.startswith("string_"))
+    is_shown = is_other or value is None or isinstance(value, int | float)
     shown = repr(value) if is_shown else type(value).__name__
     message = " or ".join(it["msg"] for it in errors if it["loc"][0] == name)
     return InvalidArgumentError(f"{name}={shown}: {message.replace('Input should', 'it must')}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from copy import copy
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 
@@ -102,6 +102,14 @@ class Closing:
     @abstractmethod
     async def close(self) -> None:
         """Release what was opened."""
+
+    if not TYPE_CHECKING:  # type checkers find the mistake by the missing method
+
+        def __enter__(self) -> None:
+            name = type(self).__name__
+            raise TypeError(f"{name} takes 'async with'; locus_store.blocking is for 'with'")
+
+        def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Self:
         return self

@@ -119,7 +119,8 @@ class _InexactError(ValueError):
         for step in reversed(self.steps):
             path = _extend_path(path, step)
         what, hint = self.args
-        return SerializationError(f"{path or 'the state'} {what}, which JSON cannot keep: {hint}")
+        place = path[:200] or "the state"
+        return SerializationError(f"{place} {what}, which JSON cannot keep: {hint}")
 
 
 def _extend_path(path: str, step: str | int) -> str:
@@ -188,4 +189,5 @@ def _require_scalar(value: object) -> None:
             raise _InexactError(f"is {value}", "store None or text")
     elif value is not None and kind is not bool:
         hint = next((text for types, text in _HINTS if isinstance(value, types)), _OTHER_HINT)
-        raise _InexactError(f"is a {kind.__module__}.{kind.__qualname__}", hint)
+        name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        raise _InexactError(f"is a {name}", hint)

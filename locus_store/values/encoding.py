@@ -307,6 +307,7 @@ class TooLargeError(IntegrityError):
 
 FRAME_VERSION = 2
 SEALED_FORMATS: Final = frozenset({0xE1, 0xE2})
+NEEDS_KEYS: Final = "it is sealed: open the storage with the encryption= that it was saved with"
 """The first bytes of sealed payloads; see ``sealing``."""
 
 _AS_IS, _ZSTD = 0, 1
@@ -431,9 +432,7 @@ def _parse_at(
     """Return what ``_frames`` yields for the frame at a position, and the frame's end."""
     head = payload[start : start + 2]
     if head and head[0] in SEALED_FORMATS:  # what follows are no lengths
-        raise EncryptionError(
-            "it is sealed: it can be read with the encryption= that it was saved with only"
-        )
+        raise EncryptionError(NEEDS_KEYS)
     stored_bytes, at = read_varint(payload, start + 2)
     plain_bytes, at = read_varint(payload, at)
     begin, at = at, at + stored_bytes

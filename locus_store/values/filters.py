@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.values.canonical import canonicalize
-from locus_store.values.encoding import MAX_DEPTH
+from locus_store.values.encoding import MAX_DEPTH, Json
 
 
 def check_key(key: object) -> str:
@@ -25,6 +25,17 @@ def check_key(key: object) -> str:
     except UnicodeEncodeError as exc:
         raise InvalidArgumentError(f"metadata key {key!r} has a lone surrogate in it") from exc
     return key
+
+
+def check_wanted(key: object, value: object) -> Json:
+    """Return the value of a metadata query as it is stored.
+
+    Raises:
+        InvalidArgumentError: The key is not valid.
+        SerializationError: The value is not JSON.
+    """
+    check_key(key)
+    return canonicalize(value, "value")
 
 
 STATE_CLASS: Final = "state_class"

@@ -35,12 +35,7 @@ from importlib import import_module
 from itertools import count
 from typing import Any, Final, TypeAlias
 
-from locus_store.errors import (
-    EncryptionError,
-    IntegrityError,
-    MissingExtraError,
-    make_install_command,
-)
+from locus_store.errors import EncryptionError, IntegrityError, require_extra
 from locus_store.values.encoding import (
     SEALED_FORMATS,
     encode,
@@ -255,11 +250,8 @@ def require_cryptography() -> None:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
+    with require_extra("encryption needs cryptography", "encryption"):
         _get_cipher()
-    except ImportError as exc:
-        command = make_install_command("encryption")
-        raise MissingExtraError(f"encryption needs cryptography: {command}") from exc
 
 
 @lru_cache(1)

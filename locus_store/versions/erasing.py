@@ -10,8 +10,7 @@ from locus_store.errors import BackendError, ConflictError, IntegrityError, Inva
 from locus_store.runtime import observe
 from locus_store.runtime.progress import iterate_steps
 from locus_store.types import ArchivedThread, Removed, Vacuumed
-from locus_store.values.canonical import canonicalize
-from locus_store.values.filters import check_key
+from locus_store.values.filters import check_wanted
 from locus_store.values.sealing import ForgottenError
 from locus_store.versions.archives import has
 
@@ -39,8 +38,7 @@ def check_condition(key: str, value: Any) -> None:
         InvalidArgumentError: ``key`` is none, or every list matches ``value``.
         SerializationError: ``value`` is not a JSON value.
     """
-    check_key(key)
-    if canonicalize(value, "value") == []:
+    if check_wanted(key, value) == []:
         raise InvalidArgumentError(
             f"the value of {key!r} is an empty list, which every list contains; name an element"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from functools import partial
 from time import monotonic
 from typing import Final, Protocol
@@ -13,6 +14,7 @@ from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.recent import Recent
 from locus_store.runtime.stepping import may_block
+from locus_store.types.acting import acting_as, get_actor
 
 MOST_THREADS: Final = 10_000
 """Threads whose last renewal is remembered."""
@@ -65,16 +67,18 @@ class Renewing:
         if renewed is not None and now - renewed < compute_ttl_slack(self._ttl_seconds):
             return
         self._renewed.put(key, now)
+        renew = partial(self._renew, backend, thread_id, get_actor())
         if may_block():
-            self._beside.get().submit(key, partial(self._renew, backend, thread_id))
+            self._beside.get().submit(key, renew)
             return
-        task = asyncio.ensure_future(self._renew(backend, thread_id))
+        task = asyncio.ensure_future(renew())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _renew(self, backend: Renewable, thread_id: str) -> None:
+    async def _renew(self, backend: Renewable, thread_id: str, who: str | None) -> None:
         try:
-            await backend.renew(thread_id, self._ttl_seconds)
+            with acting_as(who) if who else nullcontext():
+                await backend.renew(thread_id, self._ttl_seconds)
         except LocusStoreError as exc:
             if not self._has_failed:
                 self._has_failed = True

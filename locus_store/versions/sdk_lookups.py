@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from locus_store.types import Head, Snapshot
 from locus_store.types.arguments import check_limit
-from locus_store.values.filters import check_key, has_value
+from locus_store.values.filters import check_wanted, has_value
 
 _PAGE: Final = 100
 _SHELL: Final = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
@@ -56,7 +56,7 @@ async def query_by_metadata(
 async def search_data(backend: Listable, path: str, value: Any, limit: int) -> list[dict[str, Any]]:
     """Return threads whose newest state has ``value`` at ``path``, most recently active first."""
     check_limit(limit)
-    check_key(path)
+    value = check_wanted(path, value)
     rows: list[dict[str, Any]] = []
     if limit == 0:
         return rows

@@ -550,6 +550,7 @@ def test_the_module_runs_as_a_command() -> None:
         ("inspect", "starlette", "inspector"),
         ("inspect", "jinja2", "inspector"),
         ("serve", "starlette", "service"),
+        ("serve", "prometheus_client", "service"),
     ),
 )
 def test_a_server_without_its_extra_names_the_extra(command: str, missing: str, extra: str) -> None:

@@ -54,6 +54,14 @@ def status(run: Run) -> dict[str, Any]:
     return found
 
 
+def test_verify_without_the_keys_advises_no_deletion(run: Run) -> None:
+    write_ring("a")
+    fill()
+    code, out, errors = run("verify")
+    assert (code, out.count("open the storage with the encryption= that")) == (3, 2)
+    assert errors == "Nothing that could be read is damaged.\n"
+
+
 def test_a_key_of_the_ring_is_replaced(run: Run) -> None:
     write_ring("a")
     fill()

@@ -429,7 +429,10 @@ async def test_a_filtered_list_says_how_many_threads_it_shows(
     assert "3 threads" in (await site.page("threads")).text
     monkeypatch.setattr(threads, "LISTED", 1)
     first = await site.page("threads", id="a*")
-    assert "At least 1 thread" in first.text
+    assert "2 threads" in first.text
+    assert "At least 1 thread" in (await site.page("threads", kind="agent")).text
+    monkeypatch.setattr(threads, "FOUND", 2)
+    assert "At least 2 threads" in (await site.page("threads")).text
     [more] = [it for it in first.links if "after=" in it]
     assert "1 thread" not in (await site.page(more)).text
 

@@ -8,9 +8,13 @@ from services import parts
 from test_changes import client
 
 if TESTS_RUN:
+    from starlette.testclient import TestClient
+
     from locus_store.inspector import app
     from locus_store.inspector.bounds import ROWS
-    from locus_store.server import inspecting
+    from locus_store.server.options import ServeOptions
+    from locus_store.server.serving import make_application
+    from locus_store.service.application import Parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,8 +128,14 @@ async def test_a_store_with_embeddings_is_inspected_with_them(tmp_path: Path) ->
     backend, store, _ = parts(tmp_path / "x.db")
     async with client(app(backend, store)) as asking:
         found = (await asking.get("item", params=params)).json()
-        assert "start it with --dimension 2" in found["without"]
+        assert "open it with dimension=2" in found["without"]
     backend, store, _ = parts(tmp_path / "x.db")
-    async with inspecting._open_both(backend, store), client(app(backend, store)) as asking:
+    async with Parts(backend, store, None).open(), client(app(backend, store)) as asking:
         found = (await asking.get("item", params=params)).json()
         assert [it["key"] for it in found["nearest"]] == ["two"]
+    served = make_application(f"sqlite:///{tmp_path}/x.db", ServeOptions(inspector=True))
+    browser = {"base_url": "http://127.0.0.1", "client": ("127.0.0.1", 1)}
+    with TestClient(served, **browser) as asked:
+        found = asked.get("/inspector/item", params=params).json()
+        assert [it["key"] for it in found["nearest"]] == ["two"]
+        assert asked.get("/v1").json()["dimension"] == 2

@@ -10,7 +10,7 @@ from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 from typing_extensions import Unpack
 
-from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
+from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, TurnError
 from locus_store.messages import BaseMessageLog
@@ -149,7 +149,8 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
 
 def _make_message(message: agent_framework.Message) -> NewMessage:
     content = message.to_dict()
-    return NewMessage(tag_numbers(content), message.role, text=READABLE.get_text(content))
+    role = choose_role(message.role)
+    return NewMessage(tag_numbers(content), role, text=READABLE.get_text(content))
 
 
 def _restore_message(message: LoggedMessage) -> agent_framework.Message:

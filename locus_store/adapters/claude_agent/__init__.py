@@ -1,13 +1,9 @@
 """The Claude Agent SDK on every backend: ``LocusSessionStore``, and tools that are called once."""
 
-from locus_store.errors import MissingExtraError, make_install_command
+from locus_store.errors import require_extra
 
-try:
+with require_extra("the Claude Agent SDK is not installed", "claude-agent"):
     import claude_agent_sdk  # noqa: F401
-except ImportError as exc:
-    raise MissingExtraError(
-        f"the Claude Agent SDK is not installed: {make_install_command('claude-agent')}"
-    ) from exc
 
 from locus_store.adapters.claude_agent.session_store import LocusSessionStore, durable_tool
 

@@ -20,6 +20,7 @@ from typing_extensions import Unpack
 
 from locus_store.adapters.logs import (
     LogAdapter,
+    choose_role,
     list_all,
     make_thread_id,
     split_thread_id,
@@ -33,7 +34,7 @@ from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_user
-from locus_store.types.messages import ROLE, LogInfo, LogSnapshot, NewMessage
+from locus_store.types.messages import LogInfo, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
@@ -171,10 +172,10 @@ def _make_summary(snapshot: LogSnapshot) -> SessionSummaryEntry:
 
 
 def _make_message(entry: dict[str, Any]) -> NewMessage:
-    role, uuid = entry.get("type"), entry.get("uuid")
+    uuid = entry.get("uuid")
     return NewMessage(
         tag_numbers(entry),
-        role if isinstance(role, str) and role else ROLE,
+        choose_role(entry.get("type")),
         uuid if isinstance(uuid, str) and uuid else None,
         text=READABLE.get_text(entry),
     )

@@ -1,13 +1,9 @@
 """LangGraph on every backend: ``LangGraphSaver`` and ``LangGraphStore``."""
 
-from locus_store.errors import MissingExtraError, make_install_command
+from locus_store.errors import require_extra
 
-try:
+with require_extra("LangGraph is not installed", "langgraph"):
     import langgraph.checkpoint.base  # noqa: F401
-except ImportError as exc:
-    raise MissingExtraError(
-        f"LangGraph is not installed: {make_install_command('langgraph')}"
-    ) from exc
 
 from locus_store.adapters.langgraph.durable_tools import durable_tool
 from locus_store.adapters.langgraph.graph_turns import run_in_turns

@@ -233,7 +233,7 @@ def make_ttl_options(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) 
     """
     if ttl is None:
         return {}
-    for key in ttl:
+    for key in ttl if isinstance(ttl, Mapping) else [ttl]:
         if key not in _KNOWN:
             raise InvalidArgumentError(f"ttl= takes {', '.join(_KNOWN)}, not {key!r}")
     for name in ("ttl_seconds", "refresh_on_read"):

@@ -57,7 +57,7 @@ from locus_store.saver import (
 )
 from locus_store.turns import HasSyncTurns
 from locus_store.types import LineContents, Mark, PendingWrite, Version, VersionsWanted
-from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
+from locus_store.types.arguments import MAX_COUNT, check_limit, check_list, check_text
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
 from locus_store.values.frames import Folder
@@ -163,9 +163,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         Use it as it is, in ``with`` or in ``async with``. ``ttl`` is spelt as in
         langgraph-checkpoint-redis: ``{"default_ttl": minutes, "refresh_on_read": True}``.
         """
-        saver = open_saver(url, **make_ttl_options(ttl, options), **options)
         return cls(
-            saver,
+            open_saver(url, **make_ttl_options(ttl, options), **options),
             serde=serde,
             allowed=allowed,
             cache_bytes=cache_bytes,
@@ -551,7 +550,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         Raises:
             InvalidArgumentError: ``strategy`` is neither ``"keep_latest"`` nor ``"delete"``.
         """
-        await self.saver.prune([format_thread_id(it) for it in thread_ids], strategy=strategy)
+        ids = [format_thread_id(it) for it in check_list("thread_ids", thread_ids)]
+        await self.saver.prune(ids, strategy=strategy)
 
     prune = make_sync_wrapper(aprune)
 

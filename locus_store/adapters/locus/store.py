@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
+from locus_store.errors import InvalidArgumentError, require_extra
 from locus_store.open import open_checkpointer
 from locus_store.store import BaseStore
 from locus_store.types.items import Namespace, SemanticSearchResult, StoreItem
@@ -23,12 +23,8 @@ def register(name: str = "locus-store") -> None:
     Raises:
         MissingExtraError: The Locus SDK is not installed.
     """
-    try:
+    with require_extra("register() needs the Locus SDK", "agent"):
         from locus.memory.registry import register_checkpointer  # noqa: PLC0415  (an extra)
-    except ImportError as exc:
-        raise MissingExtraError(
-            f"register() needs the Locus SDK: {make_install_command('agent')}"
-        ) from exc
 
     def opened(config_hint: str | None = None, **options: Any) -> Any:
         if config_hint is None:

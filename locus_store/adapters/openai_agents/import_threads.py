@@ -87,6 +87,6 @@ def _archive_item(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMe
     number, data, created_at = row
     try:
         message = make_message(json.loads(data))._replace(message_id=f"openai-agents-{number}")
-    except (ValueError, AttributeError) as exc:
+    except ValueError as exc:
         raise IntegrityError(f"item {number} is not a JSON object") from exc
     return archive_message(message, sequence, created_at, backend)

@@ -17,16 +17,16 @@ from agents.memory.session_settings import coerce_session_settings, resolve_sess
 from agents.tool_context import ToolContext
 from typing_extensions import Unpack
 
-from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
+from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
-from locus_store.errors import ConflictError, SerializationError, TurnError
+from locus_store.errors import ConflictError, InvalidArgumentError, SerializationError, TurnError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text, check_user
-from locus_store.types.messages import ROLE, LogSnapshot, NewMessage
+from locus_store.types.messages import LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
@@ -220,10 +220,10 @@ async def _put(
 
 def make_message(item: Mapping[str, Any]) -> NewMessage:
     """Return the message of an item; its role, or else its type, is the message's role."""
-    role = item.get("role") or item.get("type")
-    return NewMessage(
-        tag_numbers(item), role if isinstance(role, str) else ROLE, text=READABLE.get_text(item)
-    )
+    if not isinstance(item, Mapping):
+        raise InvalidArgumentError(f"an item is a dict, not {type(item).__name__}")
+    role = choose_role(item.get("role") or item.get("type"))
+    return NewMessage(tag_numbers(item), role, text=READABLE.get_text(item))
 
 
 def durable_tool(

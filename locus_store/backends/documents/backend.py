@@ -48,8 +48,7 @@ from locus_store.types.arguments import (
     compile_thread_pattern,
 )
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.values.filters import check_key, has_value, is_found
-from locus_store.values.surrogates import escape_within
+from locus_store.values.filters import check_wanted, has_value, is_found
 from locus_store.values.text import query_words
 from locus_store.versions import turns
 from locus_store.versions.archives import make_occupied_error
@@ -245,9 +244,8 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         return await self._threads.look(read)
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
-        check_key(key)
+        value = check_wanted(key, value)
         check_limit(limit)
-        value = escape_within(value)
         return await self._threads.look(self._query, key, value, limit)
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
@@ -387,7 +385,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         return await self._threads.look(read)
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
-        check_key(key)
+        value = check_wanted(key, value)
 
         def find() -> list[tuple[str, str, str]]:
             return [

@@ -25,7 +25,7 @@ from locus_store.types import Head, Hit, Version
 from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
-from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.filters import check_wanted, has_value, is_found
 from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread
 
@@ -109,7 +109,7 @@ class OpenSearchBackend(DocumentBackend):
         return found[:limit]
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
-        check_key(key)
+        value = check_wanted(key, value)
 
         def find() -> list[tuple[str, str, str]]:
             return [

@@ -17,7 +17,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     LocusStoreError,
     MissingExtraError,
-    make_install_command,
+    require_extra,
 )
 from locus_store.sql.connections.database import is_refused, iterate_causes
 
@@ -33,12 +33,8 @@ def require_asyncpg() -> Any:
     Raises:
         MissingExtraError: It is not installed.
     """
-    try:
+    with require_extra("PostgreSQL needs asyncpg", "postgres"):
         return import_module("asyncpg")
-    except ImportError as exc:
-        raise MissingExtraError(
-            f"PostgreSQL needs asyncpg: {make_install_command('postgres')}"
-        ) from exc
 
 
 async def connect(

@@ -1,13 +1,9 @@
 """Redis and Valkey."""
 
-from locus_store.errors import MissingExtraError, make_install_command
+from locus_store.errors import require_extra
 
-try:
-    import redis  # noqa: F401  (whatever is imported first says what to install)
-except ImportError as exc:
-    raise MissingExtraError(
-        f"Redis needs redis-py: {make_install_command('redis')}", name="redis"
-    ) from exc
+with require_extra("Redis needs redis-py", "redis"):
+    import redis  # noqa: F401
 
 from locus_store.backends.redis.backend import (
     RedisBackend,

@@ -90,7 +90,7 @@ async def _find_neighbours(request: PageRequest, item: StoreItem) -> dict[str, A
     store = _store(request)
     if not store.capabilities.semantic_search:
         there = store.stored_dimension
-        opened = f"This store was opened without its embeddings: start it with --dimension {there}."
+        opened = f"This store was opened without its embeddings: open it with dimension={there}."
         return {"nearest": [], "without": opened if there else "This store has no embeddings."}
     embedding = await store.get_embedding(item.namespace, item.key)
     if embedding is None:

@@ -6,7 +6,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import LimitsTenants, SearchesText, SharedByTenants, StorageBackend, needs
+from locus_store.backend import (
+    LimitsTenants,
+    ListsThreads,
+    SearchesText,
+    SharedByTenants,
+    StorageBackend,
+    needs,
+)
 from locus_store.errors import LocusStoreError, UnsupportedError
 from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest, Query
@@ -33,7 +40,7 @@ LISTED: Final = 100
 """Threads on a page."""
 
 FOUND: Final = 1_000
-"""Threads with a text that the other filters are applied to at once, the best first."""
+"""Threads that are counted, and those with a text that are filtered at once, the best first."""
 
 FURTHER: Final = 10
 """Times as many are searched for where the other filters leave too few."""
@@ -60,14 +67,17 @@ async def show_threads(request: PageRequest) -> Page:
         statuses = await list_statuses(backend, log, wanted)
     shown, has_more = statuses[before : before + LISTED], len(statuses) > before + LISTED
     place = before + LISTED if given["text"] else shown and shown[-1].place
+    count = len(statuses if is_all else shown)
+    if has_more and not any(it for name, it in given.items() if name != "id"):
+        count = len(await needs(backend, ListsThreads).list_threads(FOUND, wanted.pattern))
     values = {
         "given": given,
         "kinds": KINDS,
         "badges": BADGES,
         "has_search": isinstance(backend, SearchesText),
         "threads": await _describe(request, shown, hits),
-        "count": None if query.get_optional("after") else len(statuses if is_all else shown),
-        "is_least": has_more and not is_all,
+        "count": None if query.get_optional("after") else count,
+        "is_least": has_more and not is_all and count in {LISTED, FOUND},
         "next": place if has_more else None,
     }
     return Page("threads", "Threads", values)

@@ -601,6 +601,8 @@ async def test_threads_are_pruned_and_deleted(saver, ask):
     assert len(await ids(saver, {"configurable": {"thread_id": "u"}})) == 5
     with pytest.raises(InvalidArgumentError, match="keep_all"):
         await ask("prune", ["u"], strategy="keep_all")
+    with pytest.raises(InvalidArgumentError, match="thread_ids must be a list, not str"):
+        await ask("prune", "u", strategy="delete")
     await ask("prune", ["u"], strategy="delete")
     assert await ids(saver, at("u")) == []
     await ask("delete_thread", "t")

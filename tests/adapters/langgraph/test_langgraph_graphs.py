@@ -90,6 +90,7 @@ def test_reading_a_thread_renews_it_where_that_is_configured(storage, call):
     ("ttl", "options"),
     [
         ({"default_tll": 1}, {}),
+        (60, {}),
         ({"default_ttl": "1"}, {}),
         ({"default_ttl": -1}, {}),
         ({"refresh_on_read": True}, {}),

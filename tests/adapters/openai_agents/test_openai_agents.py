@@ -172,6 +172,12 @@ class TestSessions:
         await session.add_items([{"role": "user", "content": ("a", "b")}])
         assert await session.get_items() == [{"role": "user", "content": ["a", "b"]}]
 
+    async def test_an_item_of_any_role_is_kept(self, named: Any) -> None:
+        """As by the SDK's own sessions, which look at no role."""
+        items = [{"role": it, "content": "x"} for it in ("", "x" * 300, "a\0b", "\ud800", 7, None)]
+        await named("s").add_items(items)
+        assert await named("s").get_items() == items
+
     async def test_racing_first_writes_lose_nothing(self, named: Any) -> None:
         async def write(n: int) -> None:
             session = named("s")
@@ -493,3 +499,11 @@ async def test_a_session_belongs_to_its_user(log: Any, tmp_path: Path) -> None:
 def test_what_is_no_id_is_refused_by_the_constructor(name: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="session_id"):
         LocusSession(name, open_message_log("memory://"))
+
+
+@pytest.mark.parametrize("items", ["hello", ["hello"], {"role": "user"}, [None]])
+async def test_what_is_no_list_of_items_is_refused(items: Any) -> None:
+    async with open_message_log("memory://") as log:
+        with pytest.raises(InvalidArgumentError, match=r"an item is a dict, not (str|NoneType)"):
+            await LocusSession("s", log).add_items(items)
+        assert await log.logs() == []
