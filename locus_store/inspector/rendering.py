@@ -55,16 +55,19 @@ def format_time(time: datetime) -> str:
 
 
 def format_age(time: datetime) -> str:
-    """Return how many minutes ago a time was, or are left; beyond an hour the date and time."""
-    minutes = (datetime.now(UTC) - time).total_seconds() / 60
-    if abs(minutes) >= _HOUR:
-        return f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
-    if abs(minutes) < 1:
-        return "just now" if minutes > 0 else "in a minute"
-    return f"{int(minutes)} min ago" if minutes > 0 else f"in {int(-minutes)} min"
+    """Return how long ago a time was, or how far ahead it is; of distant ones the date."""
+    seconds = (datetime.now(UTC) - time).total_seconds()
+    if abs(seconds) < _MINUTE:
+        return "just now" if seconds > 0 else "in a minute"
+    for name, length, most in _AGES:
+        if abs(seconds) < most:
+            amount = f"{int(abs(seconds) // length)} {name}"
+            return f"{amount} ago" if seconds > 0 else f"in {amount}"
+    return f"{time.astimezone(UTC):%Y-%m-%d}"
 
 
-_HOUR: Final = 60
+_MINUTE: Final = 60
+_AGES: Final = (("min", 60, 3_600), ("h", 3_600, 86_400), ("d", 86_400, 30 * 86_400))
 """Units of an age, their seconds, and the age that they end at."""
 
 _ROLES: Final = {
