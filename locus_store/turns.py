@@ -242,7 +242,9 @@ class HeldTurn:
         try:
             self._block(self.begin)
             self.enter()
-        except KeyboardInterrupt:  # perhaps raised after the turn had begun
+        except LocusStoreError:
+            raise
+        except BaseException:  # of a handler of signals, perhaps after the turn had begun
             self.__exit__()
             raise
         return self
@@ -251,7 +253,7 @@ class HeldTurn:
         try:
             self.leave()
             self._block(self.end)
-        except KeyboardInterrupt:  # perhaps before the end had begun
+        except BaseException:  # of a handler of signals, perhaps before the end had begun
             self._block(self.end)
             raise
 

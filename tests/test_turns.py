@@ -163,18 +163,25 @@ class Waiting(MemoryCheckpointer[Any]):
         return await super().load(*args, **options)
 
 
-def test_an_interrupt_at_the_end_of_the_wait_ends_the_turn(url: str) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, TimeoutError])
+@pytest.mark.parametrize("method", ["begin", "end"])
+def test_an_error_of_a_handler_of_signals_ends_the_turn(
+    url: str, method: str, error: type[BaseException]
+) -> None:
     with open_blocking(url) as checkpointer:
         turn = checkpointer.turn("t")
         run = turn.run
 
         def run_interrupted(call: Any) -> None:
-            turn.run = run
-            run(call)
-            raise KeyboardInterrupt
+            if call.__name__ == method:
+                turn.run = run
+            if call.__name__ == "begin":
+                run(call)
+            if call.__name__ == method:
+                raise error
 
         turn.run = run_interrupted
-        with pytest.raises(KeyboardInterrupt), turn:
+        with pytest.raises(error), turn:
             pass
         assert checkpointer.turns() == []
 
