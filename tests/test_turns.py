@@ -8,6 +8,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from locus_store.runtime import holding
 from locus_store.runtime.stepping import pause
 from locus_store.testing.turns import run_outside
 from locus_store.types.turns import TurnStep
+from locus_store.versions.turns import take_step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,6 +211,20 @@ def test_an_interrupt_leaves_no_turn(
             pass
         is_over.wait(10)
         assert checkpointer.turns() == []
+
+
+def test_a_dead_holder_ends_after_a_lease_of_a_clock_that_was_set_back() -> None:
+    now, lease = datetime.now(UTC), timedelta(seconds=LEASE)
+    dead, alive = (
+        TurnStep(thread_id="t", turn_key=it, owner=it, lease_seconds=LEASE, entry="queue")
+        for it in ("dead", "alive")
+    )
+    tickets = take_step([], dead, now + timedelta(hours=1))
+    for at in (now, now + lease / 3, now + 2 * lease / 3):
+        tickets = take_step(tickets, alive, at)
+        assert [it.owner for it in tickets] == ["dead", "alive"]
+    tickets = take_step(tickets, alive, now + lease)
+    assert [it.owner for it in tickets] == ["alive"]
 
 
 def test_a_thread_of_its_own_needs_the_context(url: str) -> None:
