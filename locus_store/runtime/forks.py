@@ -27,9 +27,8 @@ def make_lock() -> threading.Lock:
 
 
 def _start_all() -> None:
-    for lock in list(_locks):
-        if lock.locked():
-            lock.release()
+    for lock in [it for it in _locks if it.locked()]:
+        lock.release()
     for owner, start in list(_starts.items()):
         start(owner)
 

@@ -56,17 +56,13 @@ def take_step(tickets: Sequence[Ticket], step: TurnStep, now: datetime) -> list[
     is_full = len(live) > (0 if step.entry == "reject" else step.most_waiting)
     if step.entry == "none" or (is_full and step.entry != "replace"):
         return live
-    last = max((it.number for it in tickets), default=0)
-    number = max(last + 1, int(now.timestamp() * 1_000_000))
+    number = max([int(now.timestamp() * 1_000_000), *(it.number + 1 for it in tickets)])
     made = Ticket(step.turn_key, number, step.owner, lease_seconds, now, now + place_lease)
     return _list_live([made] if step.entry == "replace" else [*live, made], now)
 
 
 def _list_live(tickets: Sequence[Ticket], now: datetime) -> list[Ticket]:
-    """Return those that have not ended; the first one ends after one lease, unless it is renewed.
-
-    It does so, too, if the clock was set back.
-    """
+    """Return the live ones; the first has a lease left at most, also if the clock was set back."""
     live = [it for it in tickets if it.until > now]
     for first in live[:1]:
         most = now + timedelta(seconds=first.lease_seconds)
@@ -74,11 +70,13 @@ def _list_live(tickets: Sequence[Ticket], now: datetime) -> list[Ticket]:
     return live
 
 
-def end_tickets(tickets: Sequence[Ticket], turn_key: str | None, now: datetime) -> list[Ticket]:
-    """Return the tickets without one; ``None``: without the one that holds the turn."""
+def end_tickets(
+    tickets: Sequence[Ticket], turn_key: str | None, now: datetime
+) -> tuple[list[Ticket], bool]:
+    """Return the tickets without one, and whether it was there; ``None``: it holds the turn."""
     live = _list_live(tickets, now)
     left = live[1:] if turn_key is None else [it for it in live if it.key != turn_key]
-    return _list_live(left, now)
+    return _list_live(left, now), len(left) < len(live)
 
 
 def get_held(tickets: Sequence[Ticket], now: datetime) -> Ticket | None:
