@@ -27,8 +27,8 @@ def make_lock() -> threading.Lock:
 
 
 def _start_all() -> None:
-    for lock in [it for it in _locks if it.locked()]:
-        lock.release()
+    for lock in list(_locks):  # ``locked`` is false while a thread that has it waits for the GIL
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
     for owner, start in list(_starts.items()):
         start(owner)
 
