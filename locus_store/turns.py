@@ -141,8 +141,7 @@ class HeldTurn:
 
     async def _wait(self) -> ThreadTurn:
         began = moved = monotonic()
-        position, is_asked = 0, False
-        outer = self._outer
+        position, is_asked, outer, limit = 0, False, self._outer, self._timeout_seconds
         while True:
             step = replace(self._step, entry="none") if is_asked else self._step
             async with self._steps:
@@ -155,9 +154,7 @@ class HeldTurn:
                     f"turn {outer} of thread {self.thread_id!r} is held by this very context, which"
                     " would wait for itself: end it first, or ask in a context of its own"
                 )
-            now = monotonic()
-            waited = now - began
-            limit = self._timeout_seconds
+            waited = (now := monotonic()) - began
             if own is None and is_asked:
                 raise TurnError(
                     f"the place in the queue of thread {self.thread_id!r} is lost: it was not"
@@ -236,7 +233,9 @@ class HeldTurn:
         try:
             self._block(self.begin)
             self.enter()
-        except KeyboardInterrupt:  # perhaps raised after the turn had begun
+        except LocusStoreError:
+            raise
+        except BaseException:  # of a handler of signals, perhaps after the turn had begun
             self.__exit__()
             raise
         return self
@@ -245,7 +244,7 @@ class HeldTurn:
         try:
             self.leave()
             self._block(self.end)
-        except KeyboardInterrupt:  # perhaps before the end had begun
+        except BaseException:  # of a handler of signals, perhaps before the end had begun
             self._block(self.end)
             raise
 
@@ -277,8 +276,7 @@ class HasTurns:
     async def busy(self, thread_id: str) -> ThreadTurn | None:
         """Return the turn of a thread that is held, if there is one."""
         check_text("thread_id", thread_id)
-        found = await self._find_backend().list_turns(thread_id)
-        return found[0] if found else None
+        return next(iter(await self._find_backend().list_turns(thread_id)), None)
 
     @observe("turns")
     async def turns(self, limit: int = 100) -> list[ThreadTurn]:

@@ -225,6 +225,26 @@ def test_ctrl_c_while_a_call_is_taken_leaves_nothing_to_wait_for(
     others.submit(portals.close).result(WAIT)
 
 
+def test_a_handler_that_raises_as_the_thread_begins_leaves_none(
+    portals: Portals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        begun.append(thread)
+        raise SystemExit
+
+    monkeypatch.setattr(threading.Thread, "start", start_interrupted)
+    with pytest.raises(SystemExit):
+        portals.open()
+    monkeypatch.undo()
+    begun[0].join(10)
+    assert not begun[0].is_alive()
+    portals.open()
+
+
 def test_greenlets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     patched = SimpleNamespace(is_module_patched=lambda name: name == "threading")
     monkeypatch.setitem(sys.modules, "gevent.monkey", patched)

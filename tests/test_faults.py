@@ -435,7 +435,7 @@ def a_turn_is_deleted_with_its_thread(patch: Patch) -> None:
 
 @caught_by("test_an_expired_turn_is_removed")
 def the_place_of_a_turn_is_a_thread(patch: Patch) -> None:
-    patch.setattr(Thread, "is_live", property(lambda it: True))
+    patch.setattr(Thread, "is_live", lambda *_: True)
 
 
 # --- effects

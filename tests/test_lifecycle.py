@@ -90,6 +90,10 @@ def test_a_child_that_never_uses_the_object_ends() -> None:
     assert ran("fork_and_leave", "memory://") == [0]
 
 
+def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    assert ran("fork_beside_a_first_call", "memory://") == [0]
+
+
 @on_disk
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.full

@@ -8,6 +8,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from locus_store.runtime import holding
 from locus_store.runtime.stepping import pause
 from locus_store.testing.turns import run_outside
 from locus_store.types.turns import TurnStep
+from locus_store.versions.turns import take_step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,18 +165,25 @@ class Waiting(MemoryCheckpointer[Any]):
         return await super().load(*args, **options)
 
 
-def test_an_interrupt_at_the_end_of_the_wait_ends_the_turn(url: str) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, TimeoutError])
+@pytest.mark.parametrize("method", ["begin", "end"])
+def test_an_error_of_a_handler_of_signals_ends_the_turn(
+    url: str, method: str, error: type[BaseException]
+) -> None:
     with open_blocking(url) as checkpointer:
         turn = checkpointer.turn("t")
         run = turn.run
 
         def run_interrupted(call: Any) -> None:
-            turn.run = run
-            run(call)
-            raise KeyboardInterrupt
+            if call.__name__ == method:
+                turn.run = run
+            if call.__name__ == "begin":
+                run(call)
+            if call.__name__ == method:
+                raise error
 
         turn.run = run_interrupted
-        with pytest.raises(KeyboardInterrupt), turn:
+        with pytest.raises(error), turn:
             pass
         assert checkpointer.turns() == []
 
@@ -202,6 +211,20 @@ def test_an_interrupt_leaves_no_turn(
             pass
         is_over.wait(10)
         assert checkpointer.turns() == []
+
+
+def test_a_dead_holder_ends_after_a_lease_of_a_clock_that_was_set_back() -> None:
+    now, lease = datetime.now(UTC), timedelta(seconds=LEASE)
+    dead, alive = (
+        TurnStep(thread_id="t", turn_key=it, owner=it, lease_seconds=LEASE, entry="queue")
+        for it in ("dead", "alive")
+    )
+    tickets = take_step([], dead, now + timedelta(hours=1))
+    for at in (now, now + lease / 3, now + 2 * lease / 3):
+        tickets = take_step(tickets, alive, at)
+        assert [it.owner for it in tickets] == ["dead", "alive"]
+    tickets = take_step(tickets, alive, now + lease)
+    assert [it.owner for it in tickets] == ["alive"]
 
 
 def test_a_thread_of_its_own_needs_the_context(url: str) -> None:

@@ -127,8 +127,7 @@ class DrivenLoop:
 
     def __init__(self, *, moves: bool) -> None:
         stepping.require_threads()
-        self.pid = os.getpid()
-        self._moves = moves
+        self.pid, self._moves = os.getpid(), moves
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         _loops[self._loop] = self
@@ -138,12 +137,14 @@ class DrivenLoop:
         """Blocks in progress that may not change their thread."""
         self._waiting_blocks: list[asyncio.Future[None]] = []
         """The futures of blocks that wait for the loop's thread."""
-        self._calls: set[_Call[Any]] = set()
-        self._waiting: set[_Call[Any]] = set()
-        self._wake_thread = threading.Event()
-        self._is_ending = False
+        self._calls, self._waiting = set[_Call[Any]](), set[_Call[Any]]()
+        self._wake_thread, self._is_ending = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="locus-store-blocking", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # of a handler of signals, perhaps after the thread has begun
+            self._is_ending = True
+            raise
 
     def run(self, owner: str, make: Callable[[], Awaitable[T]]) -> T:
         """Run a coroutine, and wait for it; cancel it on ``Ctrl-C``.
@@ -157,8 +158,7 @@ class DrivenLoop:
             RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call
                 waits for an async one that the caller's own loop has begun.
         """
-        outer = asyncio._get_running_loop()  # noqa: SLF001  (the documented way without an error)
-        driver = self._driver
+        outer, driver = asyncio._get_running_loop(), self._driver  # noqa: SLF001  (documented)
         if outer is self._loop or (driver is not None and driver[0] == threading.get_ident()):
             raise RuntimeError(
                 f"a sync method of {owner} was called by a coroutine that another sync method of "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
+_locks: WeakSet[threading.Lock] = WeakSet()
 _starts: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 
 
@@ -21,7 +23,16 @@ def start_in_each_process(start: Callable[[], None]) -> None:
     start()
 
 
+def make_lock() -> threading.Lock:
+    """Return a lock that is free in a forked child, whichever thread of its parent has it."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
 def _start_all() -> None:
+    for lock in list(_locks):  # ``locked`` is false while a thread that has it waits for the GIL
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
     for owner, start in list(_starts.items()):
         start(owner)
 

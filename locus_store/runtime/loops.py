@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -14,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.forks import inherited
+from locus_store.runtime.forks import inherited, make_lock
 from locus_store.runtime.stepping import may_block, run_in_thread, run_to_end
 
 T = TypeVar("T")
@@ -207,7 +206,7 @@ class ResourcesPerLoop(Generic[H]):
     """
 
     def __init__(self, make: Callable[[], H], refusal: str | None) -> None:
-        self._lock = threading.Lock()  # the first: pickle names it, not a local function
+        self._lock = make_lock()  # the first: pickle names it, not a local function
         self._make = make
         self._refusal = refusal
         self._resources: dict[asyncio.AbstractEventLoop, H] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from _thread import allocate_lock, start_new_thread
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Generator
@@ -15,7 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from weakref import finalize
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
-from locus_store.runtime.forks import inherited
+from locus_store.runtime.forks import inherited, make_lock
 from locus_store.runtime.holding import carry_held
 from locus_store.runtime.stepping import ThreadCall, is_ours, needs_no_loop, require_threads, run
 
@@ -66,7 +65,7 @@ class Portals:
         """The process that has made calls without a loop."""
 
         self._interrupted_calls: list[ThreadCall[Any]] = []
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._loop: DrivenLoop | None = None
         self._end: Any = None
 

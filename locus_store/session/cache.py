@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
+from locus_store.runtime.forks import make_lock
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.recent import Recent
 from locus_store.runtime.stepping import may_block
@@ -118,7 +118,7 @@ class LocalCache(StateCache):
     ) -> None:
         self.max_threads = check_max_threads(max_threads)
         self.ttl_seconds = check_cache_ttl(ttl_seconds)
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._entries: OrderedDict[str, tuple[float, CachedState]] = OrderedDict()
         """The least recently used one first, with the time of its last use."""
 

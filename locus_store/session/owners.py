@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from locus_store.backend import StorageBackend
+from locus_store.runtime.forks import make_lock
 from locus_store.runtime.gathering import NamedLocks
 from locus_store.session.config import Call
 from locus_store.types.thread_info import (
@@ -161,7 +161,7 @@ class SeenThreads(Generic[T]):
     """Facts of threads with the time at which each was true; usable from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._seen: OrderedDict[str, tuple[T, float]] = OrderedDict()
 
     def get(self, thread_id: str, seconds: float) -> T | None:

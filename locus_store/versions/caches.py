@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from locus_store.errors import ConflictError
-from locus_store.runtime.forks import start_in_each_process
+from locus_store.runtime.forks import make_lock
 from locus_store.types import Mark
 from locus_store.values import frames
 
@@ -48,10 +48,7 @@ class CachedVersions:
         self._bytes = 0
         self._known: OrderedDict[LineKey, _Known] = OrderedDict()
         self._heavy: OrderedDict[LineKey, _Known] = OrderedDict()
-        start_in_each_process(self._start)
-
-    def _start(self) -> None:
-        self._lock = threading.Lock()  # several loops may use one backend
+        self._lock = make_lock()  # several loops may use one backend
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes; the version used last is always kept."""
@@ -122,7 +119,7 @@ class CachedCheckpoints:
         self._threads: Counter[str] = Counter()
         """The number of remembered checkpoints of each thread."""
 
-        self._lock = threading.Lock()  # several loops may use one saver
+        self._lock = make_lock()  # several loops may use one saver
 
     def add(self, *place: str, is_stored: bool = True) -> None:
         """Remember a checkpoint as the newest of its namespace, or as one that was refused."""

@@ -81,12 +81,10 @@ class Thread:
     is_placeholder: bool = False
     """There is no thread, but tickets for one."""
 
-    @property
-    def is_live(self) -> bool:
-        """True if there is a thread, and it has not expired."""
-        if self.is_placeholder:
-            return False
-        return self.expires_at is None or self.expires_at > datetime.now(UTC)
+    def is_live(self, read_clock: Callable[[], datetime]) -> bool:
+        """Return whether there is a thread, and it has not expired by the storage's clock."""
+        is_over = self.expires_at is not None and self.expires_at <= read_clock()
+        return not (self.is_placeholder or is_over)
 
     @property
     def exists(self) -> bool:
@@ -243,7 +241,11 @@ class ThreadTransaction:
         self.max_state_bytes = max_state_bytes
         self.old = old
         self.thread_id = thread_id
-        self.thread = old.copy() if old and old.is_live else None
+        self.now: Final = now or datetime.now(UTC)
+        """The time of the transaction."""
+
+        self.was_live = old is not None and old.is_live(lambda: self.now)
+        self.thread = old.copy() if old and self.was_live else None
         """The thread after the transaction; ``None``: removed."""
 
         self.adds_only = self.thread is not None
@@ -254,9 +256,6 @@ class ThreadTransaction:
 
         self.added: list[tuple[History, Row | ArchivedWrite | None]] = []
         """Additions in order; a history without an addition was created."""
-
-        self.now: Final = now or datetime.now(UTC)
-        """The time of the transaction."""
 
         self.tickets: Sequence[Ticket] = old.tickets if old else ()
         """Of the thread's turns after the transaction. They outlive the thread."""
@@ -329,9 +328,8 @@ class ThreadTransaction:
         """
         assert self.thread is not None  # noqa: S101  (made, or found)
         thread, until = self.thread, self.now + timedelta(seconds=ttl_seconds)
-        is_new = self.old is None or not self.old.is_live
         slack = timedelta(seconds=compute_ttl_slack(ttl_seconds))
-        expires_at = thread.expires_at
+        expires_at, is_new = thread.expires_at, not self.was_live
         if (is_new and expires_at is None) or (expires_at and expires_at < until - slack):
             self.adds_only = False
             thread.expires_at = until

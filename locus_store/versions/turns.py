@@ -43,7 +43,7 @@ def take_step(tickets: Sequence[Ticket], step: TurnStep, now: datetime) -> list[
     A request that has to be rejected is not among them. The step of a ticket that waits, and need
     not be renewed, changes nothing: of those that wait, only the next one removes the ended ones.
     """
-    live = [it for it in tickets if it.until > now]
+    live = _list_live(tickets, now)
     lease_seconds = max(0.0, min(step.lease_seconds, MOST_LEASE_SECONDS))
     lease = timedelta(seconds=lease_seconds)
     place_lease = lease * (1 + len(live) / CROWD)
@@ -52,32 +52,31 @@ def take_step(tickets: Sequence[Ticket], step: TurnStep, now: datetime) -> list[
             lease = place_lease if at else lease
             if ticket.until - now < lease * RENEWED_PART:
                 live[at] = ticket._replace(until=now + lease)
-            elif at:
-                return [*tickets]
-            return _limit_first(tickets, live, now)
+            return [*tickets] if at > 1 and live[at] is ticket else live
     is_full = len(live) > (0 if step.entry == "reject" else step.most_waiting)
     if step.entry == "none" or (is_full and step.entry != "replace"):
-        return _limit_first(tickets, live, now)
-    last = max((it.number for it in tickets), default=0)
-    number = max(last + 1, int(now.timestamp() * 1_000_000))
+        return live
+    number = max([int(now.timestamp() * 1_000_000), *(it.number + 1 for it in tickets)])
     made = Ticket(step.turn_key, number, step.owner, lease_seconds, now, now + place_lease)
-    return _limit_first(tickets, [made] if step.entry == "replace" else [*live, made], now)
+    return _list_live([made] if step.entry == "replace" else [*live, made], now)
 
 
-def _limit_first(before: Sequence[Ticket], live: list[Ticket], now: datetime) -> list[Ticket]:
-    """Return the tickets; one that has come first ends after one lease, unless it is renewed."""
-    if live and live[0].key not in {it.key for it in before[:1]}:
-        first = live[0]
+def _list_live(tickets: Sequence[Ticket], now: datetime) -> list[Ticket]:
+    """Return the live ones; the first has a lease left at most, also if the clock was set back."""
+    live = [it for it in tickets if it.until > now]
+    for first in live[:1]:
         most = now + timedelta(seconds=first.lease_seconds)
         live[0] = first._replace(until=min(first.until, most))
     return live
 
 
-def end_tickets(tickets: Sequence[Ticket], turn_key: str | None, now: datetime) -> list[Ticket]:
-    """Return the tickets without one; ``None``: without the one that holds the turn."""
-    live = [it for it in tickets if it.until > now]
+def end_tickets(
+    tickets: Sequence[Ticket], turn_key: str | None, now: datetime
+) -> tuple[list[Ticket], bool]:
+    """Return the tickets without one, and whether it was there; ``None``: it holds the turn."""
+    live = _list_live(tickets, now)
     left = live[1:] if turn_key is None else [it for it in live if it.key != turn_key]
-    return _limit_first(tickets, left, now)
+    return _list_live(left, now), len(left) < len(live)
 
 
 def get_held(tickets: Sequence[Ticket], now: datetime) -> Ticket | None:

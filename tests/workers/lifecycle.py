@@ -15,6 +15,7 @@ from typing import Any
 
 from locus_store import BackendError, ConflictError, open_checkpointer
 from locus_store.blocking import BlockingCheckpointer
+from locus_store.runtime import portals
 
 TURNS = 15
 
@@ -86,6 +87,18 @@ def fork(url: str, form: str) -> None:
     forked.close()
 
 
+def _end_of(child: int) -> int:
+    """Return the exit code of a child, which is killed after a while."""
+    limit, ended = time.monotonic() + 20, 0
+    while not ended and time.monotonic() < limit:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+    return os.waitstatus_to_exitcode(status)
+
+
 def fork_and_leave(url: str) -> None:
     """A child that never uses what its parent opened, and ends; tells how."""
     blocking = BlockingCheckpointer(open_checkpointer(url, state_type=dict))
@@ -93,15 +106,38 @@ def fork_and_leave(url: str) -> None:
     child = os.fork()
     if not child:
         sys.exit(0)
-    limit, ended = time.monotonic() + 5, 0
-    while not ended and time.monotonic() < limit:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.01)
-    if not ended:
-        os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
+    ended = _end_of(child)
     blocking.close()
-    told(os.waitstatus_to_exitcode(status))
+    told(ended)
+
+
+def fork_beside_a_first_call(url: str) -> None:
+    """A child uses what another thread of its parent was opening, and ends; tells how."""
+    opened = open_checkpointer(url, state_type=dict)
+    opened.needs_no_loop = False
+    blocking = BlockingCheckpointer(opened)
+    begun, may_go_on, make = threading.Event(), threading.Event(), portals.DrivenLoop
+
+    def make_late(**options: Any) -> Any:
+        begun.set()
+        may_go_on.wait()
+        return make(**options)
+
+    portals.DrivenLoop = make_late  # type: ignore[assignment,misc]
+    first = threading.Thread(target=blocking.save, args=({"said": []}, "t"))
+    first.start()
+    begun.wait()
+    portals.DrivenLoop = make  # type: ignore[misc]
+    child = os.fork()
+    if not child:
+        blocking.save({"said": []}, "of-child")
+        blocking.close()
+        os._exit(0)
+    ended = _end_of(child)
+    may_go_on.set()
+    first.join()
+    blocking.close()
+    told(ended)
 
 
 # --- ends without a close

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from uuid import UUID
 from langchain_core.runnables import RunnableConfig
 
 from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.runtime.forks import make_lock
 from locus_store.runtime.stepping import wait_for_end
 from locus_store.types import Expected, Mark
 
@@ -193,7 +193,7 @@ class GivenIds:
     def __init__(self) -> None:
         self._entries: dict[int, Given] = {}
         self._sweep_at = FIRST_SWEEP
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -414,15 +414,14 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         return await self._threads.look(self._threads.find_damage)
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
-        limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
-        sweep = Sweep()
-        await self._sweep(sweep, lambda it: _vacuum(it, limit, sweep))
+        age, sweep = timedelta(days=check_days(older_than_days)), Sweep()
+        await self._sweep(sweep, lambda it: _vacuum(it, it.now - age, sweep))
         return sweep.report()
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         def renew(transaction: ThreadTransaction) -> bool:
-            thread, until = transaction.thread, datetime.now(UTC) + timedelta(seconds=ttl_seconds)
-            if thread is None or not thread.is_live or thread.expires_at is None:
+            thread, until = transaction.thread, transaction.now + timedelta(seconds=ttl_seconds)
+            if thread is None or thread.expires_at is None:
                 return False
             is_late = thread.expires_at < until
             thread.expires_at = max(thread.expires_at, until)

@@ -329,9 +329,9 @@ class DocumentTurns(TakesTurns):
         check_text("thread_id", thread_id)
 
         def end(transaction: ThreadTransaction) -> bool:
-            live = turns.end_tickets(transaction.tickets, "", transaction.now)
-            transaction.tickets = turns.end_tickets(live, turn_key, transaction.now)
-            return len(transaction.tickets) < len(live)
+            found = turns.end_tickets(transaction.tickets, turn_key, transaction.now)
+            transaction.tickets, is_ended = found
+            return is_ended
 
         return bool(await self._threads.change(thread_id, end))
 

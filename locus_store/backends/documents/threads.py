@@ -178,7 +178,7 @@ class DocumentThreads:
         ):  # one more ends the last one's wait
             access = self._read_together([it.key for it in page])
             for at, found in self.documents.run_each(partial(self._read_dated, access), page):
-                if found is not None and found.thread.is_live:
+                if found is not None and found.thread.is_live(self.documents.read_clock):
                     yield at, self.form.compute_active_at(found, at), self.form.share(found.thread)
 
     def _read_dated(
@@ -204,7 +204,8 @@ class DocumentThreads:
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
         """Return a live thread; do not change it."""
         found = self._read_settled(documents or self.documents, thread_id)
-        return self.form.share(found.thread) if found and found.thread.is_live else None
+        is_live = found and found.thread.is_live(self.documents.read_clock)
+        return self.form.share(found.thread) if found and is_live else None
 
     def _read_settled(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, after its outbox was applied."""

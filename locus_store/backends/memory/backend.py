@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
@@ -15,6 +14,7 @@ from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
 from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.runtime.forks import make_lock
 from locus_store.types.arguments import choose_backend
 from locus_store.types.options import CheckpointOptions, StateOptions, fill_defaults, split_options
 from locus_store.versions.threads import ThreadTransaction
@@ -37,7 +37,7 @@ class MemoryDocuments(Documents):
     def __init__(self) -> None:
         self._stored: dict[str, _Document] = {}
         self._tags = count(1)
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._store = uuid4().hex
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:

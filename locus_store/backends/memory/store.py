@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -13,6 +12,7 @@ from locus_store.backend import StorageBackend
 from locus_store.backends.documents.item_store import ItemStore
 from locus_store.backends.memory.options import InMemoryStoreOptions
 from locus_store.errors import InvalidArgumentError
+from locus_store.runtime.forks import make_lock
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class InMemoryStore(ItemStore):
 
     def __init__(self, **options: Unpack[InMemoryStoreOptions]) -> None:
         super().__init__(**options)
-        self._lock = threading.RLock()
+        self._lock = make_lock()
 
     def __repr__(self) -> str:
         return f"InMemoryStore({sum(map(len, self._namespaces.values()))} items)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ from locus_store.backends.opensearch.item_index import (
 from locus_store.backends.opensearch.items import KEEP, Decide, Document, ItemChange, make_clearing
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import SchemaError
-from locus_store.runtime.forks import start_in_each_process
+from locus_store.runtime.forks import make_lock
 from locus_store.runtime.retries import Pauses
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import BaseStore, Embed
@@ -194,10 +193,7 @@ class OpenSearchStore(_Writing, BaseStore):
         )
         self.index = open_item_index(made.index.place, made.index.access)
         self._batches = ItemBatches(self.index)
-        start_in_each_process(self._start)
-
-    def _start(self) -> None:
-        self._one_batch = threading.Lock()
+        self._one_batch = make_lock()
         """Batches of this object do not meet each other's intents."""
         self._has_dimension = False
 

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import count
 from math import inf
 from operator import attrgetter
-from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -25,7 +24,7 @@ from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.backends.postgresql.options import WalPosition, get_read_limits
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime import observe
-from locus_store.runtime.forks import start_in_each_process
+from locus_store.runtime.forks import make_lock
 from locus_store.sql.connections.backend import Body
 from locus_store.sql.connections.database import ServerDatabase, is_overtime
 from locus_store.sql.connections.lending import await_only
@@ -141,11 +140,8 @@ class Positions:
         """Transactions of the caller's that have written a thread, or anything."""
         self._states: list[ServerState] = []
         """Of the primary, in the order of the questions."""
-        start_in_each_process(self._start)
-
-    def _start(self) -> None:
         self._asking: WeakSet[LoopPool] = WeakSet()
-        self._lock = Lock()  # several loops may use one object
+        self._lock = make_lock()  # several loops may use one object
 
     def note(self, pool: LoopPool, thread_id: str | None) -> None:
         """Note that a write has ended; see ``LoopPool.note_write``."""

@@ -222,7 +222,10 @@ MOST_TOGETHER: Final = 200
 """Threads that are read in one round trip for a list of known length."""
 
 CLOCK_SECONDS: Final = 60.0
-"""The server is asked for its time this often."""
+"""The server is asked for its time this often, and when this host's clock was set."""
+
+SET_SECONDS: Final = 0.1
+"""A clock that moved by more against the steady one was set, or the host was suspended."""
 
 
 class RedisDocuments(Documents):
@@ -249,7 +252,7 @@ class RedisDocuments(Documents):
         self._ahead = timedelta()
         """The time by which the server's clock is ahead."""
 
-        self._asked_at = -CLOCK_SECONDS
+        self._asked_at, self._apart = -CLOCK_SECONDS, 0.0
 
     def for_tenant(self, tenant: str) -> RedisDocuments:
         other = copy(self)
@@ -414,18 +417,19 @@ class RedisDocuments(Documents):
             raise ChangedError
 
     def read_clock(self) -> datetime:
-        if time.monotonic() - self._asked_at > CLOCK_SECONDS:
+        steady = time.monotonic()
+        was_set = abs(time.time() - steady - self._apart) > SET_SECONDS
+        if was_set or steady - self._asked_at > CLOCK_SECONDS:
             wait(self._ask_for_time())
         return datetime.now(UTC) + self._ahead
 
     async def _ask_for_time(self) -> None:
         client, before = await self._get_client(), datetime.now(UTC)
         seconds, fraction = map(int, await client.run_command("TIME"))
-        after = datetime.now(UTC)
-        self._ahead = from_microseconds(1_000_000 * seconds + fraction) - (
-            before + (after - before) / 2
-        )
+        middle = before + (datetime.now(UTC) - before) / 2
+        self._ahead = from_microseconds(1_000_000 * seconds + fraction) - middle
         self._asked_at = time.monotonic()
+        self._apart = time.time() - self._asked_at
 
     def locate(self, key: str) -> str:
         return f"thread {key!r} in Redis {self._connections.where}"

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 
 from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
+from locus_store.runtime.forks import make_lock
 from locus_store.runtime.loops import ResourcesPerLoop
 from locus_store.runtime.retries import retry_lost_races
 from locus_store.sql.connections.database import LostConnectionError, ServerDatabase, is_overtime
@@ -68,7 +69,7 @@ class PooledRunner:
         make_pool: Callable[..., LoopPool] | None = None,
     ) -> None:
         self.database = database
-        first = threading.Lock()
+        first = make_lock()
 
         def make() -> LoopPool:
             return (make_pool or LoopPool)(

@@ -20,6 +20,7 @@ from locus_store.errors import (
     MissingExtraError,
     make_install_command,
 )
+from locus_store.runtime.forks import make_lock
 from locus_store.sql.schema.definition import (
     PLACE,
     DatabasePlace,
@@ -188,7 +189,7 @@ class _Process:
     """A lock per process: without it, 16 of 16 concurrent upgrades failed in Alembic's globals."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = make_lock()
         self._at_work: list[int] = []
 
     @contextmanager

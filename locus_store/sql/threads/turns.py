@@ -53,9 +53,8 @@ def end_turn(repository: RowAccess, thread_id: str, turn_key: str | None) -> boo
     ended: list[bool] = []
 
     def end(tickets: list[Ticket], now: datetime) -> list[Ticket]:
-        live = turns.end_tickets(tickets, "", now)
-        left = turns.end_tickets(live, turn_key, now)
-        ended.append(len(left) < len(live))
+        left, is_ended = turns.end_tickets(tickets, turn_key, now)
+        ended.append(is_ended)
         return left
 
     change_tickets(repository, thread_id, end)

@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -38,7 +40,7 @@ if TESTS_RUN:
 
     from locus_store import RedisBackend, RedisCheckpointSaver, redis_checkpointer
     from locus_store.backends.documents import packed
-    from locus_store.backends.redis import addresses, scripts
+    from locus_store.backends.redis import addresses, documents, scripts
     from locus_store.backends.redis.keys import RedisKeys, compute_bucket
 
 if TYPE_CHECKING:
@@ -101,6 +103,34 @@ async def everything(backend: RedisBackend, thread_id: str = "t") -> None:
     assert {it.name for it in await backend.facts()} >= {"server", "maxmemory policy"}
     assert await backend.delete("copy")
     assert await backend.delete(thread_id)
+
+
+# --- time
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_of_this_host_that_is_set_ends_no_turn(
+    redis_url: str, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = timedelta(hours=hours)
+
+    class SetDatetime(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + moved
+
+    clock = SimpleNamespace(
+        monotonic=time.monotonic, time=lambda: time.time() + moved.total_seconds()
+    )
+    async with (
+        redis_checkpointer(redis_url, state_type=dict) as checkpointer,
+        checkpointer.turn("t", lease_seconds=60) as turn,
+    ):
+        monkeypatch.setattr(documents, "time", clock)
+        monkeypatch.setattr(documents, "datetime", SetDatetime)
+        found = await checkpointer.busy("t")
+        assert found.number == turn.number
+        assert 0 < found.seconds_left <= 60
 
 
 # --- keys
