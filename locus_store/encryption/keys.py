@@ -184,15 +184,7 @@ class Encryption:
         return found
 
     async def get_or_load(self, tenant: str, has_values: HasValues | None = None) -> TenantKeys:
-        """Return a tenant's keys; calls that wait for them share one question to the ring.
-
-        Args:
-            tenant: The tenant.
-            has_values: See ``load``.
-
-        Raises:
-            EncryptionError: See ``load``.
-        """
+        """Return a tenant's keys, as ``load``; calls that wait share one question to the ring."""
         found = self.get(tenant)
         if found is not None:
             return found
@@ -210,9 +202,7 @@ class Encryption:
     async def load(self, tenant: str, has_values: HasValues | None = None) -> TenantKeys:
         """Read a tenant's keys; create the first one if there is none.
 
-        Args:
-            tenant: The tenant.
-            has_values: Returns whether a storage has what a data key of the tenant has sealed.
+        ``has_values`` returns whether a storage has what a data key of the tenant has sealed.
 
         Raises:
             EncryptionError: The ring does not unwrap one, or all were lost.
@@ -314,11 +304,9 @@ class Encryption:
             secrets = await self._ask(base64.b64decode(item.value["wrapped"]), context, own)
             wrapped = await self._wrap(secrets, context, own)
             value = {**item.value, "wrapped": base64.b64encode(wrapped).decode()}
-            try:
+            with suppress(ConflictError):  # destroyed, or wrapped by another process, meanwhile
                 await self.keys.put(_name(tenant), item.key, value, expected_version=item.version)
-            except ConflictError:  # destroyed, or wrapped by another process, meanwhile
-                continue
-            count += 1
+                count += 1
         return count
 
     async def add_key(self, tenant: str) -> str:
@@ -388,10 +376,8 @@ class Encryption:
     ) -> None:
         """Destroy the keys of noted subjects of which nothing is stored; keep a receipt.
 
-        Args:
-            tenant: The tenant.
-            find_gone: Returns those of the subjects of a note, whose keys are destroyed; ``None``:
-                the note is another caller's, and stays.
+        ``find_gone`` returns those of the subjects of a note, whose keys are destroyed; ``None``:
+        the note is another caller's, and stays.
         """
         done: list[StoreItem] = []
         gone: set[Subject] = set()
@@ -469,11 +455,7 @@ def _read_source(source: str) -> tuple[str, str]:
 
 
 def make_encryption(option: Any) -> Encryption:
-    """Return the encryption of an option: an ``Encryption``, or a text for ``Encryption.read``.
-
-    Raises:
-        InvalidArgumentError: It is neither.
-    """
+    """Return the encryption of an option: an ``Encryption``, or a text for ``Encryption.read``."""
     if isinstance(option, Encryption):
         return option
     if isinstance(option, str):

@@ -187,4 +187,4 @@ async def test_keys_of_all_data_keys_are_destroyed(encryption: Encryption, url: 
 
 
 def test_the_error_names_the_key() -> None:
-    assert "beef" in str(ForgottenError(b"\xbe\xef"))
+    assert "beef" in str(ForgottenError.make(b"\xbe\xef"))
