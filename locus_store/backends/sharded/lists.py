@@ -155,12 +155,14 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         counts = Counter(await super().forget_user(user_id))
         for some in await self._gather(lambda it: it.forget_user(user_id)):
             counts.update(some)
+        await self.shard_set.remove_copies()
         return dict(counts)
 
     async def forget_where(self, key: str, value: Any) -> dict[str, int]:
         counts = Counter(await super().forget_where(key, value))
         for some in await self._gather(lambda it: it.forget_where(key, value)):
             counts.update(some)
+        await self.shard_set.remove_copies()
         return dict(counts)
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
