@@ -379,8 +379,9 @@ def make_twice_error(thread_id: str, was: int, at: int) -> ConflictError:
     """Return the error of a thread that is in the shard where it was and where it belongs."""
     return ConflictError(
         f"thread {thread_id!r} is in shard {was + 1}, and another one of this id is in shard"
-        f" {at + 1}, where it belongs: a client wrote it after it had stood still for long. Look at"
-        " both in their databases, by the URLs of the two, and delete one there"
+        f" {at + 1}, where it belongs: a client wrote it after it had stood still for long, or a"
+        " database was restored. Look at both in their databases, by the URLs of the two, and"
+        " delete one there"
     )
 
 

@@ -429,6 +429,23 @@ async def test_a_copy_that_a_killed_client_has_left_is_forgotten(
     assert [it for url in urls[:3] for it in rows(url) + rows(url, MOVES)] == []
 
 
+async def test_a_thread_that_a_restored_database_has_too_is_listed_once_and_forgotten(
+    urls: list[str], tmp_path: Path
+) -> None:
+    await made(urls[:2])
+    backup = shutil.copyfile(urls[0].partition(":///")[2], tmp_path / "backup.db")
+    moved = next(it for it in rows(urls[0]) if choose_shard(3, "default", it) == 2)
+    await rebalanced(urls[:3])
+    async with open_sharded(urls[:3]) as storage:
+        await storage.checkpointer().save({"n": 2}, moved, "newest", metadata={"user_id": "alex"})
+    shutil.copyfile(backup, urls[0].partition(":///")[2])
+    async with open_sharded(urls[:3]) as storage:
+        heads = await storage.checkpointer().list_with_metadata()
+        assert [it["checkpoint_id"] for it in heads if it["thread_id"] == moved] == ["newest"]
+        await storage.backend.forget_user("alex")
+    assert [it for url in urls[:3] for it in rows(url)] == []
+
+
 async def test_no_turn_replaces_the_move_of_a_thread(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
