@@ -326,8 +326,9 @@ class Encryption:
         None is removed until other processes have learned of the newest key, which stays. The
         caller has counted the values of all storages that share this store of data keys.
         """
-        *older, newest = await self._list(tenant)
-        age = (datetime.now(UTC) - newest.created_at).total_seconds()
+        items = await self._list(tenant)
+        older = items[:-1]
+        age = (datetime.now(UTC) - items[-1].created_at).total_seconds() if items else 0.0
         gone = [it for it in older if it.value["key_id"] in key_ids and age > 2 * REFRESH_SECONDS]
         for item in gone:
             await self.keys.delete(_name(tenant), item.key)
