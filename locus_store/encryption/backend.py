@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import ErasesThreads, FullBackend, JoinsTransactions, StorageBackend
-from locus_store.encryption.values import CLEAR, Encrypts, Sealing, count_keys, require_answer
+from locus_store.encryption.contracts import LoadsKeys
+from locus_store.encryption.values import CLEAR, Sealing, count_keys, require_answer
 from locus_store.errors import IntegrityError, LocusStoreError, UnsupportedError
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import report_unswept, skip_too_large
 from locus_store.types import (
-    ArchivedMessage,
     ArchivedRecord,
     ArchivedThread,
     ArchivedWrite,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from locus_store.versions.sizes import StatusesWanted, ThreadStatus
 
 
-class EncryptedBackend(Encrypts, FullBackend):
+class EncryptedBackend(LoadsKeys, FullBackend):
     """The part of a backend that encrypts; ``encrypt_backend`` puts it before another class.
 
     The storage keeps sealed records, keyed digests, and metadata whose content is sealed. Rules
@@ -73,16 +73,16 @@ class EncryptedBackend(Encrypts, FullBackend):
         return await super().commit((await self.get_sealing()).seal_save(save))
 
     async def fetch(self, thread_id: str, **which: Any) -> Stored | None:
-        stored = await super().fetch(thread_id, **which)
-        if stored is not None:
-            _require_named(stored.version, thread_id, **which)
-        return await self._unseal(lambda it: _open_stored(it, stored))
+        answer = await super().fetch(thread_id, **which)
+        if answer is not None:
+            _require_named(answer.version, thread_id, **which)
+        return answer and await self._unseal(partial(_open_stored, answer=answer))
 
     async def fetch_head(self, thread_id: str, **which: Any) -> Stored | None:
-        stored = await super().fetch_head(thread_id, **which)
-        if stored is not None:
-            _require_named(stored.version, thread_id, **which)
-        return await self._unseal(lambda it: _open_stored(it, stored))
+        answer = await super().fetch_head(thread_id, **which)
+        if answer is not None:
+            _require_named(answer.version, thread_id, **which)
+        return answer and await self._unseal(partial(_open_stored, answer=answer))
 
     async def history(self, thread_id: str, **which: Any) -> list[Version]:
         found = await super().history(thread_id, **which)
@@ -205,21 +205,20 @@ class EncryptedBackend(Encrypts, FullBackend):
         return {it for it in subjects if await read(it[1]) is None}
 
     async def count_keys(self) -> Counter[str]:
-        """Return how many stored values are sealed with each data key, and how many are in clear.
-
-        Reads all threads.
-        """
-        found, after = Counter[str](), None
-        while page := await self.scan(after=after):
-            for thread_id in page:
-                found += count_keys(await super().read_thread(thread_id))
-            after = page[-1]
+        """Return how many stored values each data key has sealed, and how many are in clear."""
+        found = Counter[str]()
+        async for thread_id in _iterate_ids(self):
+            found += count_keys(await super().read_thread(thread_id))
         return found
 
     async def has_sealed(self) -> bool:
         if self.sealed_format == CLIENT_FORMAT:  # clients of one service may have keys of their own
             return False
-        some = [await super(EncryptedBackend, self).read_thread(it) for it in await self.scan(10)]
+        read = super(LoadsKeys, self).read_thread
+        try:
+            some = [await read(it) for it in await self.scan(10)]
+        except UnknownKeyError:
+            return True
         return any(count_keys(it).keys() - {CLEAR} for it in some)
 
     async def reencrypt(self, after: str | None = None) -> AsyncIterator[str]:
@@ -230,14 +229,12 @@ class EncryptedBackend(Encrypts, FullBackend):
         The digests of a thread that was in clear change, so that a writer who loaded it before
         gets a ``ConflictError``.
         """
-        while page := await self.scan(after=after):
-            for thread_id in page:
-                sealing = await self.get_sealing()
-                current = sealing.keys.current.key_id.hex()
-                if count_keys(await super().read_thread(thread_id)).keys() - {current}:
-                    await self.rewrite_thread(thread_id, sealing.reseal_thread)
-                    yield thread_id
-            after = page[-1]
+        async for thread_id in _iterate_ids(self, after):
+            sealing = await self.get_sealing()
+            current = sealing.keys.current.key_id.hex()
+            if count_keys(await super().read_thread(thread_id)).keys() - {current}:
+                await self.rewrite_thread(thread_id, sealing.reseal_thread)
+                yield thread_id
 
     async def _make_stored(self, key: str, value: Any) -> tuple[Any] | None:
         """Return what the storage finds a value of metadata by; ``None``: it does not."""
@@ -251,12 +248,9 @@ class EncryptedBackend(Encrypts, FullBackend):
         return None
 
     async def _iterate_threads(self) -> AsyncIterator[ArchivedThread]:
-        after: str | None = None
-        while page := await self.scan(after=after):
-            for thread_id in page:
-                if (found := await self.read_thread(thread_id)) is not None:
-                    yield found
-            after = page[-1]
+        async for thread_id in _iterate_ids(self):
+            if (found := await self.read_thread(thread_id)) is not None:
+                yield found
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         value = check_wanted(key, value)
@@ -335,6 +329,13 @@ class JoiningEncryptedBackend(VersionsBackend, JoinsTransactions):
         return await forget_items(self, key, value)
 
 
+async def _iterate_ids(backend: FullBackend, after: str | None = None) -> AsyncIterator[str]:
+    while page := await backend.scan(after=after):
+        for thread_id in page:
+            yield thread_id
+        after = page[-1]
+
+
 async def forget_items(backend: EncryptedBackend, key: str, value: Any) -> int:
     """Remove the items beside a backend with ``value`` at ``key``, and their keys."""
     store = import_module("locus_store.open").Storage(backend).store()
@@ -356,11 +357,7 @@ class ClientBackend(VersionsBackend):
         await self._require_service()
 
     async def _require_service(self) -> None:
-        """Refuse a service that cannot keep sealed records.
-
-        Raises:
-            UnsupportedError: It has keys of its own, or speaks the Locus SDK's wire only.
-        """
+        """Refuse a service with keys of its own, or that speaks the Locus SDK's wire only."""
         service = self.service  # type: ignore[attr-defined]  # of HTTPBackend
         if await service.get_sdk_backend() is not None:
             raise UnsupportedError(
@@ -449,23 +446,21 @@ def derive_class(kind: type[StorageBackend]) -> type[EncryptedBackend]:
     return made
 
 
-def _open_stored(sealing: Sealing, result: Stored | None) -> Stored | None:
-    if result is None:
-        return None
-    opener = sealing.make_opener(continues=result.basis is not None)
-    payloads = [opener.open_joined(it) for it in result.payloads]  # names an unknown key
-    version = sealing.open_version(result.version)
-    writes = result.writes
+def _open_stored(sealing: Sealing, answer: Stored) -> Stored:
+    opener = sealing.make_opener(continues=answer.basis is not None)
+    payloads = [opener.open_joined(it) for it in answer.payloads]  # names an unknown key
+    version = sealing.open_version(answer.version)
+    writes = answer.writes
     if writes is not None:
         place = version.thread_id, version.namespace, version.checkpoint_id
         writes = [sealing.open_write(*place, it) for it in writes]
-    is_sealed = opener.digest is not None or (sealing.required and result.basis != version.mark)
+    is_sealed = opener.digest is not None or (sealing.required and answer.basis != version.mark)
     if is_sealed and not sealing.is_digest_of(version, opener.digest or b""):
         raise IntegrityError(
             f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}: its record "
             "belongs to another version, or its metadata was changed"
         )
-    return replace(result, version=version, payloads=payloads, writes=writes)
+    return replace(answer, version=version, payloads=payloads, writes=writes)
 
 
 def _require_named(
@@ -498,29 +493,27 @@ def _open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[T
     found = []
     for status in statuses:
         if status.message is not None:
-            status = replace(status, message=_open_message(sealing, status))  # noqa: PLW2901
+            message = _open_unless_damaged(sealing.open_message, status.thread_id, status.message)
+            status = replace(status, message=message)  # noqa: PLW2901
         if status.metadata is None:
             found.append(status)
             continue
-        place, record = (status.thread_id, "", status.checkpoint_id or ""), status.record
-        try:
-            record = record and sealing.make_opener(continues=True).open_joined(record)
-        except UnknownKeyError:
-            raise
-        except IntegrityError:
-            record = None  # damaged: the page of the version says so
+        place, opener = (status.thread_id, "", status.checkpoint_id or ""), sealing.make_opener
+        record = status.record
+        record = record and _open_unless_damaged(opener(continues=True).open_joined, record)
         metadata, labels = sealing.open_fields(status.metadata, status.labels, *place)
         found.append(replace(status, metadata=metadata, labels=labels, record=record))
     return found
 
 
-def _open_message(sealing: Sealing, status: ThreadStatus) -> ArchivedMessage | None:
+def _open_unless_damaged(opener: Callable[..., Any], *sealed: Any) -> Any:
+    """Return what is opened; ``None``: it is damaged, and its own page says so."""
     try:
-        return status.message and sealing.open_message(status.thread_id, status.message)
+        return opener(*sealed)
     except UnknownKeyError:
         raise
     except IntegrityError:
-        return None  # damaged: the page of the log says so
+        return None
 
 
 def _open_writes(

@@ -1,9 +1,9 @@
-"""Message logs and stores that encrypt."""
+"""Message logs and stores that encrypt, and the data keys of a storage's own rules."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -25,10 +25,42 @@ from locus_store.types.logs import LogsWanted
 from locus_store.types.messages import LogChange, LogChanged, LogEdit, LogRead, LogWanted
 from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
-from locus_store.values.sealing import CLIENT_FORMAT, THREAD, ForgottenError, Subject
+from locus_store.values.sealing import (
+    CLIENT_FORMAT,
+    THREAD,
+    ForgottenError,
+    Subject,
+    UnknownKeyError,
+)
 
 _PAGE: Final = 1000
 _EVERYTHING: Final = 2**30
+
+
+class LoadsKeys(Encrypts):
+    """A storage whose rules open records: where they rewrite them, or divide a segment."""
+
+
+def _load_keys(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return a method of the storage that has the data keys loaded."""
+
+    async def method(self: LoadsKeys, *args: Any, **kwargs: Any) -> Any:
+        ask = getattr(super(LoadsKeys, self), name)
+        await self.get_sealing()
+        try:
+            return await ask(*args, **kwargs)
+        except UnknownKeyError:  # it may be new here
+            await self.encryption.load(self._tenant_name, self.has_sealed)
+        return await ask(*args, **kwargs)
+
+    return method
+
+
+for _name in (
+    *("fetch", "fetch_head", "records", "contents", "read_thread"),
+    *("commit", "store_writes", "remove", "prune", "rewrite_thread", "vacuum_report"),
+):
+    setattr(LoadsKeys, _name, _load_keys(_name))
 
 
 class EncryptedMessageLog(Encrypts, BaseMessageLog):

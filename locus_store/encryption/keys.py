@@ -7,7 +7,7 @@ import base64
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +21,8 @@ from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentEr
 from locus_store.runtime.gathering import PerLoop
 from locus_store.store import BaseStore
 from locus_store.types.arguments import did_you_mean
-from locus_store.types.items import StoreItem
+from locus_store.types.items import Change, Namespace, Put, Remove, StoreItem
+from locus_store.values.encoding import encode
 from locus_store.values.sealing import (
     KEY_BYTES,
     LEAF_BYTES,
@@ -184,15 +185,7 @@ class Encryption:
         return found
 
     async def get_or_load(self, tenant: str, has_values: HasValues | None = None) -> TenantKeys:
-        """Return a tenant's keys; calls that wait for them share one question to the ring.
-
-        Args:
-            tenant: The tenant.
-            has_values: See ``load``.
-
-        Raises:
-            EncryptionError: See ``load``.
-        """
+        """Return a tenant's keys, as ``load``; calls that wait share one question to the ring."""
         found = self.get(tenant)
         if found is not None:
             return found
@@ -210,9 +203,7 @@ class Encryption:
     async def load(self, tenant: str, has_values: HasValues | None = None) -> TenantKeys:
         """Read a tenant's keys; create the first one if there is none.
 
-        Args:
-            tenant: The tenant.
-            has_values: Returns whether a storage has what a data key of the tenant has sealed.
+        ``has_values`` returns whether a storage has what a data key of the tenant has sealed.
 
         Raises:
             EncryptionError: The ring does not unwrap one, or all were lost.
@@ -314,11 +305,9 @@ class Encryption:
             secrets = await self._ask(base64.b64decode(item.value["wrapped"]), context, own)
             wrapped = await self._wrap(secrets, context, own)
             value = {**item.value, "wrapped": base64.b64encode(wrapped).decode()}
-            try:
+            with suppress(ConflictError):  # destroyed, or wrapped by another process, meanwhile
                 await self.keys.put(_name(tenant), item.key, value, expected_version=item.version)
-            except ConflictError:  # destroyed, or wrapped by another process, meanwhile
-                continue
-            count += 1
+                count += 1
         return count
 
     async def add_key(self, tenant: str) -> str:
@@ -337,8 +326,9 @@ class Encryption:
         None is removed until other processes have learned of the newest key, which stays. The
         caller has counted the values of all storages that share this store of data keys.
         """
-        *older, newest = await self._list(tenant)
-        age = (datetime.now(UTC) - newest.created_at).total_seconds()
+        items = await self._list(tenant)
+        older = items[:-1]
+        age = (datetime.now(UTC) - items[-1].created_at).total_seconds() if items else 0.0
         gone = [it for it in older if it.value["key_id"] in key_ids and age > 2 * REFRESH_SECONDS]
         for item in gone:
             await self.keys.delete(_name(tenant), item.key)
@@ -353,17 +343,20 @@ class Encryption:
         """
         items = await self._list(tenant)
         key_ids = [it.value["key_id"] for it in items]
-        for item in items:
-            await self.keys.delete(_name(tenant), item.key)
+        removals = [Remove(namespace=_name(tenant), key=it.key) for it in items]
+        receipt = await self._apply_with_receipt(tenant, key_ids, removals)
         for key_id in key_ids:
             unload_key(bytes.fromhex(key_id))
         self._known.pop(tenant, None)
-        return await self._put_receipt(tenant, key_ids)
+        return receipt
 
-    async def _put_receipt(self, tenant: str, key_ids: list[str]) -> Receipt:
+    async def _apply_with_receipt(
+        self, tenant: str, key_ids: list[str], changes: Sequence[Change]
+    ) -> Receipt:
+        """Change data keys and store the receipt, in one transaction."""
         at = datetime.now(UTC).isoformat(timespec="microseconds")
-        kept = {"key_ids": key_ids, "destroyed_at": at}
-        await self.keys.put(_name(tenant, _RECEIPTS), f"{at} {os.urandom(4).hex()}", kept)
+        kept, name = {"key_ids": key_ids, "destroyed_at": at}, f"{at} {os.urandom(4).hex()}"
+        await self.keys.apply([*changes, _make_put(_name(tenant, _RECEIPTS), name, kept)])
         return Receipt(tenant, key_ids, at)
 
     async def list_receipts(self, tenant: str, after: str = "") -> list[Receipt]:
@@ -388,10 +381,8 @@ class Encryption:
     ) -> None:
         """Destroy the keys of noted subjects of which nothing is stored; keep a receipt.
 
-        Args:
-            tenant: The tenant.
-            find_gone: Returns those of the subjects of a note, whose keys are destroyed; ``None``:
-                the note is another caller's, and stays.
+        ``find_gone`` returns those of the subjects of a note, whose keys are destroyed; ``None``:
+        the note is another caller's, and stays.
         """
         done: list[StoreItem] = []
         gone: set[Subject] = set()
@@ -400,27 +391,31 @@ class Encryption:
             if found is not None:
                 done.append(item)
                 gone |= found
-        key_ids: list[str] = []
-        for item in await self._list(tenant) if gone else ():
-            key_ids += await self._puncture(tenant, item, sorted(gone))
-        if key_ids:
-            await self.load(tenant)
-            await self._put_receipt(tenant, key_ids)
+        while gone and not await self._puncture(tenant, sorted(gone)):
+            pass  # another process has changed a data key meanwhile
         for item in done:
             await self.keys.delete(_name(tenant, _NOTED), item.key)
 
-    async def _puncture(self, tenant: str, item: StoreItem, subjects: list[Subject]) -> list[str]:
-        """Destroy the keys of subjects that are derived from a data key; return their ids."""
-        found: StoreItem | None = item
-        while found is not None:
-            key = await self._unwrap(tenant, found)
+    async def _puncture(self, tenant: str, subjects: list[Subject]) -> bool:
+        """Destroy the keys of subjects, unless another process changes a data key meanwhile."""
+        changes, key_ids = list[Change](), list[str]()
+        for item in await self._list(tenant):
+            key = await self._unwrap(tenant, item)
             nodes, leaves = key.puncture(subjects)
-            value, version = {**found.value, "nodes": _pack_nodes(nodes)}, found.version
-            with suppress(ConflictError):
-                await self.keys.put(_name(tenant), item.key, value, expected_version=version)
-                return [(key.key_id + it).hex() for it in leaves]
-            found = await self.keys.get_item(_name(tenant), item.key)
-        return []
+            value = {**item.value, "nodes": _pack_nodes(nodes)}
+            changes.append(_make_put(_name(tenant), item.key, value, item.version))
+            key_ids += [(key.key_id + it).hex() for it in leaves]
+        if changes:
+            try:
+                await self._apply_with_receipt(tenant, key_ids, changes)
+            except ConflictError:
+                return False
+            await self.load(tenant)
+        return True
+
+
+def _make_put(name: Namespace, key: str, value: Any, version: int | None = None) -> Put:
+    return Put(namespace=name, key=key, json=encode(value), metadata={}, expected_version=version)
 
 
 _NODE_NUMBER_BYTES: Final = LEAF_BYTES + 1
@@ -469,11 +464,7 @@ def _read_source(source: str) -> tuple[str, str]:
 
 
 def make_encryption(option: Any) -> Encryption:
-    """Return the encryption of an option: an ``Encryption``, or a text for ``Encryption.read``.
-
-    Raises:
-        InvalidArgumentError: It is neither.
-    """
+    """Return the encryption of an option: an ``Encryption``, or a text for ``Encryption.read``."""
     if isinstance(option, Encryption):
         return option
     if isinstance(option, str):

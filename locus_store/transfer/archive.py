@@ -302,7 +302,7 @@ class _Opener:
 async def _find_sealing(owner: EncryptedBackend, content: bytes) -> Sealing:
     """Return the sealing of a tenant that has keys: a file that is not trusted creates none."""
     if not await owner.has_keys():
-        raise UnknownKeyError(get_key_id(content))
+        raise UnknownKeyError.make(get_key_id(content))
     return await owner.get_sealing()
 
 

@@ -97,13 +97,12 @@ def make_thread_subject(thread_id: str) -> Subject:
 class UnknownKeyError(EncryptionError):
     """The data key of sealed bytes is not loaded: it is new, or was destroyed."""
 
-    reason = (
-        "is not known here: it was destroyed, or belongs to other keys than encryption= has; the "
-        "data cannot be read without it"
-    )
+    reason = "is not known here: it was destroyed, or belongs to other keys than encryption= has"
 
-    def __init__(self, key_id: bytes) -> None:
-        super().__init__(f"the data key {key_id.hex()} {self.reason}")
+    @classmethod
+    def make(cls, key_id: bytes) -> UnknownKeyError:
+        """Return the error of a key."""
+        return cls(f"the data key {key_id.hex()} {cls.reason}")
 
 
 class ForgottenError(UnknownKeyError):
@@ -347,11 +346,11 @@ def _find_key(content: bytes, at: int) -> SubjectKey:
     key_id = content[at : at + _LEAF_AT]
     data_key = _LOADED.get(key_id)
     if data_key is None:
-        raise UnknownKeyError(key_id)
+        raise UnknownKeyError.make(key_id)
     leaf = content[at + _LEAF_AT : at + _SALT_AT]
     key = data_key.find(leaf)
     if key is None:
-        raise ForgottenError(key_id + leaf)
+        raise ForgottenError.make(key_id + leaf)
     return key.change_format(content[0])
 
 
@@ -394,7 +393,7 @@ def _open(
     if tenant is not None and owner != tenant:
         raise EncryptionError("a stored value is sealed with the key of another tenant")
     if key_ids is not None and key.data_key.key_id not in key_ids:
-        raise UnknownKeyError(key.data_key.key_id)
+        raise UnknownKeyError.make(key.data_key.key_id)
     head, body = content[at : at + _BODY_AT], content[at + _BODY_AT :]
     secret, commitment = _derive(key, head[_SALT_AT:_COMMITMENT_AT])
     found = None

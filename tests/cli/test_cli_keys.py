@@ -76,6 +76,14 @@ def test_a_key_of_the_ring_is_replaced(run: Run) -> None:
     assert "does not have" in run("threads", "show", "t", "--url", URL)[2]
 
 
+def test_a_storage_without_data_is_rotated(run: Run) -> None:
+    write_ring("a")
+    assert run("db", "upgrade")[0] == 0
+    code, out, errors = run("db", "keys", "rotate", "--data", "--url", URL)
+    assert (code, errors) == (0, "")
+    assert out.endswith("removed 0 data keys that seal nothing\n")
+
+
 def test_a_data_key_is_replaced(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write_ring("a")
     fill()

@@ -142,6 +142,40 @@ async def test_a_forgetting_that_was_killed_is_completed_by_the_next(
         await assert_readable(storage, "u", others)
 
 
+@pytest.mark.parametrize("whose", ["person", "tenant"])
+async def test_no_key_is_destroyed_without_its_receipt(
+    whose: str, encryption: Encryption, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = encryption.keys
+    async with open_storage(url, encryption=encryption) as storage:
+        await fill_person(storage, "zoe", "t")
+        sealing = (await encryption.load("default")).current
+        wanted = sealing.derive(("thread", "t")).key_id if whose == "person" else sealing.key_id
+
+        async def destroy() -> Any:
+            if whose == "tenant":
+                return await encryption.destroy("default")
+            return await storage.backend.forget_user("zoe")
+
+        def dying(method: Any) -> Any:
+            async def die(*given: Any, **options: Any) -> Any:
+                if "destroyed-data-keys" in repr(given):
+                    raise KeyboardInterrupt
+                return await method(*given, **options)
+
+            return die
+
+        with monkeypatch.context() as patch:
+            for name in ("put", "apply"):
+                patch.setattr(keys, name, dying(getattr(keys, name)))
+            with pytest.raises(KeyboardInterrupt):
+                await destroy()
+        assert await encryption.has_keys("default")
+        await destroy()
+        receipts = await encryption.list_receipts("default")
+        assert wanted.hex() in {it for receipt in receipts for it in receipt.key_ids}
+
+
 async def test_a_thread_that_is_saved_meanwhile_keeps_its_key(
     encryption: Encryption, url: str
 ) -> None:
@@ -187,4 +221,4 @@ async def test_keys_of_all_data_keys_are_destroyed(encryption: Encryption, url: 
 
 
 def test_the_error_names_the_key() -> None:
-    assert "beef" in str(ForgottenError(b"\xbe\xef"))
+    assert "beef" in str(ForgottenError.make(b"\xbe\xef"))

@@ -25,6 +25,7 @@ from locus_store import (
 from locus_store.encryption import keys as key_module, rings as ring_module
 from locus_store.encryption.keys import TenantKeys
 from locus_store.encryption.rings import KeyRing
+from locus_store.values import sealing
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +158,42 @@ async def test_a_new_key_of_another_process_is_learned(old: Encryption, url: str
         await two.backend.save("t", {"n": 2})
         key_module.unload_key((await other.load("default")).current.key_id)  # as in a process
         assert await one.backend.load("t") == {"n": 2}
+
+
+OPENS_SEGMENTS: dict[str, Any] = {
+    "load": lambda it: it.checkpointer(state_type=dict).load("t", "v20"),
+    "delete": lambda it: it.checkpointer().delete("t", "v20"),
+    "read_thread": lambda it: it.backend.read_thread("t"),
+    "count_keys": lambda it: it.backend.count_keys(),
+    "vacuum": lambda it: it.backend.vacuum(),
+}
+
+
+@pytest.mark.parametrize("call", OPENS_SEGMENTS)
+@pytest.mark.parametrize("is_new", [False, True], ids=["new process", "new key"])
+async def test_the_rules_of_a_storage_have_keys_that_a_process_does_not_know(
+    call: str, is_new: bool, old: Encryption, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, known = with_ring(old, old.ring), dict[bytes, Any]()
+    if is_new:
+        key = (await other.load("default")).current
+        known[key.key_id] = key
+        await old.add_key("default")
+    async with open_storage(url, encryption=old) as storage:
+        checkpointer = storage.checkpointer(state_type=dict)
+        for n in range(70):
+            state = await checkpointer.load("t") or {"said": []}
+            state["said"].append(n)
+            await checkpointer.save(state, "t", f"v{n}")
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database, database:
+        assert database.execute("SELECT count(*) FROM locus_segments").fetchone() == (1,)
+        database.execute("UPDATE locus_checkpoints SET created_at = 0 WHERE sequence < 40")
+    monkeypatch.setattr(sealing, "_LOADED", known)
+    storage = open_storage(url, encryption=other)
+    if not is_new or call != "vacuum":  # which skips the thread, and reports it
+        assert await OPENS_SEGMENTS[call](storage)
+    assert (await storage.backend.load("t"))["said"] == [*range(70)]
+    await storage.backend.close()
 
 
 async def test_an_encryption_is_read_from_a_file_or_the_environment(

@@ -27,6 +27,7 @@ from locus_store.backends.postgresql.failures import (
     CANCELLED,
     CLOSED,
     DAMAGED,
+    FORBIDDEN,
     LIMITS,
     MISSING,
     RACES,
@@ -66,6 +67,7 @@ from locus_store.sql.connections.database import (
     iterate_causes,
 )
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
+from locus_store.sql.schema.migrations import get_reason
 from locus_store.sql.schema.status import PARTITIONS_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
@@ -346,18 +348,15 @@ class PostgreSQLDatabase(ServerDatabase):
             state = CANCELLED
         if state in DAMAGED:
             return IntegrityError(
-                f"{where}: {state}: stored data is damaged ({_get_reason(exc)}); restore a backup"
+                f"{where}: {state}: stored data is damaged ({get_reason(exc)}); restore a backup"
             )
         remedy = STATEMENT_REMEDIES.get(state) or STATEMENT_REMEDIES.get(state[:2])
         if remedy is None and (error := make_connection_error(exc, self._where)):
             return error
-        remedy = remedy or _get_reason(exc)
+        if remedy is None or state == FORBIDDEN:
+            reason = get_reason(exc) or type(exc).__name__
+            remedy = f"{remedy} ({reason})" if remedy else reason
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
-
-
-def _get_reason(exc: BaseException) -> str:
-    """Return the server's message. It contains no secret; states are bound, so not part of it."""
-    return str(getattr(exc, "orig", exc) or type(exc).__name__)
 
 
 def make_engine(

@@ -13,12 +13,14 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.errors import BackendError
 from locus_store.sql.connections.database import LostConnectionError, iterate_causes
 from locus_store.sql.schema.definition import make_place
+from locus_store.sql.schema.migrations import get_reason
 
 READ_ONLY: Final = "25006"
 """The server does not write: the database is read-only, or the server a standby."""
 
+FORBIDDEN: Final = "42501"
 REMEDIES: Final = {
-    "42501": "this role may not make, change or read the schema; let a role that may do it:"
+    FORBIDDEN: "this role may not make, change or read the schema; let a role that may do it:"
     " {command}, and grant this one USAGE on the database schema, and SELECT, INSERT, UPDATE and"
     " DELETE on the tables",
     READ_ONLY: "the server is read-only; migrate on the primary: {command}",
@@ -49,7 +51,8 @@ _BOUNCED: Final = (
 STATEMENT_REMEDIES: Final = {
     "53100": "the server's disk is full: free some space and save again",
     "53200": "the server is out of memory: save again later",
-    "42501": "the role may not do this: grant it SELECT, INSERT, UPDATE and DELETE on the tables",
+    FORBIDDEN: "the role may not do this: it needs SELECT, INSERT, UPDATE and DELETE on the tables,"
+    " and has to name its own tenant",
     READ_ONLY: "the server is read-only: connect to the primary (target_session_attrs=read-write)",
     "55P03": "another transaction held a row for longer than the server's lock_timeout: try again",
     CANCELLED: "the statement took longer than its timeout (statement_timeout) and was cancelled: "
@@ -93,8 +96,6 @@ CLOSED: Final = (
 _LOST_STATES: Final = frozenset({"57P01", "57P02", *LIMITS})
 """The server ended the session: shut down, crashed, or a limit of time."""
 
-_FORBIDDEN: Final = "42501"
-
 
 def get_sqlstate(exc: BaseException) -> str:
     """Return the SQLSTATE; ``""`` for an error that is not the server's.
@@ -130,11 +131,11 @@ def translate_owner_errors(
     try:
         yield
     except DBAPIError as exc:
-        if get_sqlstate(exc) != _FORBIDDEN:
+        if get_sqlstate(exc) != FORBIDDEN:
             raise
         raise BackendError(
-            f"PostgreSQL {make_place(connection).shown}: {_FORBIDDEN}: {work} needs the"
-            " role that owns the tables; name that role in the URL"
+            f"PostgreSQL {make_place(connection).shown}: {FORBIDDEN}: {work} needs the"
+            f" role that owns the tables; name that role in the URL ({get_reason(exc)})"
         ) from exc
 
 

@@ -232,11 +232,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
 
 
 def _check_tenant(tenant: str | None) -> None:
-    """Refuse the name of a tenant that hides copies.
-
-    Raises:
-        InvalidArgumentError: It is one.
-    """
+    """Refuse the name of a tenant that hides copies."""
     if tenant is not None and tenant.startswith(HIDDEN_TENANT):
         raise InvalidArgumentError(
             f"tenant {tenant!r}: names that begin with {HIDDEN_TENANT!r} are of threads that change"

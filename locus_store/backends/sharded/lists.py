@@ -35,7 +35,7 @@ T = TypeVar("T")
 class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, ListsStatuses):
     """Asks all shards of a backend.
 
-    A thread that changes its shard meanwhile may be in two answers: the last one counts.
+    A thread that changes its shard meanwhile may be in two answers: the newer one counts.
     """
 
     shard_set: ShardSet
@@ -79,14 +79,14 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
             return [(number, it) for it in found]
 
         found = sorted(_join(await self._gather(find)), key=_make_sort_key, reverse=True)
-        statuses = {it.thread_id: replace(it, place=f"{it.place}/{at}") for at, it in found}
-        return list(statuses.values())[: criteria.limit]
+        statuses = _find_first(replace(it, place=f"{it.place}/{at}") for at, it in found)
+        return statuses[: criteria.limit]
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
         found = _join(await self._gather(lambda it: it.list_active_heads(limit)))
         found.sort(key=lambda it: it[0], reverse=True)
-        return list({it.thread_id: it for _, it in found}.values())[:limit]
+        return _find_first(it for _, it in found)[:limit]
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         check_limit(limit)
@@ -118,7 +118,7 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         check_limit(limit)
         found = _join(await self._gather(lambda it: it.find(query, limit)))
         found.sort(key=lambda it: (it.score, it.updated_at), reverse=True)
-        return list({it.thread_id: it for it in found}.values())[:limit]
+        return _find_first(found)[:limit]
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         found = _join(await self._gather(lambda it: it.query(key, value, limit)))
@@ -148,19 +148,22 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         page = replace(wanted, offset=0, limit=last)
         found = _join(await self._gather(lambda it: it.find_active_facts(page)))
         found.sort(key=lambda it: it[0], reverse=True)
-        facts = {it.thread_id: it for _, it in found}
-        return list(facts.values())[wanted.offset : last]
+        return _find_first(it for _, it in found)[wanted.offset : last]
 
     async def forget_user(self, user_id: str) -> dict[str, int]:
-        counts = Counter(await super().forget_user(user_id))
-        for some in await self._gather(lambda it: it.forget_user(user_id)):
-            counts.update(some)
-        return dict(counts)
+        return await self._forget(super().forget_user, user_id)
 
     async def forget_where(self, key: str, value: Any) -> dict[str, int]:
-        counts = Counter(await super().forget_where(key, value))
-        for some in await self._gather(lambda it: it.forget_where(key, value)):
+        return await self._forget(super().forget_where, key, value)
+
+    async def _forget(self, forget_rest: Callable[..., Any], *criteria: Any) -> dict[str, int]:
+        """Remove threads wherever they are; then what has changed its shard meanwhile."""
+        name = forget_rest.__name__
+        found = await self._gather(lambda it: getattr(it, name)(*criteria))
+        counts = Counter[str]()
+        for some in [*found, await forget_rest(*criteria)]:
             counts.update(some)
+        await self.shard_set.remove_copies()
         return dict(counts)
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
@@ -201,10 +204,18 @@ def _join(answers: Iterable[Iterable[T]]) -> list[T]:
     return [it for some in answers for it in some]
 
 
+def _find_first(entries: Iterable[Any]) -> list[Any]:
+    """Return the first entry of each thread."""
+    each: dict[str, Any] = {}
+    for entry in entries:
+        each.setdefault(entry.thread_id, entry)
+    return list(each.values())
+
+
 def _merge(lists: Iterable[Sequence[Active]], limit: int) -> list[Active]:
     """Return the first threads of lists; of one time, those of the first list come first."""
     each = sorted(_join(lists), key=lambda it: it.active_at, reverse=True)
-    return list({it.thread_id: it for it in each}.values())[:limit]
+    return _find_first(each)[:limit]
 
 
 def _make_sort_key(entry: tuple[int, ThreadStatus]) -> tuple[datetime, int, int]:
@@ -215,11 +226,7 @@ def _make_sort_key(entry: tuple[int, ThreadStatus]) -> tuple[datetime, int, int]
 
 
 def _make_place(place: str, number: int) -> str:
-    """Return the place in the list of a shard that is behind a place in the list of all.
-
-    Raises:
-        InvalidArgumentError: It is not one.
-    """
+    """Return the place in the list of a shard that is behind a place in the list of all."""
     at, name = parse_place(place)
     try:
         key, last = map(int, name.split("/"))

@@ -96,11 +96,7 @@ async def _move_all(of: ShardSet, layout: ShardLayout) -> int:
 
 
 async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
-    """Move the threads that are not where they belong; return how many there were.
-
-    Raises:
-        ConflictError, IntegrityError: A thread cannot be moved; the others were.
-    """
+    """Move the threads that are not where they belong, but for damaged ones; return how many."""
     moved, failed = 0, list[LocusStoreError]()
     for was in range(min(layout.databases, len(of.shards))):
         async for shards, thread_id in _list_threads(of, was):
@@ -131,12 +127,6 @@ async def _list_threads(of: ShardSet, number: int) -> AsyncIterator[tuple[Sequen
 
 async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
     """End the moves that other clients began and left, and remove hidden copies without a move."""
-    hidden = [
-        (number, tenant.name)
-        for number in range(min(layout.databases, len(of.shards)))
-        for tenant in await of.shards[number].tenants()
-        if tenant.name.startswith(HIDDEN_TENANT)
-    ]
     former = of.shards[: layout.former]
     while moves := [(shard, move) for shard in former for move in await shard.list_moves()]:
         for shard, move in moves:
@@ -144,7 +134,4 @@ async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
                 await of.admit_taken([it.for_tenant(move.tenant) for it in of.shards], layout)
             else:  # or it was taken meanwhile
                 await shard.for_tenant(move.tenant).drop_move(move)
-    for number, tenant in hidden:
-        shard = of.shards[number].for_tenant(tenant)
-        for thread_id in await shard.scan():
-            await shard.remove_thread(thread_id)
+    await of.remove_copies()

@@ -21,7 +21,7 @@ from locus_store.errors import (
 )
 from locus_store.runtime.stepping import pause, run_together
 from locus_store.types.thread_info import DescribesThreads
-from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
 from locus_store.versions.sizes import ListsStatuses
 
 T = TypeVar("T")
@@ -92,11 +92,7 @@ class ShardSet:
         return layout
 
     def _judge(self, layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
-        """Return the newest layout, which some databases may lack that were to get it.
-
-        Raises:
-            InvalidArgumentError: The databases are not the set.
-        """
+        """Return the newest layout of a set, which some databases may lack that were to get it."""
         known = [(number, it) for number, it in enumerate(layouts) if it is not None]
         if not known:
             return None
@@ -193,11 +189,7 @@ class ShardSet:
         self.layout = layout
 
     async def _store_layout(self, layout: ShardLayout) -> None:
-        """Store a layout in all shards; the first one decides between two.
-
-        Raises:
-            ConflictError: Another rebalance has stored another one.
-        """
+        """Store a layout in all shards, unless the first one has another rebalance's."""
         for number in range(min(layout.databases, len(self.shards))):
             shard, mine = self.shards[number], replace(layout, shard=number)
             while (old := await shard.read_layout()) is None or old.epoch < mine.epoch:
@@ -364,13 +356,32 @@ class ShardSet:
                     hidden = shards[move.target].for_tenant(move.hidden_tenant)
                     await self._admit(shards, was, move, await hidden.scan() or [move.thread_id])
 
+    async def remove_copies(self) -> None:
+        """Remove the hidden copies of moves that have ended, or whose threads were removed."""
+        shards = self.shards[: (self.layout or await self.open()).databases]
+        tenants = [(it, tenant.name) for it in shards for tenant in await it.tenants()]
+        begun = set()
+        for shard in shards:
+            for move in await shard.list_moves():
+                owner = shard.for_tenant(move.tenant)
+                if move.is_taken or (await owner.find_move(move.thread_id))[0]:
+                    begun.add(move.hidden_tenant)
+                else:
+                    await owner.drop_move(move)
+        for shard, name in tenants:
+            if name.startswith(HIDDEN_TENANT) and name not in begun:
+                hidden = shard.for_tenant(name)
+                for thread_id in await hidden.scan():
+                    await hidden.remove_thread(thread_id)
+
 
 def make_twice_error(thread_id: str, was: int, at: int) -> ConflictError:
     """Return the error of a thread that is in the shard where it was and where it belongs."""
     return ConflictError(
         f"thread {thread_id!r} is in shard {was + 1}, and another one of this id is in shard"
-        f" {at + 1}, where it belongs: a client wrote it after it had stood still for long. Look at"
-        " both in their databases, by the URLs of the two, and delete one there"
+        f" {at + 1}, where it belongs: a client wrote it after it had stood still for long, or a"
+        " database was restored. Look at both in their databases, by the URLs of the two, and"
+        " delete one there"
     )
 
 

@@ -44,6 +44,7 @@ pytestmark = pytest.mark.anyio
 
 run = test_cli.run
 MOVES = "SELECT thread_id FROM locus_turns"
+MOVED = "SELECT json_extract(tickets, '$.thread_id') FROM locus_turns"
 THREADS = [f"t{it}" for it in range(12)]
 
 
@@ -409,6 +410,40 @@ async def test_a_thread_on_its_way_is_found_changed_and_forgotten(
         await rebalance(storage.backend)
         await check_states(storage, rest)
     check_places(urls[:3], rest)
+
+
+@pytest.mark.parametrize("left", ["no move", "no thread"])
+async def test_a_copy_that_a_killed_client_has_left_is_forgotten(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    await made(urls[:2])
+    await end_in(monkeypatch, urls[:3], "take_thread")
+    assert len([it for url in urls[:3] for it in rows(url)]) == len(THREADS) + 1
+    [(url, name)] = [(url, it) for url in urls[:2] for it in rows(url, MOVED)]
+    with closing(sqlite3.connect(url.partition(":///")[2])) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        table = "turns" if left == "no move" else f"threads WHERE thread_id = '{name}'"
+        connection.execute(f"DELETE FROM locus_{table}")
+    async with open_sharded(urls[:3]) as storage:
+        await storage.backend.forget_user("alex")
+    assert [it for url in urls[:3] for it in rows(url) + rows(url, MOVES)] == []
+
+
+async def test_a_thread_that_a_restored_database_has_too_is_listed_once_and_forgotten(
+    urls: list[str], tmp_path: Path
+) -> None:
+    await made(urls[:2])
+    backup = shutil.copyfile(urls[0].partition(":///")[2], tmp_path / "backup.db")
+    moved = next(it for it in rows(urls[0]) if choose_shard(3, "default", it) == 2)
+    await rebalanced(urls[:3])
+    async with open_sharded(urls[:3]) as storage:
+        await storage.checkpointer().save({"n": 2}, moved, "newest", metadata={"user_id": "alex"})
+    shutil.copyfile(backup, urls[0].partition(":///")[2])
+    async with open_sharded(urls[:3]) as storage:
+        heads = await storage.checkpointer().list_with_metadata()
+        assert [it["checkpoint_id"] for it in heads if it["thread_id"] == moved] == ["newest"]
+        await storage.backend.forget_user("alex")
+    assert [it for url in urls[:3] for it in rows(url)] == []
 
 
 async def test_no_turn_replaces_the_move_of_a_thread(
