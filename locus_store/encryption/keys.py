@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import json
 import os
 import time
@@ -16,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from locus_store.encryption.rings import KeyRing, LocalKeyRing, ask_ring
+from locus_store.encryption.rings import KeyRing, LocalKeyRing, ask_ring, require_cryptography
 from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
 from locus_store.store import BaseStore
@@ -24,15 +25,13 @@ from locus_store.types.arguments import did_you_mean
 from locus_store.types.items import StoreItem
 from locus_store.values.sealing import (
     KEY_BYTES,
+    KEY_ID_BYTES,
     LEAF_BYTES,
+    LOADED,
     NODE_BYTES,
     ROOT,
     DataKey,
     Subject,
-    compute_key_id,
-    load_key,
-    require_cryptography,
-    unload_key,
 )
 
 REFRESH_SECONDS: Final = 60.0
@@ -229,12 +228,12 @@ class Encryption:
             items = await self._list(tenant)
         keys = [await self._unwrap(tenant, it) for it in items]
         for key in keys:
-            load_key(key)
+            LOADED[key.key_id] = key
         old = self._known.get(tenant)
         made = TenantKeys(keys[-1], frozenset(it.key_id for it in keys), time.monotonic())
         self._known[tenant] = made
         for key_id in old.key_ids - made.key_ids if old else ():
-            unload_key(key_id)
+            LOADED.pop(key_id, None)
         return made
 
     async def has_keys(self, tenant: str) -> bool:
@@ -247,7 +246,7 @@ class Encryption:
     async def _create(self, tenant: str, number: int, digest_secret: bytes) -> None:
         """Store a new data key, unless another process has done so."""
         secrets = os.urandom(KEY_BYTES) + digest_secret
-        key_id = compute_key_id(secrets)
+        key_id = _compute_key_id(secrets)
         wrapped = await self._wrap(secrets, _make_context(tenant, number, key_id.hex()), key_id)
         value = {
             "key_id": key_id.hex(),
@@ -276,7 +275,7 @@ class Encryption:
 
     async def _ask(self, blob: bytes, context: str, key_id: bytes) -> bytes:
         secrets = await ask_ring(self.ring, "unwrap", blob, context)
-        if not isinstance(secrets, bytes) or compute_key_id(secrets) != key_id:
+        if not isinstance(secrets, bytes) or _compute_key_id(secrets) != key_id:
             raise EncryptionError(
                 "the key ring returned something else than the data key that it had wrapped; "
                 "nothing was sealed with it"
@@ -356,7 +355,7 @@ class Encryption:
         for item in items:
             await self.keys.delete(_name(tenant), item.key)
         for key_id in key_ids:
-            unload_key(bytes.fromhex(key_id))
+            LOADED.pop(bytes.fromhex(key_id), None)
         self._known.pop(tenant, None)
         return await self._put_receipt(tenant, key_ids)
 
@@ -424,6 +423,11 @@ class Encryption:
 
 
 _NODE_NUMBER_BYTES: Final = LEAF_BYTES + 1
+
+
+def _compute_key_id(secrets: bytes) -> bytes:
+    """Return the id of a data key, which says whether a key ring has returned the right one."""
+    return hmac.digest(secrets, b"locus-store key id", "sha256")[:KEY_ID_BYTES]
 
 
 def _pack_nodes(nodes: Mapping[int, bytes]) -> str:
