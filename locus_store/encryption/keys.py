@@ -218,7 +218,8 @@ class Encryption:
         """
         items = await self._list(tenant)
         if not items:
-            if has_values and not await self.list_receipts(tenant) and await has_values():
+            has_some = has_values and not await self.list_receipts(tenant) and await has_values()
+            if has_some and not await self._list(tenant):  # else another process was the first
                 raise EncryptionError(
                     f"the store of data keys has no key of tenant {tenant!r}, and no receipt of "
                     "its destruction, but the storage has values that one has sealed: restore that "
@@ -227,8 +228,7 @@ class Encryption:
             await self._create(tenant, 1, os.urandom(KEY_BYTES))
             items = await self._list(tenant)
         keys = [await self._unwrap(tenant, it) for it in items]
-        for key in keys:
-            LOADED[key.key_id] = key
+        LOADED.update({key.key_id: key for key in keys})
         old = self._known.get(tenant)
         made = TenantKeys(keys[-1], frozenset(it.key_id for it in keys), time.monotonic())
         self._known[tenant] = made

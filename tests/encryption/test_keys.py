@@ -344,3 +344,16 @@ async def test_values_of_another_storage_are_refused_in_the_same_process(
         ):
             with pytest.raises(EncryptionError, match="is not known here"):
                 await call()
+
+
+async def test_a_first_key_that_another_process_created_and_used_meanwhile_is_taken(
+    encryption: Encryption,
+) -> None:
+    other = Encryption(encryption.ring, encryption.keys)
+
+    async def has_values() -> bool:
+        await other.load("acme")
+        return True
+
+    found = await encryption.load("acme", has_values)
+    assert found.key_ids == (await other.load("acme")).key_ids
