@@ -163,7 +163,6 @@ class StorageBackend(ForTenants, Closing, ABC):
 
         ``known`` must be a version of the head's chain that is still stored, or the head itself.
         """
-        del known
         return await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
 
     async def has_thread(self, thread_id: str) -> bool:

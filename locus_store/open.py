@@ -19,7 +19,7 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.saver import CheckpointSaver
-from locus_store.types.arguments import did_you_mean, is_path, make_not_a_url_error
+from locus_store.types.arguments import KEYWORDS, did_you_mean, is_path, make_not_a_url_error
 from locus_store.types.options import (
     URL_EXTRAS,
     CheckpointOptions,
@@ -461,7 +461,7 @@ def _split_url_beside(
 
 def _choose_folder(url: str) -> str:
     """Return the folder under ``backends``; import nothing."""
-    scheme = "postgresql" if _KEYWORDS.match(url) else _parse_scheme(url)
+    scheme = "postgresql" if KEYWORDS.match(url) else _parse_scheme(url)
     if not scheme:
         if is_path(url):
             raise make_not_a_url_error(url)
@@ -472,10 +472,6 @@ def _choose_folder(url: str) -> str:
             f" schemes: {_ALL_SCHEMES}"
         )
     return SCHEMES[scheme]
-
-
-_KEYWORDS = re.compile(r"\s*\w+\s*=")
-"""Matches the start of libpq's ``host=… dbname=…``."""
 
 
 def _parse_scheme(url: str) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import signature
 from time import monotonic
-from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, overload
 from uuid import uuid4
 
@@ -229,12 +228,7 @@ class HeldTurn:
         self.enter()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self.leave()
         await self.end()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from locus_store.backend import StorageBackend, TakesTurns
-from locus_store.errors import IntegrityError
+from locus_store.errors import ConflictError, IntegrityError, TurnError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage, open_message_log
 from locus_store.turns import HasTurns
@@ -86,6 +87,17 @@ def split_thread_id(thread_id: str) -> list[str]:
     return [it.replace("%2F", "/").replace("%25", "%") for it in thread_id.split("/")]
 
 
+@contextmanager
+def replace_conflict(error: ConflictError) -> Iterator[None]:
+    """Raise a framework's error in place of a conflict, unless a turn refused the write."""
+    try:
+        yield
+    except TurnError:
+        raise
+    except ConflictError as exc:
+        raise error from exc
+
+
 async def list_all(
     call: Callable[..., Awaitable[list[Listed]]], *args: Any, **options: Any
 ) -> AsyncIterator[Listed]:
@@ -101,7 +113,7 @@ async def list_all(
         after = info.thread_id, info.namespace
 
 
-_LEVELS: Final = 1000
+LEVELS: Final = 1000
 """More than a stored value may have."""
 
 
@@ -120,7 +132,7 @@ def tag_numbers(value: Any) -> Any:
     if is_json and b'"$"' not in encoded:
         return value
     try:
-        return freeze(value, _LEVELS)
+        return freeze(value, LEVELS)
     except (TypeError, ValueError):
         return value  # it is refused later
 

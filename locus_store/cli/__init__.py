@@ -79,7 +79,6 @@ def parse_options(
     ] = False,
 ) -> None:
     """Parse the options that precede a command."""
-    del version
     give(ctx, url, profile)
 
 

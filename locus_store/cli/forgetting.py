@@ -301,12 +301,8 @@ def forget(
     else:
         tell(found, _describe_removed, at)
         _tell_left(left)
-        _tell_receipts(receipts)
-
-
-def _tell_receipts(receipts: list[Receipt]) -> None:
-    for receipt in receipts:
-        print_line(f"receipt: {receipt}")
+        for receipt in receipts:
+            print_line(f"receipt: {receipt}")
 
 
 def _tell_left(remainders: list[Left], label: str = "not removed") -> None:

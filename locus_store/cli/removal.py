@@ -142,10 +142,6 @@ def _describe_vacuum(counts: dict[str, int]) -> str:
     return summary
 
 
-def _describe_threads(counts: dict[str, int]) -> str:
-    return f"{format_count(counts['removed'], 'thread')} removed"
-
-
 async def _count_old(
     backend: FullBackend, limit: datetime, advance: Callable[[], None]
 ) -> dict[str, int]:
@@ -186,7 +182,8 @@ def expire(*, at: TenantsOptions) -> None:
     async def removed(backend: FullBackend, _: object) -> dict[str, int]:
         return {"removed": await backend.expire()}
 
-    tell(at.ask_each("removing", removed), _describe_threads, at)
+    counts = at.ask_each("removing", removed)
+    tell(counts, lambda it: f"{format_count(it['removed'], 'thread')} removed", at)
 
 
 def prune(

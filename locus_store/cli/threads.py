@@ -96,12 +96,9 @@ def list_threads(
     columns = ("thread", "", "newest version", "saved", "metadata")
     put_found(document, columns, rows, ids=columns[:3:2], as_json=at.as_json)
     if found and len(found) == limit and not at.as_json:
-        note(_describe_more(found[-1][0]))
-
-
-def _describe_more(last: str) -> str:
-    after = f"--after={shlex.quote(last)}, or " if last.isprintable() else ""
-    return f"There may be more: {after}a greater --limit."
+        last = found[-1][0]
+        after = f"--after={shlex.quote(last)}, or " if last.isprintable() else ""
+        note(f"There may be more: {after}a greater --limit.")
 
 
 async def _read_newest(

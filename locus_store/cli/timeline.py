@@ -177,7 +177,6 @@ class Program:
         Raises:
             LocusStoreError: It was ended by a signal, or with a code above 127.
         """
-        del operations
         done = subprocess.run(  # noqa: S602  # the command of the person at the terminal
             self._command,
             shell=True,

@@ -58,7 +58,6 @@ class Entrance(ABC):
 
     def check_secret(self, secret: str) -> str | None:
         """Return the subject of the session that a secret begins; ``None``: it begins none."""
-        del secret
         return None
 
     def _find_session(self, request: LimitedRequest) -> Session | None:

@@ -23,7 +23,8 @@ from locus_store.timeline.graph import find_newer
 from locus_store.types import Version
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Blames, Descriptions, Jobs, Seen, States, Step
+    from locus_store.inspector.work import Blames, Descriptions, Jobs, Seen, States
+    from locus_store.timeline.paths import Step
 
     Found: TypeAlias = list[Version] | None
 
@@ -51,7 +52,6 @@ class Query:
             self._values[plain] = _DECODERS[kind](value)
 
     def get_text(self, name: str, default: str = "") -> str:
-        """Return a parameter."""
         return self._values.get(name, default)
 
     def get_optional(self, name: str) -> str | None:
@@ -162,12 +162,10 @@ class PageRequest:
 
     @cached_property
     def thread(self) -> str:
-        """The thread of the page."""
         return self.query.require("thread")
 
     @cached_property
     def namespace(self) -> str:
-        """The namespace of the page."""
         return self.query.get_text("namespace")
 
     def to(self, page: str, **query: str | int | None) -> str:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from threading import Event
 from time import monotonic
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import BackendError, LocusStoreError
@@ -27,13 +27,12 @@ from locus_store.timeline.graph import (
     measure_stored,
     name_nodes,
 )
-from locus_store.timeline.paths import Query, parse_path
+from locus_store.timeline.paths import Query, Step, parse_path
 from locus_store.timeline.rewind import is_rewound
 from locus_store.types import Mark, Version
 from locus_store.versions import decode_state_alone
 from locus_store.versions.sizes import MeasuresVersions
 
-Step: TypeAlias = Callable[[], None]
 T = TypeVar("T")
 
 AT_ONCE: Final = 2

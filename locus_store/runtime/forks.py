@@ -1,13 +1,17 @@
-"""Objects that start again in a forked child, which has no threads of its parent."""
+"""Objects of a forked child, which has no threads of its parent."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 _starts: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
+
+
+inherited: Final[list[object]] = []
+"""Keeps a parent process's loops and connections from being closed by a child's collector."""
 
 
 def start_in_each_process(start: Callable[[], None]) -> None:

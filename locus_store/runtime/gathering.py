@@ -104,7 +104,6 @@ class NamedLocks:
         self._locks: PerLoop[WeakValueDictionary[str, asyncio.Lock]] = PerLoop(WeakValueDictionary)
 
     def get_lock(self, name: str) -> asyncio.Lock:
-        """Return the lock of a name."""
         locks = self._locks.get()
         lock = locks[name] = locks.get(name) or asyncio.Lock()
         return lock

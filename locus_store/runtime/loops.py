@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from locus_store.errors import InvalidArgumentError
+from locus_store.runtime.forks import inherited
 from locus_store.runtime.stepping import may_block, run_in_thread, run_to_end
 
 T = TypeVar("T")
@@ -229,7 +230,7 @@ class ResourcesPerLoop(Generic[H]):
         with self._lock:
             for other in list(self._resources):
                 if self._resources[other].pid != os.getpid():  # the parent's: not even closed here
-                    _inherited.append(self._resources.pop(other))
+                    inherited.append(self._resources.pop(other))
                 elif other.is_closed():
                     _abandon({other: self._resources.pop(other)})
                 elif self._refusal is not None and other.is_running():
@@ -279,14 +280,10 @@ def _run_on(work: Coroutine[Any, Any, T], end: Callable[[T | BaseException], Non
         waited_for.add_done_callback(lambda _: _run_on(work, end))
 
 
-_inherited: list[object] = []
-"""Keeps a parent process's connections from being closed by a child's garbage collector."""
-
-
 def _abandon(resources: dict[asyncio.AbstractEventLoop, H]) -> None:
     """Release unused connections without waiting; the server sees them closed."""
     if any(it.pid != os.getpid() for it in resources.values()):
-        _inherited.append(dict(resources))
+        inherited.append(dict(resources))
     for loop in [it for it in resources if not it.is_closed() and resources[it].pid == os.getpid()]:
         with suppress(RuntimeError):  # closed in between
             loop.call_soon_threadsafe(resources.pop(loop).leave)

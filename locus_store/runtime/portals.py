@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from weakref import finalize
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
+from locus_store.runtime.forks import inherited
 from locus_store.runtime.holding import carry_held
 from locus_store.runtime.stepping import ThreadCall, is_ours, needs_no_loop, require_threads, run
 
@@ -86,7 +87,7 @@ class Portals:
         with self._lock:
             if self._loop is None or self._loop.pid != os.getpid():
                 if self._loop is not None:
-                    _inherited.append(self._loop)
+                    inherited.append(self._loop)
                     self._end.detach()
                 self._loop = DrivenLoop(moves=self._moves)
                 self._end = call_when_dropped(self, self._loop.end)
@@ -180,9 +181,6 @@ class SyncLife(SyncWrappers):
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
-
-_inherited: list[object] = []
-"""Keeps a parent process's loop from being closed by a child's garbage collector."""
 
 _LAST_SECONDS: Final = 10.0
 """A process that ends waits for each of its threads no longer than this."""

@@ -50,7 +50,6 @@ class Recent(Generic[K, V]):
                 self._shrink()
 
     def drop(self, key: K) -> None:
-        """Forget a key."""
         with self._lock:
             self._drop(key)
 

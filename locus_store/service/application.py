@@ -74,7 +74,6 @@ class Parts:
         return found
 
     def for_tenant(self, tenant: str) -> Parts:
-        """Return the same parts for a tenant."""
         return Parts(
             self.threads.for_tenant(tenant), _bind(self.store, tenant), _bind(self.messages, tenant)
         )
@@ -325,7 +324,6 @@ class _Metrics:
         self._seconds = cache(times.labels)
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        """Count a request."""
         self._requests(path, status).inc()
         self._seconds(path).observe(seconds)
 

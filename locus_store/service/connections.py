@@ -77,13 +77,11 @@ class LimitedConnection(HttpToolsProtocol):
     _refusal = 400, "the request is not valid HTTP"
 
     def connection_made(self, transport: Any) -> None:
-        """See asyncio."""
         joined: Any = _Joined(transport, self.loop)
         super().connection_made(joined)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
         super().connection_lost(exc)
         self._stop_waiting()
         self._stop_watching()
@@ -94,7 +92,6 @@ class LimitedConnection(HttpToolsProtocol):
         self._watch()
 
     def resume_writing(self) -> None:
-        """See asyncio."""
         super().resume_writing()
         self._stop_watching()
 
@@ -116,7 +113,6 @@ class LimitedConnection(HttpToolsProtocol):
             self._reading = None
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio."""
         self._fed += len(data)
         super().data_received(data)
         if self._fed > HEAD_BYTES + FRAMING * self._body and not self.transport.is_closing():
@@ -142,7 +138,6 @@ class LimitedConnection(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """See httptools."""
         super().on_message_begin()
         self._fed = self._body = 0
         self._is_in_head = True
@@ -168,13 +163,11 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """See httptools."""
         self._body += len(body)
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that no application sees, and close the connection."""
-        del msg
         status, text = self._refusal
         _, value = failures.encode_error(InvalidArgumentError(text))
         body = bodies.encode_json(value)

@@ -98,7 +98,6 @@ class _Schemas(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Return ``False``: a title would repeat the name."""
-        del schema
         return False
 
     def function_plain_schema(self, schema: Any) -> dict[str, Any]:
@@ -141,17 +140,13 @@ def _describe_operation(call: WireCall, schemas: _Schemas) -> dict[str, Any]:
     """Return the operation of a call. Payloads are base64 in plain JSON."""
     return {
         "operationId": f"{call.part}_{call.name}",
-        "summary": _get_summary(call),
+        "summary": (getdoc(getattr(call.contract, call.name)) or "").partition("\n")[0],
         "tags": [call.part, call.right],
         "requestBody": {"required": True, "content": _as_json(schemas.make(call.arguments))},
         "responses": _list_responses(
             _as_json(schemas.make(call.answer)), {**BODIES, **REFUSALS, **FAILURES}
         ),
     }
-
-
-def _get_summary(call: WireCall) -> str:
-    return (getdoc(getattr(call.contract, call.name)) or "").partition("\n")[0]
 
 
 def _describe(

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -256,7 +256,7 @@ class GuardedCache:
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
         """Return whether a call succeeded, and its result; the cache may be left alone."""
-        async with self._take_turn():
+        async with nullcontext() if may_block() else self._turns.get():
             now = time.monotonic()
             if now < self._closed_until:
                 return False, None
@@ -271,9 +271,6 @@ class GuardedCache:
                 return False, None
             self._closed_until, self._failures = 0.0, 0
             return True, found
-
-    def _take_turn(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if may_block() else self._turns.get()
 
     def _note_failure(self, exc: Exception, before: int) -> None:
         observe.report_cache_failure(self.cache, exc, is_first=not self._failures)

@@ -179,11 +179,9 @@ class SeenThreads(Generic[T]):
                 self._seen.popitem(last=False)
 
     def forget(self, thread_id: str) -> None:
-        """Forget a thread."""
         with self._lock:
             self._seen.pop(thread_id, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._seen.clear()

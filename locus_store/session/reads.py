@@ -188,7 +188,6 @@ class StateReads:
         self._confirmed.put(thread_id, mark, began)
 
     async def cache_state(self, thread_id: str, entry: CachedState) -> None:
-        """Cache an entry."""
         if self.cache is not None:
             if entry.mark is None:
                 entry = replace(entry, born=await self._find_birth(thread_id))

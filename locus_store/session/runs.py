@@ -285,7 +285,6 @@ class Values:
         self._store = store
 
     async def put(self, place: Namespace, key: str, value: Any, ttl_seconds: float) -> None:
-        """Store a value."""
         whole = {"key": key, "value": value}
         await self._store.put(place, shorten_key(key), whole, ttl_seconds=ttl_seconds)
 
@@ -299,7 +298,6 @@ class Values:
         await self._store.delete(place, shorten_key(key))
 
     async def iterate_keys(self, place: Namespace) -> AsyncIterator[str]:
-        """Yield the keys of a namespace."""
         after: str | None = None
         while items := await self._store.list(place, limit=PAGE, after=after):
             for item in items:
@@ -307,7 +305,6 @@ class Values:
             after = items[-1].key
 
     async def clear_thread(self, thread_id: str) -> None:
-        """Remove the values of a thread."""
         await self._store.clear_namespace(make_namespace(thread_id, "", None)[:-1], recursive=True)
 
 

@@ -120,7 +120,6 @@ def measure_writes(
     thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite], **more: Any
 ) -> Charge:
     """Return the charge of pending writes."""
-    del thread_id, namespace, checkpoint_id
     return _charge([len(it.payload) for it in writes], is_due=more.get("must_exist") == "task")
 
 
@@ -318,7 +317,6 @@ class KnownQuotas:
         self.next_look = 0.0 if has_some else monotonic() + LOOK_SECONDS
 
     def get_tenant(self, tenant: str) -> TenantQuota:
-        """Return what is known of a tenant."""
         if (found := self._tenants.get(tenant)) is None:
             found = TenantQuota()
             self._tenants.put(tenant, found)

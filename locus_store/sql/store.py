@@ -129,7 +129,6 @@ class SqlStore(BaseStore):
         await self._open_context()
 
     async def _open_context(self) -> StoreContext:
-        """Return the statements' context in the opened database."""
         context = self._context
         if context is None or context.tenancy != self._shared.database.tenancy:
             with self._shared.translating():
@@ -158,7 +157,6 @@ class SqlStore(BaseStore):
         return StoreContext(database.tenancy, found, self.metric)
 
     def _make_table(self, connection: Connection) -> vectors.FoundVectors:
-        """Create the table of embeddings."""
         tables, dimension = self._shared.database.tables, self.dimension
         assert dimension is not None  # noqa: S101  (asked before)
         vectors.make_table(connection, tables, dimension)
@@ -176,7 +174,6 @@ class SqlStore(BaseStore):
 
     async def _change(self, body: Callable[[Connection], T], has_record: bool = False) -> T:
         """Run a body that writes; ``has_record``: a statement of its own records the call."""
-        del has_record
         return await self._shared.runner.write(body)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:

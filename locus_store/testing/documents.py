@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from itertools import islice
+from itertools import count, islice
 from threading import Barrier
 from typing import Any, ClassVar
 
@@ -272,38 +272,6 @@ class KilledError(BaseException):
     """Ends a writer between two writes."""
 
 
-class Faulty:
-    """The writes of an object store, one of which fails.
-
-    Args:
-        objects: Whose methods are replaced.
-        names: Of the methods that write.
-        at: The number of the write that fails.
-        is_done: The write is done all the same.
-        error: What is raised.
-    """
-
-    def __init__(
-        self, objects: Any, names: tuple[str, ...], at: int, *, is_done: bool, error: BaseException
-    ) -> None:
-        self._left = at
-        self._is_done = is_done
-        self._error = error
-        for name in names:
-            setattr(objects, name, self._make_failing(getattr(objects, name)))
-
-    def _make_failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def write(*args: Any, **options: Any) -> Any:
-            self._left -= 1
-            if self._left != 0:
-                return real(*args, **options)
-            if self._is_done:
-                real(*args, **options)
-            raise self._error
-
-        return write
-
-
 class WriteFaultsContract(LoopKit):
     """An acknowledged save is there, whichever write fails; the others leave nothing for good."""
 
@@ -321,8 +289,21 @@ class WriteFaultsContract(LoopKit):
         return bool
 
     def make_faulty(self, backend: Any, at: int, *, is_done: bool, error: BaseException) -> Any:
-        """Return the backend, one write of which fails."""
-        Faulty(backend._documents.objects, self.writes, at, is_done=is_done, error=error)  # noqa: SLF001
+        """Return the backend, whose write number ``at`` fails; with ``is_done``, it is done."""
+        objects, numbers = backend._documents.objects, count(1)  # noqa: SLF001
+
+        def make_failing(real: Callable[..., Any]) -> Callable[..., Any]:
+            def write(*args: Any, **options: Any) -> Any:
+                fails = next(numbers) == at
+                result = real(*args, **options) if is_done or not fails else None
+                if fails:
+                    raise error
+                return result
+
+            return write
+
+        for name in self.writes:
+            setattr(objects, name, make_failing(getattr(objects, name)))
         return backend
 
     @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])

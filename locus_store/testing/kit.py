@@ -124,7 +124,6 @@ class Kit(LoopKit):
         return state.with_message(Message.user(text))
 
     def texts(self, state: Any) -> list[str]:
-        """Return the strings of a state."""
         return [message.content for message in state.messages]
 
     def holding(self, value: Any) -> Any:

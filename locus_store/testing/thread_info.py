@@ -29,7 +29,6 @@ class ThreadInfoRules(BackendKit):
     """``put_thread``, ``claim_thread``, ``thread_facts``, ``threads_by_activity``."""
 
     async def list_ids(self, backend: Any, user_id: str | None = None, **options: Any) -> list[str]:
-        """Return the ids of the listed threads."""
         return [it.thread_id for it in await backend.threads_by_activity(user_id, **options)]
 
     async def read_facts(self, backend: Any, thread_id: str = "t") -> tuple[Any, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from locus_store.backend import StorageBackend, StoresThreads, needs
+from locus_store.timeline.paths import Step
 from locus_store.types import Version
 from locus_store.values.frames import Folder
 
@@ -70,10 +71,7 @@ async def read_line(
 
 
 async def visit(
-    backend: StorageBackend,
-    versions: Sequence[Version],
-    visitor: Visitor,
-    step: Callable[[], None] | None = None,
+    backend: StorageBackend, versions: Sequence[Version], visitor: Visitor, step: Step | None = None
 ) -> None:
     """Call a visitor with the state of each version, in order.
 

@@ -14,6 +14,7 @@ from locus_store.timeline.ancestry import Ancestry, find_ancestry, visit
 from locus_store.timeline.paths import (
     Path,
     Query,
+    Step,
     Where,
     find_value,
     follow_path,
@@ -71,7 +72,6 @@ class _Asking:
         self._folder: Folder | None = None
 
     def visit(self, version: Version, folder: Folder) -> None:
-        """Ask about the next version."""
         operations = folder.log if folder is self._folder else None
         answer = self._condition.answer(version, folder, operations)
         self._folder = folder
@@ -94,7 +94,7 @@ async def bisect(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
-    step: Callable[[], None] | None = None,
+    step: Step | None = None,
 ) -> Bisected | None:
     """Return the answers for the ancestry of a version, or of the head; ``None`` if there is none.
 
@@ -127,7 +127,6 @@ class _Values:
         self.found: dict[bytes, tuple[Version, Any]] = {}
 
     def visit(self, version: Version, folder: Folder) -> None:
-        """Take the value of the next version."""
         if folder.log:
             folder.log.clear()
         at = find_value(folder.get_settled(), self._path)
@@ -138,11 +137,7 @@ class _Values:
 
 
 async def list_values(
-    backend: StorageBackend,
-    ancestry: Ancestry,
-    path: Query,
-    most: int,
-    step: Callable[[], None] | None = None,
+    backend: StorageBackend, ancestry: Ancestry, path: Query, most: int, step: Step | None = None
 ) -> list[tuple[Version, Any]]:
     """Return the values at a path, each once, with the oldest version of an ancestry that has it.
 
@@ -210,8 +205,6 @@ class _AtPath:
         self._fields = {it.field for it in path if isinstance(it, Where)}
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
-        """Return whether the condition holds."""
-        del version
         if operations is None or any(map(self._is_touched, operations)):
             found, self._rest = follow_path(folder.get_settled(), self._path)
             self._at = found.path
@@ -310,8 +303,6 @@ class HasText:
         self._at: Path | None = None
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
-        """Return whether the condition holds."""
-        del version
         if operations is None or self._must_look(folder, operations):
             self._at = _find_place(self._text, folder.get_settled())
         return self._at is not None

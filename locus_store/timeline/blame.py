@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from locus_store.timeline.paths import (
     Located,
     Path,
     Query,
+    Step,
     find_value,
     is_bookkeeping,
     unwrap,
@@ -145,7 +146,6 @@ class _Tracer:
 
     def visit(self, version: Version, folder: Folder) -> None:
         """Take the state of the next version."""
-        del version
         if folder is not self._folder:
             self._begin_chain(folder)
         if folder.log:
@@ -174,7 +174,7 @@ async def blame(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
-    step: Callable[[], None] | None = None,
+    step: Step | None = None,
 ) -> Blame | None:
     """Return the origins of the values of a version, or of the head; ``None`` if there is none.
 
@@ -200,7 +200,7 @@ async def trace(
     checkpoint_id: str | None = None,
     *,
     namespace: str = "",
-    step: Callable[[], None] | None = None,
+    step: Step | None = None,
 ) -> Trace | None:
     """Return what ``blame`` does, without the state, for a caller who has it."""
     found = await blame(backend, thread_id, checkpoint_id, namespace=namespace, step=step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
@@ -14,6 +14,7 @@ from locus_store.timeline.conversations import is_conversation, read_conversatio
 from locus_store.timeline.paths import (
     CHANNELS,
     Path,
+    Step,
     format_path,
     is_bookkeeping,
     is_graphs,
@@ -347,7 +348,7 @@ KEPT_BYTES: Final = 4_000_000
 
 
 async def describe_versions(
-    backend: StorageBackend, versions: Sequence[Version], *, step: Callable[[], None] | None = None
+    backend: StorageBackend, versions: Sequence[Version], *, step: Step | None = None
 ) -> dict[str, BriefChanges]:
     """Return the changes of versions of one line, by their checkpoint ids.
 

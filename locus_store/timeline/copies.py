@@ -108,8 +108,11 @@ class StepCopies:
             tasks += await self._copy_remembering(ids, version, stored, is_left=is_left)
             writes = self._copy_writes(ids, stored, tasks, is_left=is_left)
             tasks += ids.found.values()
-        parents = version.metadata.get("parents")
-        changed = {"parents": self._rename_parents(parents)} if isinstance(parents, dict) else {}
+        changed: dict[str, Any] = {}
+        if isinstance(parents := version.metadata.get("parents"), dict):
+            changed["parents"] = {
+                self._rename(name): self.places.get(value, value) for name, value in parents.items()
+            }
         copy = Copy(
             found=found,
             namespace=make_line_name(new.checkpoint_ns),
@@ -120,9 +123,6 @@ class StepCopies:
         )
         self.copies.append(copy)
         return tasks
-
-    def _rename_parents(self, parents: dict[str, Any]) -> dict[str, Any]:
-        return {self._rename(name): self.places.get(it, it) for name, it in parents.items()}
 
     def _rename(self, checkpoint_ns: str) -> str:
         """Return the new name of a namespace."""

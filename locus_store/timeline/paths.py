@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -156,6 +156,9 @@ def select_matching(items: list[Any], step: Where) -> Iterator[Located]:
         if found is not None and encode_canonical(found.value) == encode_canonical(step.value):
             yield Located((at,), item)
 
+
+Step: TypeAlias = Callable[[], None]
+"""Is called before each step of a calculation; what it raises ends the calculation."""
 
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and list indices."""

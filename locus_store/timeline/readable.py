@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from typing import Any, Final, Literal
 
 from locus_store.runtime.notebooks import Tabular
-from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping, is_graphs
+from locus_store.timeline.paths import CHANNELS, Path, Step, is_bookkeeping, is_graphs
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
 from locus_store.versions.sizes import SOURCES
@@ -185,7 +185,7 @@ class Difference(Tabular):
 
 
 def find_differences(
-    old: Any, new: Any, path: Path = (), *, step: Callable[[], None] | None = None
+    old: Any, new: Any, path: Path = (), *, step: Step | None = None
 ) -> Iterator[Difference]:
     """Yield the differences from ``old`` to ``new``, in the order of the newer state.
 
@@ -208,7 +208,7 @@ def find_differences(
 
 
 def _compare_objects(
-    old: dict[str, Any], new: dict[str, Any], path: Path, step: Callable[[], None] | None
+    old: dict[str, Any], new: dict[str, Any], path: Path, step: Step | None
 ) -> Iterator[Difference]:
     for key in sorted(old.keys() | new.keys()):
         if key not in new:
@@ -220,7 +220,7 @@ def _compare_objects(
 
 
 def _compare_lists(
-    old: list[Any], new: list[Any], path: Path, step: Callable[[], None] | None
+    old: list[Any], new: list[Any], path: Path, step: Step | None
 ) -> Iterator[Difference]:
     """Yield the differences of lists; equal elements are matched, runs of one length compared."""
     for start, stop, first, last in align(digest_elements(old)[0], digest_elements(new)[0]):

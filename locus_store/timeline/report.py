@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 from locus_store.backend import StorageBackend
 from locus_store.timeline.blame import Blame, Blamed, blame
 from locus_store.timeline.graph import Node, measure_stored
-from locus_store.timeline.paths import Path
+from locus_store.timeline.paths import Path, Step
 from locus_store.timeline.readable import select_metadata
 from locus_store.types import Version
 from locus_store.values.encoding import encode
@@ -91,7 +91,7 @@ async def report(
     *,
     namespace: str = "",
     key: bytes | None = None,
-    step: Callable[[], None] | None = None,
+    step: Step | None = None,
 ) -> dict[str, Any] | None:
     """Return a report on a version, or on the head, as JSON; ``None`` if there is none.
 
@@ -132,7 +132,7 @@ async def report(
 
 
 def _show_content(
-    redaction: Redaction, origins: Blame, step: Callable[[], None] | None
+    redaction: Redaction, origins: Blame, step: Step | None
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the values of a state, one more than fit if there are more, and its size as JSON."""
     values = []

@@ -47,6 +47,7 @@ from locus_store.versions.archives import (
     parse_message,
     parse_write,
     require_form,
+    select,
 )
 
 if TYPE_CHECKING:
@@ -333,13 +334,13 @@ def _iterate_objects(
 ) -> Iterator[dict[str, Any]]:
     times = {name: getattr(thread, name) for name in _TIMES}
     named = {} if tenant is None else {"tenant": tenant}
-    yield {"kind": "thread", "format": FORMAT, **named, **_take(thread, _THREAD), **times}
+    yield {"kind": "thread", "format": FORMAT, **named, **select(thread, _THREAD), **times}
     for line in thread.lines:
-        yield {"kind": "line", **_take(line, ("namespace", "head", "floor", "last_sequence"))}
+        yield {"kind": "line", **select(line, ("namespace", "head", "floor", "last_sequence"))}
         for record in line.records:
             yield {
                 "kind": "version",
-                **_take(record, _VERSION),
+                **select(record, _VERSION),
                 "created_at": record.created_at,
                 "digest": record.digest.hex(),
                 "operations": frames.read_restorable_operations(record.payload, max_state_bytes),
@@ -350,10 +351,6 @@ def _iterate_objects(
         yield {"kind": "log", **describe_log(log)}
     for message in thread.messages:
         yield {"kind": "message", **describe_message(message)}
-
-
-def _take(source: object, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in names}
 
 
 async def from_lines(

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import translate
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import OnConflict, PendingWrite
 from locus_store.values.canonical import canonicalize_object
+from locus_store.values.surrogates import SURROGATE
 
 MAX_ID_CHARACTERS = 255
 _MAX_ID_BITS = 4 * MAX_ID_CHARACTERS
@@ -41,7 +42,7 @@ def check_text(
         raise InvalidArgumentError(
             f"{name} must have {minimum} to {maximum} characters, not {len(value)}"
         )
-    if "\0" in value or not (value.isascii() or _SURROGATE.search(value) is None):
+    if "\0" in value or not (value.isascii() or SURROGATE.search(value) is None):
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
 
 
@@ -143,9 +144,6 @@ def check_days(days: object) -> float:
     return min(days, MAX_DAYS)
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
 def compile_thread_pattern(pattern: str) -> re.Pattern[str]:
     """Return the shell-style pattern of ``list_threads`` as a regular expression."""
     check_text("pattern", pattern, minimum=0)
@@ -242,6 +240,10 @@ def copy_json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, An
     if not isinstance(value, Mapping):
         raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
     return canonicalize_object(value, name)
+
+
+KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
+"""Matches the start of libpq's ``host=… dbname=…``."""
 
 
 def is_path(text: str) -> bool:

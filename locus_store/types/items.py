@@ -157,7 +157,6 @@ class Remove:
 
     @property
     def name(self) -> Name:
-        """The namespace and the key."""
         return self.namespace, self.key
 
 

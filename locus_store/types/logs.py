@@ -232,12 +232,10 @@ class Outbox(NamedTuple):
     edits: list[LogEdit]
 
     def to_json(self) -> list[Any]:
-        """Return it for JSON."""
         return [self.token, [_convert_edit_to_json(it) for it in self.edits]]
 
     @classmethod
     def from_json(cls, data: list[Any] | None) -> Outbox | None:
-        """Return it from JSON."""
         return None if data is None else cls(data[0], [_restore_edit(*it) for it in data[1]])
 
 

@@ -8,7 +8,6 @@ Pydantic checks the values that are given, and is imported for them only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, cast, get_type_hints
@@ -31,25 +30,20 @@ IN_PYTHON: Final = "not in a URL"
 """Beside the field of an option whose value is an object."""
 
 
-@dataclass(frozen=True)
 class Bounds:
-    """Arguments of pydantic's ``Field``."""
+    """Arguments of pydantic's ``Field``, beside a type."""
 
-    given: tuple[tuple[str, Any], ...]
+    def __init__(self, **given: Any) -> None:
+        self._given = given
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         """Return pydantic's schema of the type with these bounds."""
-        field = import_module("pydantic").Field(**dict(self.given))
+        field = import_module("pydantic").Field(**self._given)
         return handler.generate_schema(Annotated[source, field])
 
 
-def annotate_bounds(**bounds: Any) -> Any:
-    """Return the annotation of a type that has bounds: arguments of pydantic's ``Field``."""
-    return Bounds(tuple(bounds.items()))
-
-
 class Option(NamedTuple):
-    """An option in ``read_options``."""
+    """Beside a type: the default and the meaning of an option."""
 
     default: Any
     description: str
@@ -57,25 +51,20 @@ class Option(NamedTuple):
     """The annotations of its type."""
 
 
-Seconds = Annotated[float, annotate_bounds(gt=0, le=DAY)]
+Seconds = Annotated[float, Bounds(gt=0, le=DAY)]
 """A time limit."""
-Patience = Annotated[float, annotate_bounds(ge=0, le=DAY)]
+Patience = Annotated[float, Bounds(ge=0, le=DAY)]
 """A time limit that may be 0."""
-Count = Annotated[int, annotate_bounds(ge=1, le=MAX_COUNT)]
+Count = Annotated[int, Bounds(ge=1, le=MAX_COUNT)]
 """A number of things, at least one."""
-
-
-def annotate_option(default: Any, meaning: str) -> Any:
-    """Return the annotation of an option: its default and its meaning."""
-    return Option(default, meaning)
 
 
 class StateOptions(TypedDict, total=False):
     """Of all backends."""
 
     max_state_bytes: Annotated[
-        Annotated[int, annotate_bounds(ge=1)],
-        annotate_option(
+        Annotated[int, Bounds(ge=1)],
+        Option(
             MAX_STATE_BYTES,
             "the largest state that is saved or loaded, as compact JSON: see"
             " [concepts](concepts.md#the-size-of-a-state)",
@@ -87,21 +76,18 @@ class SavingOptions(TypedDict, total=False):
     """Of checkpointers and savers, beside ``ttl_seconds``."""
 
     on_conflict: Annotated[
-        OnConflict,
-        annotate_option("raise", 'or `"branch"`, `"overwrite"`: what a save does on a conflict'),
+        OnConflict, Option("raise", 'or `"branch"`, `"overwrite"`: what a save does on a conflict')
     ]
-    keep_last: Annotated[Count | None, annotate_option(None, "versions to keep per thread")]
-    refresh_on_read: Annotated[
-        bool, annotate_option(False, "a load renews that time; needs `ttl_seconds`")
-    ]
+    keep_last: Annotated[Count | None, Option(None, "versions to keep per thread")]
+    refresh_on_read: Annotated[bool, Option(False, "a load renews that time; needs `ttl_seconds`")]
 
 
 class CheckpointOptions(SavingOptions, total=False):
     """Of checkpointers and savers."""
 
     ttl_seconds: Annotated[
-        Annotated[float, annotate_bounds(gt=0, le=MAX_TTL_SECONDS)] | None,
-        annotate_option(None, "a thread expires this long after its last save"),
+        Annotated[float, Bounds(gt=0, le=MAX_TTL_SECONDS)] | None,
+        Option(None, "a thread expires this long after its last save"),
     ]
 
 
@@ -110,7 +96,7 @@ class EncryptionOptions(TypedDict, total=False):
 
     encryption: Annotated[
         Any,
-        annotate_option(
+        Option(
             None,
             "an `Encryption`, or the name of its file or `env:NAME`: see"
             " [encryption](encryption.md)",

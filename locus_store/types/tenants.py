@@ -90,7 +90,6 @@ class ForTenants:
 
     def _enter(self, tenant: str) -> None:
         """Turn a fresh copy into the object of ``tenant``."""
-        del tenant
         raise UnsupportedError(
             f"{type(self).__name__} does not declare the capability 'tenants': give each tenant "
             "a storage of its own"

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from locus_store.values.surrogates import SURROGATE
+
 _BYTES: Final = re.compile(
     r"data:[^\s,;]*(?:;[^\s,;]+)*;base64,[A-Za-z0-9+/_=-]*|[A-Za-z0-9+/_-]{200,}={0,2}"
 )
 """Matches bytes as text, also within a longer text: words that are too long to be read."""
-
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 _BLOCKS: Final = frozenset(
     {"text", "image", "audio", "video", "file", "document", "resource", "resource_link", "media"}
@@ -51,7 +51,7 @@ class Readable(NamedTuple):
         """Return the text of a message; ``""`` if it has none."""
         found = (_BYTES.sub("", it) for it in self._iterate_texts(message))
         text = "\n".join(it for it in found if it)
-        return _SURROGATE.sub("\ufffd", text) if not text.isascii() else text
+        return SURROGATE.sub("\ufffd", text) if not text.isascii() else text
 
     def _iterate_texts(self, value: Any) -> Iterator[str]:
         if isinstance(value, str):

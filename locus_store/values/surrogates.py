@@ -22,7 +22,7 @@ _MARK: Final = "\ufdd0"
 _MARK_BYTES: Final = _MARK.encode()
 _FIRST_BYTE: Final = _MARK_BYTES[:1]
 _FIRST_DIGIT, _FIRST_SURROGATE = 0xFDE0, 0xD800
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ESCAPED: Final = re.compile(f"{_MARK}([\ufde0-\ufde7][\ufde0-\ufdef]{{2}})")
 
 
@@ -33,7 +33,7 @@ def escape(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return _SURROGATE.sub(_escape, text)
+        return SURROGATE.sub(_escape, text)
     return text
 
 

@@ -440,7 +440,7 @@ def describe_write(entry: ArchivedWrite) -> dict[str, Any]:
     """Return a pending write as a JSON object."""
     return {
         "checkpoint_id": entry.checkpoint_id,
-        **_select(entry.write, _WRITE),
+        **select(entry.write, _WRITE),
         "created_at": entry.created_at,
         "payload": base64.b64encode(entry.write.payload).decode(),
     }
@@ -458,7 +458,7 @@ def parse_write(fields: dict[str, Any]) -> ArchivedWrite:
 
 def describe_log(log: ArchivedLog) -> dict[str, Any]:
     """Return a message log without its messages as a JSON object."""
-    return {**_select(log, _LOG), "changed_at": log.changed_at}
+    return {**select(log, _LOG), "changed_at": log.changed_at}
 
 
 def parse_log(fields: dict[str, Any]) -> ArchivedLog:
@@ -471,7 +471,7 @@ def describe_message(message: ArchivedMessage) -> dict[str, Any]:
     """Return a message of a log as a JSON object, with its namespace if that is not the root."""
     return {
         **({"namespace": message.namespace} if message.namespace else {}),
-        **_select(message, _MESSAGE),
+        **select(message, _MESSAGE),
         "created_at": message.created_at,
         "payload": None if message.payload is None else base64.b64encode(message.payload).decode(),
     }
@@ -488,5 +488,6 @@ def parse_message(fields: dict[str, Any]) -> ArchivedMessage:
     )
 
 
-def _select(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+def select(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the attributes of an object by their names."""
     return {name: getattr(source, name) for name in names}

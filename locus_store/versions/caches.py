@@ -6,7 +6,6 @@ import threading
 from collections import Counter, OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, TypeAlias
 
 from locus_store.errors import ConflictError
@@ -84,7 +83,6 @@ class CachedVersions:
             self._shrink()
 
     def drop(self, key: LineKey) -> None:
-        """Forget a line."""
         with self._lock:
             found = self._known.pop(key, None)
             self._heavy.pop(key, None)
@@ -143,7 +141,6 @@ class CachedCheckpoints:
             del self._threads[place[0]]
 
     def has(self, *place: str) -> bool:
-        """Return whether a checkpoint is remembered."""
         return place in self._places
 
     def has_thread(self, thread_id: str) -> bool:
@@ -198,12 +195,7 @@ class PutInProgress:
     def __enter__(self) -> None:
         self._puts.setdefault(self._place, self)  # else it is within another one
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
         if self._puts.get(self._place) is not self:
             return
         if isinstance(exc, ConflictError):  # it is not there, so its writes are refused

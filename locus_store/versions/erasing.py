@@ -149,7 +149,6 @@ class Sweep:
         self.threads += swept.is_whole
 
     def report(self) -> Vacuumed:
-        """Return the counts."""
         if self._held:
             observe.report_skipped("vacuum", len(self._held))
         if self._unreadable:

@@ -103,7 +103,6 @@ class History:
         return self.writes.get(checkpoint_id, {})
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        del line
         row = self.get_row(sequence)
         return row.record if row else None
 
@@ -200,7 +199,6 @@ class Row:
         return held
 
     def to_json(self) -> bytes:
-        """Return the operations as JSON."""
         is_framed, held = self._held
         return _encode_body(held) if is_framed else held
 

@@ -129,7 +129,6 @@ class Usage:
                 del self.leases[key]
 
     def take_count(self, count: Count, now: float) -> None:
-        """Take the amounts of a count."""
         self.counted, self.spent_before = count.stored, count.spent_before
         self.counted_at, self.count_seconds, self.due_at = now, count.seconds, 0.0
 

@@ -253,7 +253,6 @@ class LinesFound:
         self._segments[line].append(segment)
 
     def add_write(self, line: int, checkpoint_id: str, write: PendingWrite) -> None:
-        """Add a pending write of a checkpoint."""
         self._writes[line].setdefault(checkpoint_id, []).append(write)
 
     def build_contents(self) -> list[LineContents]:

@@ -123,11 +123,9 @@ class ShardLayout:
             )
 
     def change(self, **changes: object) -> ShardLayout:
-        """Return the next layout."""
         return replace(self, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
 
     def to_text(self) -> str:
-        """Return the layout as JSON."""
         return orjson.dumps(asdict(self)).decode()
 
     @classmethod

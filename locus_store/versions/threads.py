@@ -153,7 +153,6 @@ class Thread:
         return self.expires_at != FOREVER and self.newest_at < limit
 
     def count_versions(self) -> int:
-        """Return the number of versions."""
         return sum(len(it.list_sequences()) for it in self.histories.values())
 
     def mark(self, history: History, record: Record) -> Mark:
@@ -273,7 +272,6 @@ class ThreadTransaction:
         return Row(record, created_at, payload, line_changes, is_framed=True)
 
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
-        del thread_id, beside
         history = self.thread.find_history(namespace) if self.thread else None
         if history is None:
             return None
@@ -283,7 +281,6 @@ class ThreadTransaction:
         return history.line.copy()
 
     def has_thread(self, thread_id: str) -> bool:
-        del thread_id
         return self.thread is not None and self.thread.exists
 
     def create(self, save: Save) -> Line:
@@ -351,7 +348,6 @@ class ThreadTransaction:
             )
 
     def drop_thread(self) -> Removed:
-        """Remove the thread with all its data."""
         old, self.thread, self.drops = self.thread, None, True
         return Removed(old is not None and old.exists, old.count_versions() if old else 0)
 

@@ -60,7 +60,6 @@ class WireCall:
 
     @property
     def path(self) -> str:
-        """The path of the request."""
         below = "" if self.part == "threads" else f"/{self.part}"
         return f"{VERSION}{below}/{self.name}"
 

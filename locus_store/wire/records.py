@@ -104,7 +104,6 @@ class SentItem:
 
     @classmethod
     def from_change(cls, change: ChangeOfItem) -> SentItem:
-        """Return a change as it is sent."""
         if isinstance(change, Remove):
             return cls(namespace=change.namespace, key=change.key)
         return cls(**{it.name: getattr(change, it.name) for it in fields(cls)})

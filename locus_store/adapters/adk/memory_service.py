@@ -65,7 +65,6 @@ class LocusMemoryService(Adapter, BaseMemoryService):
         agents_dir: str | None = None,
         **options: Any,
     ) -> None:
-        del agents_dir
         self._owns = uri is not None
         if store is not None and uri is None and not options:
             self.store = store if isinstance(store, BaseStore) else Storage(store).store()

@@ -107,7 +107,6 @@ class Scopes(NamedTuple):
         return {**app, **{State.USER_PREFIX + key: value for key, value in self.user.items()}}
 
     def make_messages(self, app_name: str, user_id: str) -> dict[str | LogName, KeptMessages]:
-        """Return the messages for the logs of the app and the user."""
         logs = {
             name_app_log(app_name): (self.app, None),
             name_user_log(app_name, user_id): (self.user, user_id or None),

@@ -30,15 +30,15 @@ from locus_store.adapters.adk.records import (
     name_user_log,
     select_events,
 )
-from locus_store.adapters.logs import OpenedByUrl, list_all, make_thread_id, split_thread_id
-from locus_store.backend import StorageBackend
-from locus_store.errors import (
-    ConflictError,
-    IntegrityError,
-    InvalidArgumentError,
-    NotFoundError,
-    TurnError,
+from locus_store.adapters.logs import (
+    OpenedByUrl,
+    list_all,
+    make_thread_id,
+    replace_conflict,
+    split_thread_id,
 )
+from locus_store.backend import StorageBackend
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.runtime.gathering import NamedLocks
@@ -78,7 +78,6 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         agents_dir: str | None = None,
         **options: Any,
     ) -> None:
-        del agents_dir
         if log is not None and uri is None and not options:
             super().__init__(log)
         elif log is None and uri is not None:
@@ -111,12 +110,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         scopes = Scopes.divide(convert_state(state or {}))
         record = SessionRecord(scopes.session, time.time())
         shared = await _merge_shared_state(self.log, app_name, user_id)
-        try:
+        with replace_conflict(SessionExistsError(f"session {names[-1]!r} exists already")):
             revision = await settle(_put_session(self.log, names, record, scopes, 0))
-        except TurnError:
-            raise
-        except ConflictError as exc:
-            raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
         return _make_session(names, record, revision, {**shared, **scopes.add_prefixes()})
 
     async def get_session(
@@ -225,12 +220,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             message, scopes = make_event_message(event)
             state = {**record.state, **scopes.session}
             record = SessionRecord(state, event.timestamp)
-            try:
+            with replace_conflict(_make_stale_error(session)):
                 revision = await _put_session(self.log, names, record, scopes, revision, message)
-            except TurnError:
-                raise
-            except ConflictError as exc:
-                raise _make_stale_error(session) from exc
         session.last_update_time = event.timestamp
         session._storage_update_marker = str(revision)  # noqa: SLF001  (made for services)
         return await super().append_event(session, event)

@@ -254,8 +254,6 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
     async def _read_checkpoints(
         self, thread_id: str, ids: set[str]
     ) -> list[tuple[str, WorkflowCheckpoint]]:
-        """Return checkpoints of a thread by their ids."""
-
         def read(version: Version, folder: frames.Folder) -> tuple[str, WorkflowCheckpoint]:
             return version.checkpoint_id, self._make_checkpoint(folder.get_state())
 

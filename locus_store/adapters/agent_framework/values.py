@@ -19,6 +19,7 @@ from agent_framework import WorkflowEvent
 from agent_framework._workflows._checkpoint_encoding import _REGISTERED_CHECKPOINT_TYPE_KEYS
 from agent_framework.exceptions import WorkflowCheckpointException
 
+from locus_store.adapters.logs import LEVELS
 from locus_store.errors import IntegrityError, NotFoundError, SerializationError
 from locus_store.values.codec import classes, forms
 from locus_store.values.codec.forms import RefusedError
@@ -41,9 +42,6 @@ AS_DICTS: Final = frozenset(
     }
 )
 """Classes of the framework that are stored by their ``to_dict`` and ``from_dict``."""
-
-_LEVELS: Final = 1000
-"""More than a stored value may have."""
 
 PLAIN: Final = {
     kind.__qualname__: kind
@@ -82,7 +80,7 @@ class CheckpointValues(Trees):
             CheckpointSerializationError: It cannot; names ``path``.
         """
         try:
-            return freeze(self.convert(value), _LEVELS)
+            return freeze(self.convert(value), LEVELS)
         except RefusedError as exc:
             raise CheckpointSerializationError(exc.with_place(path)) from exc
 

@@ -1,17 +1,16 @@
 """A cache of the lists in channels, which mostly grow from one checkpoint to the next.
 
-A message that was there before is neither taken apart nor constructed again. One C call prints the
+A message that was there before is neither taken apart nor constructed again. C calls print the
 elements that were there with all their contents, so that a message changed in place counts as
 another one. Readers get copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import accumulate, islice, pairwise
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 import ormsgpack
@@ -22,7 +21,6 @@ from locus_store.runtime.recent import Recent
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import Grown, PackedList
-from locus_store.values.msgpack import make_list_head
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
@@ -33,6 +31,10 @@ _CONTAINER_BYTES: Final = 440
 in it, beside twice its print. Measured for messages of 20 to 2,000 characters, with and without
 tool calls (500 of each, traced); the sum is within 3 %."""
 
+_CHUNK: Final = 64
+"""Elements that are printed at once: a long list takes a fifth of the time of one print, whose
+memory is new each time."""
+
 _SAMPLE: Final = 8_192
 """Bytes of the JSON of elements in which objects and lists are counted."""
 
@@ -42,11 +44,11 @@ class Known:
     """A list as it was last put or read."""
 
     stored: Grown
-    print: bytes | None
-    """The elements' prints, joined; ``None`` if they have none."""
+    chunks: list[bytes] | None
+    """Prints of ``_CHUNK`` elements each, as lists; ``None`` if an element has none."""
 
-    ends: list[int] | None
-    """The end of each element's print; ``None`` after a read, which prints all elements at once."""
+    lengths: list[int] | None
+    """The length of each element's print; ``None`` after a read, which prints none by itself."""
 
     makers: list[Maker | None]
     """Functions that copy the elements, as far as they were needed."""
@@ -60,14 +62,31 @@ class Known:
     @property
     def weight(self) -> int:
         """The memory that the entry takes, in bytes (an estimate)."""
-        return sum(self.weights) + len(self.print or b"")
+        return sum(self.weights) + sum(map(len, self.chunks or ()))
 
     def index_places(self) -> dict[bytes, int]:
         """Return the index of each element whose print is known, by its print."""
-        if self.print is None or self.ends is None:
-            return {}
-        starts = [0, *self.ends]
-        return {self.print[a:b]: at for at, (a, b) in enumerate(pairwise(starts))}
+        places: dict[bytes, int] = {}
+        for nth, chunk in enumerate(self.chunks or ()):
+            lengths = (self.lengths or [])[nth * _CHUNK : (nth + 1) * _CHUNK]
+            end = len(chunk) - sum(lengths)
+            for at, length in enumerate(lengths, nth * _CHUNK):
+                start, end = end, end + length
+                places[chunk[start:end]] = at
+        return places
+
+
+class Prints(NamedTuple):
+    """The prints of a list's elements."""
+
+    same: int
+    """The elements that the older list has too: all of that one, or none."""
+
+    others: list[bytes]
+    """A print of each of the other elements."""
+
+    chunks: list[bytes]
+    """See ``Known.chunks``."""
 
 
 class ElementReader(Protocol):
@@ -105,12 +124,12 @@ class ChannelLists:
         held = None if _PLAIN.issuperset(map(type, items)) else _hold(items)
         old = self._known.get((self._owner, place)) or _NOTHING
         found = None if held is None else _print(old, held)
-        if found == (len(items), []):
+        if found is not None and found.same == len(items):
             return old.stored
         if held is None or found is None:
             made = None
         else:
-            made = self._make_known(old, (items, held), *found, convert)
+            made = self._make_known(old, (items, held), found, convert)
         if made is None:
             self._known.drop((self._owner, place))
             return None
@@ -121,18 +140,14 @@ class ChannelLists:
     def _make_known(
         old: Known,
         pair: tuple[list[Any], list[Any]],
-        count: int,
-        prints: list[bytes],
+        prints: Prints,
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
-        """Return the entry of a list that begins with ``count`` elements, or none, of ``old``.
-
-        ``pair``: its elements, and what they hold.
-        """
-        items, held = pair
+        """Return the entry of a list; ``pair``: its elements, and what they hold."""
+        (items, held), (count, others, chunks) = pair, prints
         base = old if count else _NOTHING
         there = {} if base is old else old.index_places()
-        new = [at for at, it in enumerate(prints, count) if it not in there]
+        new = [at for at, it in enumerate(others, count) if it not in there]
         shown = _show([held[it] for it in new])
         if shown is None:
             return None
@@ -144,17 +159,17 @@ class ChannelLists:
         if converted is None:
             return None
         made = dict(zip(new, converted, strict=True))
-        sizes = _weigh([prints[at - count] for at in new], shown)
+        sizes = _weigh([others[at - count] for at in new], shown)
         weight = dict(zip(new, sizes, strict=True))
         elements, makers, weights = list(base.stored), list(base.makers), list(base.weights)
-        for at, element in enumerate(prints, count):
+        for at, element in enumerate(others, count):
             before = None if at in made else there[element]
             elements.append(made[at] if before is None else old.stored[before])
             makers.append(None if before is None else old.makers[before])
             weights.append(weight[at] if before is None else old.weights[before])
-        ends = None if base.ends is None else [*base.ends, *_find_ends(base.print, prints)]
+        lengths = None if base.lengths is None else [*base.lengths, *map(len, others)]
         grown = Grown(elements, base.stored if count else None)
-        return Known(grown, b"".join((base.print or b"", *prints)), ends, makers, weights)
+        return Known(grown, chunks, lengths, makers, weights)
 
     def copy(
         self,
@@ -179,12 +194,13 @@ class ChannelLists:
             known.digest = part.digest
             return _copy_all(known, reader)
         known, count = _continue(known, part, elements)
-        found = _copy_all(known, reader) if known.print else reader.make_objects(known.stored)
-        held = _hold(found[count:])
-        shown = None if held is None else _show(held)
+        found = _copy_all(known, reader) if known.chunks else reader.make_objects(known.stored)
+        whole, begun = divmod(count, _CHUNK)
+        held = _hold(found[count - begun :])
+        shown = None if held is None else _show(held[begun:])
         known.weights += _weigh(known.stored[count:], shown or b"")
-        printed = None if held is None or shown is None else _print_list(held)
-        known.print = None if printed is None or known.print is None else known.print + printed
+        chunks = None if held is None or shown is None else _print_chunks(held)
+        known.chunks = None if chunks is None else [*(known.chunks or [])[:whole], *chunks]
         self._known.put((self._owner, place), known, known.weight)
         return found
 
@@ -195,12 +211,12 @@ def _continue(old: Known, part: PackedList, elements: list[Any] | None) -> tuple
     Only the shared elements are printed and weighed yet.
     """
     found = part.decode_elements() if elements is None else elements
-    kept = old if old.print and part.has_prefix(old.stored) else _NOTHING
+    kept = old if old.chunks and part.has_prefix(old.stored) else _NOTHING
     count = len(kept.stored)
     new = found[count:]
     known = Known(
         Grown([*kept.stored, *new]),
-        kept.print,
+        kept.chunks,
         None,
         [*kept.makers, *[None] * len(new)],
         list(kept.weights),
@@ -210,7 +226,6 @@ def _continue(old: Known, part: PackedList, elements: list[Any] | None) -> tuple
 
 
 def _copy_all(entry: Known, reader: ElementReader) -> list[Any]:
-    """Return copies of all elements."""
     missing = [at for at, it in enumerate(entry.makers) if it is None]
     if missing:
         made = reader.make_makers([entry.stored[at] for at in missing])
@@ -219,7 +234,7 @@ def _copy_all(entry: Known, reader: ElementReader) -> list[Any]:
     return [it() for it in entry.makers if it is not None]
 
 
-_NOTHING: Final = Known(Grown(()), b"", [], [], [])
+_NOTHING: Final = Known(Grown(()), [], [], [], [])
 
 
 def _weigh(elements: Sequence[Any], shown: bytes) -> list[int]:
@@ -234,71 +249,64 @@ def _weigh(elements: Sequence[Any], shown: bytes) -> list[int]:
     return [each + 2 * len(it if type(it) is bytes else encode_canonical(it)) for it in elements]
 
 
-def _find_ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:
-    """Return where prints end that follow others."""
-    return islice(accumulate(map(len, prints), initial=len(before or b"")), 1, None)
-
-
 _PLAIN: Final = SCALARS - {bytes}
 """Types of scalars that no other type has the same print as."""
 
 _AS_THEY_ARE: Final = _PLAIN | {dict, list}
 
 
-def _print(old: Known, elements: list[Any]) -> tuple[int, list[bytes]] | None:
-    """Return how many elements are those that the older list begins with, and prints of the others.
-
-    That is all elements of the older list, or none. ``None``: an element has no print.
-    """
-    for encode, make_head in _PRINTERS:
+def _print(old: Known, elements: list[Any]) -> Prints | None:
+    """Return the prints of elements beside an older list; ``None``: one has no print."""
+    for encode in _PRINTERS:
         try:
-            count = len(old.stored)
-            before = elements[:count]
-            if old.print is None or encode(before) != make_head(len(before)) + old.print:
-                count = 0
-            return count, list(map(encode, elements[count:]))
+            count, chunks = len(old.stored), old.chunks or []
+            if _encode_chunks(encode, elements[:count]) != chunks:
+                count, chunks = 0, []
+            whole = count // _CHUNK
+            chunks = chunks[:whole] + _encode_chunks(encode, elements[whole * _CHUNK :])
+            return Prints(count, list(map(encode, elements[count:])), chunks)
         except (ValueError, TypeError, RecursionError):
             continue
     return None
 
 
-def _print_list(contents: list[Any]) -> bytes | None:
-    """Return the prints of what elements hold, joined; ``None`` if one has none."""
-    for encode, make_head in _PRINTERS:
+def _print_chunks(contents: list[Any]) -> list[bytes] | None:
+    """Return the chunks of what elements hold; ``None`` if one has no print."""
+    for encode in _PRINTERS:
         try:
-            return encode(contents)[len(make_head(len(contents))) :]
+            return _encode_chunks(encode, contents)
         except (ValueError, TypeError, RecursionError):
             continue
     return None
 
 
-_PRINTERS: Final[tuple[tuple[Callable[[object], bytes], Callable[[int], bytes]], ...]] = (
-    (partial(ormsgpack.packb, option=EXACT), make_list_head),
-    (encode_canonical, lambda count: b"[" + count.to_bytes(4, "little")),
+def _encode_chunks(encode: Callable[[object], bytes], elements: list[Any]) -> list[bytes]:
+    return [encode(elements[at : at + _CHUNK]) for at in range(0, len(elements), _CHUNK)]
+
+
+_PRINTERS: Final[tuple[Callable[[object], bytes], ...]] = (
+    partial(ormsgpack.packb, option=EXACT),
+    encode_canonical,
 )
-"""The encoder of a value, and the head of a list: MessagePack is faster, the other holds tuples."""
+"""MessagePack is faster; the other one holds tuples."""
 
 
 def _hold(items: list[Any]) -> list[Any] | None:
     """Return what the elements of a list hold; ``None`` if one is neither a message nor JSON."""
     try:
-        return [it if type(it) in _AS_THEY_ARE else _hold_message(it) for it in items]
+        return [
+            item
+            if (kind := type(item)) in _AS_THEY_ARE
+            else [_name(kind), item.__dict__, item.__pydantic_extra__]  # type: ignore[arg-type]
+            for item in items
+        ]
     except TypeError:
         return None
 
 
-def _hold_message(item: Any) -> list[Any]:
-    """Return what a message holds.
-
-    Raises:
-        TypeError: It is none.
-    """
-    kind: Any = type(item)  # Hashable, which type checkers do not see
-    return [_name(kind), item.__dict__, item.__pydantic_extra__]
-
-
 @cache
-def _name(kind: Any) -> str:
+def _name(kind: type) -> str:
+    """Return the name of a class of messages; another one is a ``TypeError``."""
     if not is_message(kind):
         raise TypeError
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -45,10 +45,11 @@ def _list_maker(value: list[Any]) -> Maker | None:
     if SCALARS.issuperset(map(type, value)):
         return value.copy
     makers = [it for it in map(make_copier, value) if it is not None]
-    return partial(_make_list, makers) if len(makers) == len(value) else None
+    return partial(make_list, makers) if len(makers) == len(value) else None
 
 
-def _make_list(makers: list[Maker]) -> list[Any]:
+def make_list(makers: list[Maker]) -> list[Any]:
+    """Return a list of what the makers give."""
     return [make() for make in makers]
 
 

@@ -100,13 +100,8 @@ class _Packer(Trees):
         return ormsgpack.Ext(FORM, _encode_bytes([tag, *held]))
 
     def convert_formed(self, value: Any, kind: type) -> Any:
-        return (
-            self._convert_theirs(value, kind)
-            if _is_theirs(value, kind)
-            else super().convert_formed(value, kind)
-        )
-
-    def _convert_theirs(self, value: Any, kind: type) -> Any:
+        if not _is_theirs(value, kind):
+            return super().convert_formed(value, kind)
         if kind is tuple or kind in _LISTED:
             return _pack_named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.convert_items(value))
         return self._rules.convert_langgraph(value)

@@ -574,7 +574,6 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         It is a string, as in LangGraph's own savers, so that their threads can continue here; a
         number if ``current`` is one.
         """
-        del channel
         if isinstance(current, int | float):
             return int(current) + 1
         number = 0 if current is None else int(str(current).partition(".")[0])

@@ -179,7 +179,6 @@ class ExactSerializer(JsonPlusSerializer):
         )
 
     def _restore_object(self, code: int, data: bytes) -> Any:
-        """Return the object of an extension."""
         if code == EXT_NUMPY_ARRAY:
             return _make_array(data)
         held = self._unpack(data)

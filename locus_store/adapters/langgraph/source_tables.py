@@ -124,7 +124,6 @@ class TableSource(ABC):
         """Return one checkpoint, whatever its parent."""
 
     async def list_threads(self) -> list[str]:
-        """Return all threads."""
         query = f"SELECT thread_id FROM checkpoints UNION SELECT thread_id FROM {self.tables[-1]}"  # noqa: S608
         return sorted(row[0] for row in await self._rows.fetch_all(query))
 

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists, Place
-from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier
+from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier, make_list
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.runtime.recent import Recent
@@ -332,7 +332,7 @@ class StateHistory:
         if name in self._others:
             return self._others[name]
         if isinstance(value, list):
-            self._others[name] = partial(_make_list, self._list_makers(name, value))
+            self._others[name] = partial(make_list, self._list_makers(name, value))
         else:
             self._others[name] = self._values.make_maker(value)
         return self._others[name]
@@ -364,10 +364,6 @@ class _Shared:
         if is_message(type(value)):
             self._message = value
         return value
-
-
-def _make_list(makers: list[Maker]) -> list[Any]:
-    return [make() for make in makers]
 
 
 def _make_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:

@@ -80,7 +80,6 @@ class KeyRow:
     def from_data(
         cls, key: str, data: Mapping[str, Any], *, column_id: str | None, updated_at: datetime
     ) -> Self:
-        """Return the row of a key and its data."""
         saved_as = data.get("_checkpoint_id")
         return cls(
             key=key,

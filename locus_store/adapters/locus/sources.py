@@ -35,13 +35,13 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
+from locus_store.types.arguments import KEYWORDS
 
 TABLES: Final = ("locus_checkpoints", "checkpoints")
 """The names that the SDK gives its tables by default."""
 
 _OPTIONS: Final = ("table_name", "tenant")
 _NAME = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
-_KEYWORDS = re.compile(r"\s*\w+\s*=")
 
 
 class LocusSource(Protocol):
@@ -66,7 +66,7 @@ def make_source(
 ) -> AbstractAsyncContextManager[LocusSource]:
     """Return the reader for a URL or directory; see ``import_threads.import_locus``."""
     found = re.match(r"([A-Za-z][\w.+-]*)://|(file):", source)
-    name = "postgresql" if _KEYWORDS.match(source) else (found[1] or found[2] if found else "file")
+    name = "postgresql" if KEYWORDS.match(source) else (found[1] or found[2] if found else "file")
     scheme = name.partition("+")[0].lower()
     if scheme not in READERS:
         raise InvalidArgumentError(

@@ -17,15 +17,16 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_core import PydanticSerializationError
 
-from locus_store.adapters.logs import MAX_PLACES, OpenedByUrl, list_all, tag_numbers, untag_numbers
-from locus_store.backend import StorageBackend
-from locus_store.errors import (
-    ConflictError,
-    IntegrityError,
-    NotFoundError,
-    SerializationError,
-    TurnError,
+from locus_store.adapters.logs import (
+    MAX_PLACES,
+    OpenedByUrl,
+    list_all,
+    replace_conflict,
+    tag_numbers,
+    untag_numbers,
 )
+from locus_store.backend import StorageBackend
+from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
@@ -124,7 +125,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         found = await self._read_expected(record.conversation_id, expected_revision)
         shared = await self._collect_shared(record, new_entries, found)
         entries = [*shared, *make_messages(new_entries)]
-        try:
+        with replace_conflict(ConversationConflictError(record.conversation_id)):
             revision = await settle(
                 self.log.append(
                     record.conversation_id,
@@ -134,10 +135,6 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
                     user_id=_get_owner(record.scope),
                 )
             )
-        except TurnError:
-            raise
-        except ConflictError as exc:
-            raise ConversationConflictError(record.conversation_id) from exc
         self._note(record, revision)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
@@ -148,12 +145,8 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         """
         found = await self._read_expected(conversation_id, expected_revision)
         revision = found.revision if found else 0
-        try:
+        with replace_conflict(ConversationConflictError(conversation_id)):
             await settle(self.log.delete(conversation_id, expected_revision=revision))
-        except TurnError:
-            raise
-        except ConflictError as exc:
-            raise ConversationConflictError(conversation_id) from exc
 
     async def _read_expected(self, conversation_id: str, token: str | None) -> _Stored | None:
         """Return the stored record with a revision; ``None``: there must be no record.

@@ -9,10 +9,10 @@ from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
-from locus_store.adapters.logs import tag_numbers, untag_numbers
+from locus_store.adapters.logs import replace_conflict, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.blocking import BlockingMessageLog, open_message_log
-from locus_store.errors import ConflictError, NotFoundError, TurnError
+from locus_store.errors import ConflictError, NotFoundError
 from locus_store.open import Storage
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import MAX_COUNT, check_user
@@ -110,12 +110,9 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         Raises:
             SessionConflictError: It exists already.
         """
-        try:
-            self._write(session.session_id, SESSION, session.to_dict(), expected_revision=0)
-        except TurnError:
-            raise
-        except ConflictError as exc:
-            raise SessionConflictError(f"session {session.session_id!r} exists already") from exc
+        name = session.session_id
+        with replace_conflict(SessionConflictError(f"session {name!r} exists already")):
+            self._write(name, SESSION, session.to_dict(), expected_revision=0)
         return session
 
     def read_session(self, session_id: str, **kwargs: Any) -> Session | None:
@@ -168,12 +165,8 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         if index <= newest:
             raise conflict
         revision = found.info.revision if found else 0
-        try:
+        with replace_conflict(conflict):
             self._put(session_id, agent_id, session_message, expected_revision=revision)
-        except TurnError:
-            raise
-        except ConflictError as exc:
-            raise conflict from exc
 
     def read_message(
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any

@@ -69,7 +69,6 @@ class Bundle:
         self.messages += other.messages
 
     def put(self, namespace: str, row: Row) -> None:
-        """Add a version."""
         self.rows.setdefault(namespace, {})[row.record.sequence] = row
 
     @property

@@ -20,6 +20,7 @@ from zlib import crc32
 
 import orjson
 
+from locus_store.backends.documents.bundles import parse_time
 from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedMessage, ArchivedWrite
@@ -312,7 +313,7 @@ def _apply(thread: Thread, entry: dict[str, Any]) -> None:
     kind = entry.pop("kind")
     if kind == "activity":
         thread.active_at = datetime.fromisoformat(entry["active_at"])
-        thread.expires_at = _parse_time(entry["expires_at"])
+        thread.expires_at = parse_time(entry["expires_at"])
     elif kind == "message":
         thread.messages.append(parse_message(entry))
     elif kind == "log":
@@ -376,7 +377,3 @@ def _advance(thread: Thread, line: Line, row: Row) -> None:
 
 _TOLD: Final[tuple[str, ...]] = ("floor", "beside_head", "writer", "run", "expires_at")
 """The fields of a version's entry that record how its save changed the line and the thread."""
-
-
-def _parse_time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

@@ -84,7 +84,6 @@ class DocumentForm:
             document: The thread.
             at: The time of its document, by the storage's clock.
         """
-        del at
         return document.thread.active_at
 
     def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
@@ -99,7 +98,6 @@ class DocumentForm:
 
     def draft_deletion(self, old: Parsed) -> Draft:
         """Return the deletion of a document."""
-        del old
         return Draft(None)
 
     def prepare(self, draft: Draft) -> None:
@@ -121,10 +119,8 @@ class DocumentForm:
 
     def find_leftovers(self, read: Callable[[str], Parsed | None]) -> set[str]:
         """Return the places of stored data that no document names."""
-        del read
         return set()
 
     def sweep(self, read: Callable[[str], Parsed | None]) -> None:
         """Remove what killed writers have left; ``read`` reads a thread, expired or not."""
-        del read
         self.documents.sweep()

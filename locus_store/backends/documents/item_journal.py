@@ -240,7 +240,6 @@ class ItemJournal:
 
     @property
     def next_number(self) -> int:
-        """The number of the next line."""
         return self._at.number + 1
 
     def append(self, access: Access, token: str, row: dict[str, Any]) -> None:
@@ -343,7 +342,6 @@ class _Lines:
 
 
 def _encode_line(row: dict[str, Any], check: int) -> tuple[bytes, int]:
-    """Return a line and its checksum."""
     text = orjson.dumps(row)[:-1]
     check = crc32(text, check)
     return text + _CHECK % check, check

@@ -64,7 +64,6 @@ class ItemStore(BaseStore):
         """
 
     def _get_time(self) -> datetime:
-        """Return the time of the storage."""
         return datetime.now(UTC)
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:

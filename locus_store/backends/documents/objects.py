@@ -298,7 +298,6 @@ class ObjectDocuments(Documents):
         return key.decode(errors="replace") if end else None
 
     def name_segment(self, thread_id: str, name: str) -> str:
-        """Return the name of the object that holds a segment."""
         return f"{self.prefix}{SEGMENTS}{digest(thread_id)}/{name}"
 
     def list_segments(self) -> Iterator[tuple[str, str, datetime]]:

@@ -205,7 +205,6 @@ class Documents(Access, Calls, ABC):
 
     def run_off_loop(self, work: Callable[[], T], size: int) -> T:
         """Return what ``work`` returns; it takes time with ``size`` bytes and reads nothing."""
-        del size
         return work()
 
     def held(self, key: str, *, creates: bool) -> AbstractContextManager[Access]:
@@ -214,7 +213,6 @@ class Documents(Access, Calls, ABC):
         A storage that has locks keeps other writers of the document waiting meanwhile, and with
         ``creates`` those that would create it. The condition of ``put`` decides in any case.
         """
-        del key, creates
         return nullcontext(self)
 
     def read_identity(self) -> str | None:
@@ -261,7 +259,6 @@ class Documents(Access, Calls, ABC):
         Raises:
             NotFoundError: ``after`` does not exist.
         """
-        del size, after
         return None
 
     def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
@@ -275,7 +272,6 @@ class Documents(Access, Calls, ABC):
         Raises:
             IntegrityError: A document cannot belong to a thread.
         """
-        del size
         dated, strays = self.survey()
         for stray in strays:
             raise IntegrityError(stray)
@@ -283,7 +279,6 @@ class Documents(Access, Calls, ABC):
 
     def get_all(self, tags: Mapping[str, Tag | None]) -> Mapping[str, Found | None]:
         """Return those of the documents of these keys that are read together; see ``get``."""
-        del tags
         return {}
 
     def sweep(self) -> None:

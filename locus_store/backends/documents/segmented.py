@@ -81,7 +81,6 @@ class HeadFacts:
     """Versions whose derived documents are not known to be written."""
 
     def list_names(self) -> list[str]:
-        """Return the names of the segments."""
         return [*(it.name for it in self.table), *(it.name for it in self.messages)]
 
 

@@ -53,7 +53,6 @@ class Segment:
     newest: datetime
 
     def iterate_sequences(self, namespace: str) -> Iterator[int]:
-        """Yield the sequences of its versions."""
         for first, last in self.spans.get(namespace, ()):
             yield from range(first, last + 1)
 
@@ -63,7 +62,6 @@ class Segment:
         return self.size * counts[namespace] // (sum(counts.values()) or 1)
 
     def has(self, namespace: str, sequence: int) -> bool:
-        """Return whether it has a version."""
         return self.has_versions(namespace, sequence, sequence)
 
     def has_versions(self, namespace: str, first: int, last: int) -> bool:
@@ -138,7 +136,6 @@ class SegmentReader:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all segments."""
         self._kept: Recent[str, Bundle] = Recent(self._max_bytes)
 
     def limit(self, max_bytes: int) -> None:

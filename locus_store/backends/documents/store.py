@@ -192,7 +192,6 @@ class DocumentStore(ItemStore):
             super()._set(name, kept)
 
     def reset(self) -> None:
-        """Forget all items."""
         self._namespaces, self._before = {}, {}
 
     def replay(self, row: dict[str, Any]) -> None:

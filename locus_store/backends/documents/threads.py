@@ -80,7 +80,6 @@ class DocumentThreads:
         self.form.clear()
 
     def clear(self) -> None:
-        """Empty the cache."""
         self.cache.clear()
         self.form.clear()
 
@@ -89,7 +88,6 @@ class DocumentThreads:
         return self.cache.get((self.tenant, thread_id))
 
     def drop_cached(self, thread_id: str) -> None:
-        """Forget a thread."""
         self.cache.drop((self.tenant, thread_id))
 
     def limit(self, max_bytes: int) -> None:

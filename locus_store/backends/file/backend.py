@@ -46,16 +46,13 @@ class HeldFile:
         self._file = file
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        del key
         return _read_document(self._file, known) if self._file else None
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
-        del key
         self._require(tag)
         return self._directory.replace(self._name, self._file, body)
 
     def delete(self, key: str, *, tag: Tag) -> None:
-        del key
         self._require(tag)
         self._directory.remove(self._name, self._file)
         self.is_removed = True

@@ -70,7 +70,6 @@ class Directory:
         self._is_swept = False
 
     def get_path(self, name: str) -> str:
-        """Return the path of a file of the directory."""
         return os.path.join(self.root, name)
 
     @property

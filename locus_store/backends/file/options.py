@@ -6,15 +6,14 @@ from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.options import CheckpointOptions, Patience, StateOptions, annotate_option
+from locus_store.types.options import CheckpointOptions, Option, Patience, StateOptions
 
 
 class FileOptions(StateOptions, total=False):
     """Of ``FileBackend``, beside ``directory``."""
 
     busy_timeout_seconds: Annotated[
-        Patience,
-        annotate_option(30.0, "how long to wait for another process that writes the same thread"),
+        Patience, Option(30.0, "how long to wait for another process that writes the same thread")
     ]
 
 

@@ -11,12 +11,12 @@ from locus_store.backends.http.transport import POOL_SIZE, TIMEOUT_SECONDS
 from locus_store.types.options import (
     DAY,
     IN_PYTHON,
+    Bounds,
     CheckpointOptions,
     Count,
+    Option,
     Patience,
     StateOptions,
-    annotate_bounds,
-    annotate_option,
 )
 
 if TYPE_CHECKING:
@@ -30,19 +30,15 @@ else:  # of an extra, and checked where it is used
 class HTTPClientOptions(TypedDict, total=False):
     """Of an HTTP client; the arguments that follow ``base_url``."""
 
-    headers: Annotated[
-        Mapping[str, str] | None, annotate_option(None, "sent with each request"), IN_PYTHON
-    ]
-    auth: Annotated[
-        Pair | None, annotate_option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON
-    ]
+    headers: Annotated[Mapping[str, str] | None, Option(None, "sent with each request"), IN_PYTHON]
+    auth: Annotated[Pair | None, Option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON]
     timeout: Annotated[
-        Annotated[float, annotate_bounds(gt=0, le=DAY)],
-        annotate_option(TIMEOUT_SECONDS, "seconds for each attempt of a request"),
+        Annotated[float, Bounds(gt=0, le=DAY)],
+        Option(TIMEOUT_SECONDS, "seconds for each attempt of a request"),
     ]
     client: Annotated[
         ClientSession | None,
-        annotate_option(
+        Option(
             None,
             "an `aiohttp.ClientSession` instead, left open. It works in the process and the event"
             " loop of its first use",
@@ -54,18 +50,17 @@ class HTTPClientOptions(TypedDict, total=False):
 class HTTPOptions(StateOptions, total=False):
     """Of ``HTTPBackend``, beside ``base_url`` and ``HTTPClientOptions``."""
 
-    token: Annotated[str | None, annotate_option(None, "sent as `Authorization: Bearer …`")]
+    token: Annotated[str | None, Option(None, "sent as `Authorization: Bearer …`")]
     retry_seconds: Annotated[
         Patience,
-        annotate_option(
+        Option(
             10.0,
             "how long a request is repeated while the service cannot be reached or is busy. After"
             " a lost reply, only idempotent requests are repeated",
         ),
     ]
     pool_size: Annotated[
-        Count,
-        annotate_option(POOL_SIZE, "most requests at once, and most connections, per event loop"),
+        Count, Option(POOL_SIZE, "most requests at once, and most connections, per event loop")
     ]
 
 

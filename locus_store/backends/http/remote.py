@@ -110,7 +110,6 @@ class RemoteService:
         )
 
     async def close(self) -> None:
-        """Release the connections."""
         await self._connections.close()
 
 
@@ -258,7 +257,6 @@ class SdkServiceBackend(StorageBackend):
         namespace: str = "",
         writer: str | None = None,
     ) -> int:
-        del writer
         _require_root(namespace)
         if checkpoint_ids is None:
             count = len(await self._list_names(thread_id, MAX_COUNT))

@@ -59,7 +59,6 @@ class Answer:
 
     @property
     def media_type(self) -> str:
-        """The type of the body."""
         return self.headers.get("content-type", "")
 
 

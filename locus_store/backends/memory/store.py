@@ -37,7 +37,6 @@ class InMemoryStore(ItemStore):
         """See ``BaseStore``, also for the following methods."""
 
     async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
-        del changes
         with self._lock:
             return work()
 

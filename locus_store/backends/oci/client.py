@@ -58,7 +58,6 @@ class BucketObjects(BlockingClient, Objects):
 
     @contextmanager
     def _lease_client(self) -> Iterator[Any]:
-        """Lease a client to one call."""
         if self.access["client"] is not None:
             yield self.access["client"]
             return

@@ -8,18 +8,18 @@ from urllib.parse import unquote, urlsplit
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.options import (
     IN_PYTHON,
+    Bounds,
     CheckpointOptions,
+    Option,
     Patience,
     Seconds,
     StateOptions,
-    annotate_bounds,
-    annotate_option,
 )
 
 DEFAULT_PREFIX: Final = "locus/checkpoints/"
 """The Locus SDK's default prefix."""
 
-Text = Annotated[str, annotate_bounds(min_length=1)]
+Text = Annotated[str, Bounds(min_length=1)]
 
 
 class OCIOptions(StateOptions, total=False):
@@ -27,57 +27,47 @@ class OCIOptions(StateOptions, total=False):
 
     compartment_id: Annotated[
         str | None,
-        annotate_option(
+        Option(
             None, "the compartment in which a missing bucket is created; `None`: it is an error"
         ),
     ]
     prefix: Annotated[
         str,
-        annotate_option(
+        Option(
             DEFAULT_PREFIX, "prefix of the names of all objects; each prefix is a separate store"
         ),
     ]
-    profile_name: Annotated[Text, annotate_option("DEFAULT", "the profile in `config_file`")]
+    profile_name: Annotated[Text, Option("DEFAULT", "the profile in `config_file`")]
     auth_type: Annotated[
         Literal["api_key", "security_token", "instance_principal", "resource_principal"],
-        annotate_option(
-            "api_key", 'or `"security_token"`, `"instance_principal"`, `"resource_principal"`'
-        ),
+        Option("api_key", 'or `"security_token"`, `"instance_principal"`, `"resource_principal"`'),
     ]
     region: Annotated[
-        Annotated[str, annotate_bounds(pattern="^[A-Za-z0-9-]+$")] | None,
-        annotate_option(None, "instead of the region of the profile, as `us-ashburn-1`"),
+        Annotated[str, Bounds(pattern="^[A-Za-z0-9-]+$")] | None,
+        Option(None, "instead of the region of the profile, as `us-ashburn-1`"),
     ]
     config_file: Annotated[
-        Text, annotate_option("~/.oci/config", "the SDK's configuration file; `~` is expanded")
+        Text, Option("~/.oci/config", "the SDK's configuration file; `~` is expanded")
     ]
     endpoint: Annotated[
-        Annotated[str, annotate_bounds(pattern="^https?://[A-Za-z0-9._-]+(:[0-9]+)?/?$")] | None,
-        annotate_option(
-            None, "the URL of the service, `https://host`, where it is not the region's"
-        ),
+        Annotated[str, Bounds(pattern="^https?://[A-Za-z0-9._-]+(:[0-9]+)?/?$")] | None,
+        Option(None, "the URL of the service, `https://host`, where it is not the region's"),
     ]
     client: Annotated[
         Any,
-        annotate_option(None, "an `ObjectStorageClient` instead of the credentials, left open"),
+        Option(None, "an `ObjectStorageClient` instead of the credentials, left open"),
         IN_PYTHON,
     ]
     pool_size: Annotated[
-        Annotated[int, annotate_bounds(ge=1, le=256)],
-        annotate_option(
-            16, "calls at once; a call that reads several objects has as many threads again"
-        ),
+        Annotated[int, Bounds(ge=1, le=256)],
+        Option(16, "calls at once; a call that reads several objects has as many threads again"),
     ]
     retry_seconds: Annotated[
         Patience,
-        annotate_option(
-            30.0, "how long a call is retried after 429, 5xx, a timeout or a lost connection"
-        ),
+        Option(30.0, "how long a call is retried after 429, 5xx, a timeout or a lost connection"),
     ]
-    timeout_seconds: Annotated[Seconds, annotate_option(60.0, "time limit of each answer")]
-    connect_timeout_seconds: Annotated[
-        Seconds, annotate_option(10.0, "time limit of each connection")
-    ]
+    timeout_seconds: Annotated[Seconds, Option(60.0, "time limit of each answer")]
+    connect_timeout_seconds: Annotated[Seconds, Option(10.0, "time limit of each connection")]
 
 
 class OCICheckpointerOptions(OCIOptions, CheckpointOptions, total=False):

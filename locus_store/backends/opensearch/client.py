@@ -447,7 +447,6 @@ class IndexObjects(IndexClient, Objects):
     def _iterate_listed(
         self, prefix: str, after: str, order: Mapping[str, str]
     ) -> Iterator[Sequence[ListedObject]]:
-        """Yield the pages of a list."""
         conditions = ({"prefix": {"name": prefix}}, {"range": {"name": {"gt": after}}})
         body = {
             "query": {"bool": {"filter": conditions}},

@@ -104,7 +104,6 @@ class IndexDocuments(ObjectDocuments):
         require_deleted(left, self.objects.locate)
 
     def make_fields(self, thread_id: str, version: Derived) -> dict[str, Any]:
-        """Return the fields of a version's document."""
         has_language = self.objects.access["language"] is not None
         return make_fields(thread_id, version, with_text=has_language)
 
@@ -140,7 +139,6 @@ class IndexDocuments(ObjectDocuments):
 
     def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
         """See ``Documents``; the first thousand keys are one search."""
-        del size
         seen = set[str]()
         for heads in (self.objects.newest(HEADS), self.objects.list(HEADS)):
             dated, strays = self.make_dated(heads)

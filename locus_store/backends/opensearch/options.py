@@ -8,12 +8,12 @@ from urllib.parse import unquote, urlsplit
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.options import (
     IN_PYTHON,
+    Bounds,
     CheckpointOptions,
+    Option,
     Patience,
     Seconds,
     StateOptions,
-    annotate_bounds,
-    annotate_option,
 )
 
 Language = Literal[
@@ -29,23 +29,18 @@ Language = Literal[
 class OpenSearchOptions(StateOptions, total=False):
     """Of ``OpenSearchBackend``, beside ``hosts``, ``index_name`` and ``use_ssl``."""
 
-    username: Annotated[
-        str | None, annotate_option(None, "with `password`; `None`: no credentials")
-    ]
-    password: Annotated[str | None, annotate_option(None, "the password of `username`")]
-    verify_certs: Annotated[bool, annotate_option(True, "refuse certificates that are not valid")]
+    username: Annotated[str | None, Option(None, "with `password`; `None`: no credentials")]
+    password: Annotated[str | None, Option(None, "the password of `username`")]
+    verify_certs: Annotated[bool, Option(True, "refuse certificates that are not valid")]
     ca_certs: Annotated[
-        str | None,
-        annotate_option(None, "a file of certificates to trust; `None`: those of certifi"),
+        str | None, Option(None, "a file of certificates to trust; `None`: those of certifi")
     ]
     client: Annotated[
-        Any,
-        annotate_option(None, "an `opensearchpy.OpenSearch` instead of `hosts`, left open"),
-        IN_PYTHON,
+        Any, Option(None, "an `opensearchpy.OpenSearch` instead of `hosts`, left open"), IN_PYTHON
     ]
     language: Annotated[
         Language | None,
-        annotate_option(
+        Option(
             None,
             "searches also find other forms of a word in this language, as `german`; it belongs to"
             " the index: see [below](#searches)",
@@ -53,21 +48,19 @@ class OpenSearchOptions(StateOptions, total=False):
     ]
     refresh: Annotated[
         Literal["interval", "wait"],
-        annotate_option(
+        Option(
             "interval",
             "lists and searches follow a save within the refresh interval of the index; `wait`: a"
             " save returns when they show it",
         ),
     ]
     pool_size: Annotated[
-        Annotated[int, annotate_bounds(ge=1, le=256)],
-        annotate_option(
-            16, "calls at once; a call that reads several documents has as many threads again"
-        ),
+        Annotated[int, Bounds(ge=1, le=256)],
+        Option(16, "calls at once; a call that reads several documents has as many threads again"),
     ]
     retry_seconds: Annotated[
         Patience,
-        annotate_option(
+        Option(
             30.0,
             "how long a call is retried after 408, 429, 502 to 504, a timeout or a lost connection",
         ),
@@ -75,7 +68,7 @@ class OpenSearchOptions(StateOptions, total=False):
     # Less than retry_seconds: a call that one host does not answer asks another one.
     timeout_seconds: Annotated[
         Seconds,
-        annotate_option(
+        Option(
             10.0,
             "time limit of each connection and of each answer; then another host is asked, so keep"
             " it below half of `retry_seconds`",

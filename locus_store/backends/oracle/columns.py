@@ -46,7 +46,6 @@ class OracleColumns(DialectColumns):
         return sa.types.NullType()
 
     def make_json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
-        del none_as_null
         return NativeJson()
 
     def read_json_type(self) -> TypeEngine[Any]:
@@ -65,8 +64,7 @@ class OracleColumns(DialectColumns):
     def bind_json(self, value: Any) -> Any:
         return bind_value(orjson.loads(value) if isinstance(value, bytes) else value)
 
-    def read_json(self, value: Any) -> Any:
-        return unescape_json(value)
+    read_json = staticmethod(unescape_json)
 
     def render_bound_instant(self, bound: str) -> str:
         """Say that it is UTC: the driver sends no zone, and would mean the session's."""
@@ -87,7 +85,6 @@ class NativeJson(sa.types.UserDefinedType[Any]):
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return its name."""
         return "JSON"
 
     def get_dbapi_type(self, dbapi: Any) -> Any:
@@ -165,7 +162,6 @@ class _Number(sa.types.UserDefinedType[Any]):
 
     def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any]:
         """Decimals keep what a text says."""
-        del dialect
         return lambda value: Decimal(repr(value))
 
 

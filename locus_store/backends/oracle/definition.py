@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import product
 from typing import Any, Final, TypeVar, get_args
@@ -19,6 +19,7 @@ from locus_store.errors import UnsupportedError
 from locus_store.sql.schema.definition import (
     OLD_USERS,
     DatabasePlace,
+    OnTables,
     SchemaDefinition,
     make_column_type,
     make_user_index,
@@ -47,13 +48,7 @@ class OracleDefinition(SchemaDefinition):
     offline_preface = "WHENEVER SQLERROR EXIT FAILURE ROLLBACK\nSET DEFINE OFF"
     """Tell SQL*Plus and SQLcl to stop at the first error; by default they continue."""
 
-    def run_on_url(
-        self,
-        url: str | URL,
-        body: Callable[[Connection, Tables], T],
-        prefix: str,
-        schema: str | None,
-    ) -> T:
+    def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         from locus_store.backends.oracle import dialect  # noqa: PLC0415 - it imports migrations
 
         text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
@@ -130,7 +125,6 @@ class OracleDefinition(SchemaDefinition):
         ]
 
     def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
-        del connection, ours
         return (
             "item NUMBER(19) NOT NULL, part NUMBER(5) NOT NULL, "
             f"embedding VECTOR({dimension}, FLOAT32) NOT NULL"

@@ -421,7 +421,6 @@ def set_input_sizes(
 
     Outside of a plain ``INSERT``, Oracle refuses a long value that is not a LOB (ORA-01461).
     """
-    del cursor, statement
     dbapi = context.dialect.dbapi
     lobs = ((dbapi.DB_TYPE_RAW, dbapi.DB_TYPE_BLOB), (dbapi.DB_TYPE_NVARCHAR, dbapi.DB_TYPE_CLOB))
     for bound, name in context.compiled.bind_names.items():

@@ -9,21 +9,14 @@ from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.connections.options import AsyncEngine, SqlOptions, TableName
-from locus_store.types.options import (
-    IN_PYTHON,
-    CheckpointOptions,
-    Count,
-    Seconds,
-    annotate_bounds,
-    annotate_option,
-)
+from locus_store.types.options import IN_PYTHON, Bounds, CheckpointOptions, Count, Option, Seconds
 
 
 class UserOptions(TypedDict, total=False):
     """The second and third argument."""
 
-    user: Annotated[str | None, annotate_option(None, "the database user")]
-    password: Annotated[str | None, annotate_option(None, "the user's password")]
+    user: Annotated[str | None, Option(None, "the database user")]
+    password: Annotated[str | None, Option(None, "the user's password")]
 
 
 class OracleConnections(TypedDict, total=False):
@@ -31,45 +24,34 @@ class OracleConnections(TypedDict, total=False):
 
     wallet_location: Annotated[
         str | None,
-        annotate_option(
+        Option(
             None,
             "the directory of a wallet (mTLS), as it was unzipped; `tnsnames.ora` is read from"
             " there, too. `SYSTEM`: TLS with the operating system's certificates",
         ),
     ]
     wallet_password: Annotated[
-        str | None,
-        annotate_option(None, "of an encrypted wallet; `None` or empty: it is not encrypted"),
+        str | None, Option(None, "of an encrypted wallet; `None` or empty: it is not encrypted")
     ]
     config_dir: Annotated[
-        str | None, annotate_option(None, "where `tnsnames.ora` is, if not beside the wallet")
+        str | None, Option(None, "where `tnsnames.ora` is, if not beside the wallet")
     ]
-    host: Annotated[
-        str | None, annotate_option(None, "instead of `dsn`, with `port` and `service_name`")
-    ]
-    port: Annotated[
-        Annotated[int, annotate_bounds(ge=1, le=65535)] | None,
-        annotate_option(None, "by default 1521"),
-    ]
+    host: Annotated[str | None, Option(None, "instead of `dsn`, with `port` and `service_name`")]
+    port: Annotated[Annotated[int, Bounds(ge=1, le=65535)] | None, Option(None, "by default 1521")]
     service_name: Annotated[
-        str | None,
-        annotate_option(None, "the database's service; with `dsn`, what follows its `/`"),
+        str | None, Option(None, "the database's service; with `dsn`, what follows its `/`")
     ]
-    min_pool_size: Annotated[
-        Count, annotate_option(1, "connections kept open, for each event loop")
-    ]
-    max_pool_size: Annotated[Count, annotate_option(5, "connections at most, for each event loop")]
+    min_pool_size: Annotated[Count, Option(1, "connections kept open, for each event loop")]
+    max_pool_size: Annotated[Count, Option(5, "connections at most, for each event loop")]
     pool_timeout_seconds: Annotated[
-        Seconds, annotate_option(30.0, "how long a call waits for a free connection")
+        Seconds, Option(30.0, "how long a call waits for a free connection")
     ]
     connect_timeout_seconds: Annotated[
-        Seconds | None, annotate_option(None, "time limit for connecting as a whole; by default 20")
+        Seconds | None, Option(None, "time limit for connecting as a whole; by default 20")
     ]
     statement_timeout_seconds: Annotated[
         Seconds | None,
-        annotate_option(
-            60.0, "time limit for each round trip except a migration's; `None`: no limit"
-        ),
+        Option(60.0, "time limit for each round trip except a migration's; `None`: no limit"),
     ]
 
 
@@ -78,23 +60,21 @@ class OracleOptions(OracleConnections, SqlOptions, TableName, total=False):
 
     schema_name: Annotated[
         str | None,
-        annotate_option(
+        Option(
             None,
             "the owner of the tables, by default the user. In lower case it means Oracle's upper"
             " case, as in SQL; anything else is quoted",
         ),
     ]
-    schema: Annotated[str | None, annotate_option(None, "another name for `schema_name`")]
+    schema: Annotated[str | None, Option(None, "another name for `schema_name`")]
     engine: Annotated[
         AsyncEngine | None,
-        annotate_option(
-            None, "an async SQLAlchemy engine (`oracle+oracledb_async`) instead, left open"
-        ),
+        Option(None, "an async SQLAlchemy engine (`oracle+oracledb_async`) instead, left open"),
         IN_PYTHON,
     ]
     pool: Annotated[
         Any,
-        annotate_option(
+        Option(
             None,
             "an `oracledb.AsyncConnectionPool` with `max=2` or more instead (one connection"
             " creates the tables, one holds the lock), left open. A URL beside `engine` or `pool`"

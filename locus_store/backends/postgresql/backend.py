@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -44,7 +44,6 @@ from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.quotas import limit_calls, measure_save, measure_writes
 from locus_store.sql.schema.tables import make_tables, parse_prefix
-from locus_store.sql.threads.repository import Repository
 from locus_store.types import (
     LineContents,
     Mark,
@@ -377,12 +376,7 @@ class PostgreSQLBackend(ServerBackend):
         ``search`` fast and does not change its results. Every process that uses the database
         maintains it from then on.
         """
-        return await self._write(_create_index)
-
-
-def _create_index(repository: Repository) -> bool:
-    assert isinstance(repository, dialect.PostgreSQLRepository)  # noqa: S101  (ours)
-    return repository.create_index()
+        return await self._write(lambda it: cast("dialect.PostgreSQLRepository", it).create_index())
 
 
 def _is_recent(row: Mapping[str, Any], last_head: Mark | None) -> bool:

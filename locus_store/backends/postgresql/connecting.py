@@ -173,11 +173,11 @@ def _note_warning(connection: Any, message: Any) -> None:
         _unconfirmed.add(connection)
 
 
-def is_unconfirmed(connection: Any) -> bool:
+def is_unconfirmed(driver: Any) -> bool:
     """See ``ServerDatabase.is_unconfirmed``."""
-    is_noted = bool(_unconfirmed) and connection in _unconfirmed
+    is_noted = bool(_unconfirmed) and driver in _unconfirmed
     if is_noted:
-        _unconfirmed.discard(connection)
+        _unconfirmed.discard(driver)
     return is_noted
 
 

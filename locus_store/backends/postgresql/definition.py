@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import bind_text
 from locus_store.sql.schema.definition import (
     DatabasePlace,
+    OnTables,
     SchemaDefinition,
     make_column_type,
     make_place,
@@ -62,13 +63,7 @@ WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_
 class PostgreSQLDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
-    def run_on_url(
-        self,
-        url: str | URL,
-        body: Callable[[Connection, Tables], T],
-        prefix: str,
-        schema: str | None,
-    ) -> T:
+    def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
         named, query = parse_place(text)
         given = read_query((URL_OPTIONS, CheckpointOptions), query)
@@ -200,7 +195,6 @@ class PostgreSQLDefinition(SchemaDefinition):
         self, dialect: Dialect, ours: Tables, columns: Collection[str]
     ) -> list[str]:
         """The server rewrites the table and its indexes."""
-        del columns
         kind, text = make_column_type(dialect, ours), "user_id::text"
         if ours.user_id_type != "string":
             text = (

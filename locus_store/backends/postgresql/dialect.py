@@ -109,11 +109,8 @@ class PostgreSQLRepository(IndexedRepository):
     def match_pattern(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
         return column.op("LIKE", is_comparison=True)(bind_text(pattern))
 
-    def may_have(
-        self, column: sa.ColumnElement[Any], key: str, value: Any
-    ) -> sa.ColumnElement[bool]:
-        """See ``Reads.may_have``; ``@>`` with the value or a list of it, at the key or its path."""
-        return may_have_value(column, key, value)
+    may_have = staticmethod(may_have_value)
+    """``@>`` with the value or a list of it, at the key or its path."""
 
     def make_below_condition(
         self, row: Mapping[sa.ColumnElement[Any], Any]
@@ -247,7 +244,6 @@ class PostgreSQLDatabase(ServerDatabase):
 
     @property
     def fast(self) -> FastStatements:
-        """The statements for the opened database."""
         opened = self._opened
         return _make_statements(
             self.tables,
@@ -309,14 +305,9 @@ class PostgreSQLDatabase(ServerDatabase):
     def is_lost_primary(self, exc: BaseException) -> bool:
         return get_sqlstate(exc) == READ_ONLY
 
-    def is_unconfirmed(self, driver: Any) -> bool:
-        return connecting.is_unconfirmed(driver)
-
-    def is_reader(self, driver: Any) -> bool:
-        return failures.is_reader(driver)
-
-    def find_forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
-        return failures.find_forgotten(connection, drivers)
+    is_unconfirmed = staticmethod(connecting.is_unconfirmed)
+    is_reader = staticmethod(failures.is_reader)
+    find_forgotten = staticmethod(failures.find_forgotten)
 
     def is_lost_race(self, exc: BaseException) -> bool:
         return get_sqlstate(exc) in RACES

@@ -39,7 +39,6 @@ from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import split_batches
 from locus_store.types.items import Change, Name, Namespace, Put, Wanted, encode_namespace
 from locus_store.values import vectors
-from locus_store.values.filters import Clause
 
 EFFORT: Final = 100
 """Candidates that an HNSW index keeps, at least; pgvector's own 40 finds fewer of the nearest."""
@@ -66,15 +65,8 @@ class PostgreSQLItems(Items):
     most_names = 8000
     """Two parameters each, of 32,767."""
 
-    def make_condition(
-        self, column: sa.ColumnElement[Any], clause: Clause
-    ) -> sa.ColumnElement[bool] | None:
-        return make_jsonb_condition(column, clause)
-
-    def may_have_word(
-        self, column: sa.ColumnElement[Any], word: str
-    ) -> sa.ColumnElement[bool] | None:
-        return make_word_condition(column, word)
+    make_condition = staticmethod(make_jsonb_condition)
+    may_have_word = staticmethod(make_word_condition)
 
     def apply(self, calls: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """See ``Items.apply``; one statement, built by ``_apply``."""
@@ -277,7 +269,6 @@ class _Vector(sa.types.UserDefinedType[Any]):
         self.home = home
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return its name."""
         return f"{self.home}.vector"
 
 

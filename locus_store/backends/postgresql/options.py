@@ -16,15 +16,15 @@ from locus_store.sql.connections.options import AsyncEngine, SqlOptions, TableNa
 from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.options import (
     IN_PYTHON,
+    Bounds,
     CheckpointOptions,
     Count,
+    Option,
     Seconds,
-    annotate_bounds,
-    annotate_option,
     split_url,
 )
 
-Text = Annotated[str, annotate_bounds(min_length=1)]
+Text = Annotated[str, Bounds(min_length=1)]
 
 
 class ServerOptions(TypedDict, total=False):
@@ -32,7 +32,7 @@ class ServerOptions(TypedDict, total=False):
 
     host: Annotated[
         Text | None,
-        annotate_option(
+        Option(
             None,
             "the server instead of a DSN, with the next three, as in the"
             " [Locus SDK](quickstart.md#an-agent-of-the-locus-sdk); by default `localhost`",
@@ -40,15 +40,13 @@ class ServerOptions(TypedDict, total=False):
         IN_PYTHON,
     ]
     port: Annotated[
-        Annotated[int, annotate_bounds(ge=1, le=65535)] | None,
-        annotate_option(None, "by default 5432"),
-        IN_PYTHON,
+        Annotated[int, Bounds(ge=1, le=65535)] | None, Option(None, "by default 5432"), IN_PYTHON
     ]
-    database: Annotated[Text | None, annotate_option(None, "by default `locus`"), IN_PYTHON]
-    user: Annotated[Text | None, annotate_option(None, "by default `postgres`"), IN_PYTHON]
+    database: Annotated[Text | None, Option(None, "by default `locus`"), IN_PYTHON]
+    user: Annotated[Text | None, Option(None, "by default `postgres`"), IN_PYTHON]
     password: Annotated[
         str | Callable[[], str | Awaitable[str]] | None,
-        annotate_option(
+        Option(
             None,
             "instead of the DSN's: a string or a callable, see"
             " [changing passwords](#changing-passwords)",
@@ -60,34 +58,32 @@ class ServerOptions(TypedDict, total=False):
 class PoolOptions(TypedDict, total=False):
     """Of the connections."""
 
-    pool_size: Annotated[Count, annotate_option(10, "connections kept open, for each event loop")]
+    pool_size: Annotated[Count, Option(10, "connections kept open, for each event loop")]
     max_overflow: Annotated[
-        Annotated[int, annotate_bounds(ge=0, le=MAX_COUNT)],
-        annotate_option(0, "additional connections when all are in use"),
+        Annotated[int, Bounds(ge=0, le=MAX_COUNT)],
+        Option(0, "additional connections when all are in use"),
     ]
     min_pool_size: Annotated[
         Count | None,
-        annotate_option(
-            None, "the Locus SDK's name for `pool_size`; given alone, up to 10 connections"
-        ),
+        Option(None, "the Locus SDK's name for `pool_size`; given alone, up to 10 connections"),
     ]
     max_pool_size: Annotated[
         Count | None,
-        annotate_option(
+        Option(
             None,
             "the Locus SDK's name for `pool_size` and `max_overflow` together; given"
             " alone, all of them are kept",
         ),
     ]
     pool_timeout_seconds: Annotated[
-        Seconds, annotate_option(30.0, "how long a call waits for a free connection")
+        Seconds, Option(30.0, "how long a call waits for a free connection")
     ]
     pool_recycle_seconds: Annotated[
-        Seconds | None, annotate_option(None, "age at which a connection is replaced")
+        Seconds | None, Option(None, "age at which a connection is replaced")
     ]
     connect_timeout_seconds: Annotated[
         Seconds | None,
-        annotate_option(
+        Option(
             None,
             "time limit for connecting to each host; by default `connect_timeout` of"
             " the DSN, else 10",
@@ -95,7 +91,7 @@ class PoolOptions(TypedDict, total=False):
     ]
     statement_timeout_seconds: Annotated[
         Seconds | None,
-        annotate_option(
+        Option(
             60.0,
             "time limit for each statement except a migration's; for a save it starts"
             " when the save is submitted. `None`: no limit",
@@ -103,7 +99,7 @@ class PoolOptions(TypedDict, total=False):
     ]
     pgbouncer: Annotated[
         bool,
-        annotate_option(
+        Option(
             False,
             "the server is reached through a pooler in transaction mode: see"
             " [PgBouncer](#pgbouncer)",
@@ -115,11 +111,11 @@ class ReplicaOptions(TypedDict, total=False):
     """Of reads from replicas."""
 
     replicas: Annotated[
-        Text | None, annotate_option(None, "`host:port,…`: [standbys that answer reads](#replicas)")
+        Text | None, Option(None, "`host:port,…`: [standbys that answer reads](#replicas)")
     ]
     max_staleness_seconds: Annotated[
         Seconds | None,
-        annotate_option(
+        Option(
             None,
             "how far a replica may be behind, by default 10; given, lists of threads and"
             " searches may lack own writes",
@@ -132,28 +128,24 @@ class PostgreSQLTables(SqlOptions, total=False):
 
     schema: Annotated[
         str | None,
-        annotate_option(
+        Option(
             None,
             "database schema of the tables, created with them if it is missing; by"
             " default the role's first one",
         ),
     ]
-    schema_name: Annotated[str | None, annotate_option(None, "the Locus SDK's name for `schema`")]
+    schema_name: Annotated[str | None, Option(None, "the Locus SDK's name for `schema`")]
     engine: Annotated[
         AsyncEngine | None,
-        annotate_option(
+        Option(
             None,
             "an async SQLAlchemy engine on asyncpg instead of `dsn`, left open: see"
             " [your engine or pool](#your-engine-or-pool)",
         ),
         IN_PYTHON,
     ]
-    pool: Annotated[
-        Any, annotate_option(None, "an asyncpg pool instead of `dsn`, left open"), IN_PYTHON
-    ]
-    group_saves: Annotated[
-        bool, annotate_option(True, "`False`: each save is a statement of its own")
-    ]
+    pool: Annotated[Any, Option(None, "an asyncpg pool instead of `dsn`, left open"), IN_PYTHON]
+    group_saves: Annotated[bool, Option(True, "`False`: each save is a statement of its own")]
 
 
 class PostgreSQLConnections(ServerOptions, PoolOptions, ReplicaOptions, total=False):

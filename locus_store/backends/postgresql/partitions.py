@@ -28,6 +28,7 @@ from locus_store.backends.postgresql.failures import (
     get_sqlstate,
     translate_owner_errors,
 )
+from locus_store.backends.postgresql.policies import write_literal, write_oid
 from locus_store.backends.postgresql.row_security import (
     hide,
     is_secured,
@@ -248,11 +249,11 @@ class _Move:
         """
         if self.is_done():
             return
-        names = {"oid": self._get_oid(self.old), "log": _quote_literal(f"{self.table.name}{_LOG}")}
-        policies = ", ".join(map(_quote_literal, list_policies(self.ours)))
+        names = {"oid": write_oid(self.old), "log": write_literal(f"{self.table.name}{_LOG}")}
+        policies = ", ".join(map(write_literal, list_policies(self.ours)))
         names |= {"policies": f"ARRAY[{policies}]", "is_secured": str(self.is_secured).lower()}
-        heads = _quote_literal(self._quote(self.ours.heads))
-        found = self._ask(_SQL["exceptions"].format(**names, heads=heads)).scalars().all()
+        heads = write_literal(self._quote(self.ours.heads))
+        found = self._run(_SQL["exceptions"].format(**names, heads=heads)).scalars().all()
         if found:
             raise SchemaError(
                 f"{make_place(self.connection).shown}: {self.old} has {', '.join(found)}, which a "
@@ -282,7 +283,7 @@ class _Move:
         return False
 
     def _create_copy(self) -> None:
-        options = self._ask(_SQL["options"].format(old=self._get_oid(self.old))).scalar()
+        options = self._run(_SQL["options"].format(old=write_oid(self.old))).scalar()
         stored = f" WITH ({options})" if options else ""
         like = f"CREATE TABLE {self.new} (LIKE {self.old} INCLUDING ALL)"
         if self.count == 1:
@@ -325,7 +326,7 @@ class _Move:
                 with self._begin():
                     self._limit()
                     rows = str(_ANALYZED_ROWS * self.count)
-                    if self._ask(_SQL["has rows"].format(new=self.new, rows=rows)).scalar():
+                    if self._run(_SQL["has rows"].format(new=self.new, rows=rows)).scalar():
                         self._run(f"ANALYZE {self.new}")
                 is_copied = False
             elif changes <= _FEW_CHANGES:
@@ -349,7 +350,7 @@ class _Move:
             if position == _END:
                 return changes
             names |= {"after": str(position), "rows": str(_BATCH_ROWS)}
-            last = self._ask(_SQL["find last"].format(**names)).scalar()
+            last = self._run(_SQL["find last"].format(**names)).scalar()
             if last is not None:
                 self._run(_SQL["copy"].format(**names, last=last))
             self._mark(_END if last is None else last)
@@ -359,7 +360,7 @@ class _Move:
         """Renew the rows of the log, as far as lines were copied; return the number of changes."""
         for name in ("remove logged", "renew logged"):
             self._run(_SQL[name].format(**names, position=position))
-        changes: int = self._ask(_SQL["clear log"].format(**names)).rowcount
+        changes: int = self._run(_SQL["clear log"].format(**names)).rowcount
         return changes
 
     def _mark(self, phase: object) -> None:
@@ -368,7 +369,7 @@ class _Move:
 
     def _read_phase(self) -> Any:
         """Return the last line that was copied, or ``joined``; ``None``: there is no log."""
-        return self._ask(f"SELECT obj_description({self._get_oid(self.log)}, 'pg_class')").scalar()
+        return self._run(f"SELECT obj_description({write_oid(self.log)}, 'pg_class')").scalar()
 
     def _join(self) -> None:
         """Let writers write to both tables, which are equal from then on."""
@@ -386,7 +387,7 @@ class _Move:
         older: set[str] | None = None
         while older is None or older:
             with self._begin():
-                found = set(self._ask(_SQL["snapshots"]).scalars())
+                found = set(self._run(_SQL["snapshots"]).scalars())
             older = found if older is None else older & found
             if older:
                 self._pause()
@@ -407,16 +408,16 @@ class _Move:
             secure(self.connection, self.ours, name, "heads")
 
     def _make_switch(self) -> Iterator[str]:
-        oids = {"old": self._get_oid(self.old), "new": self._get_oid(self.new)}
-        renamed = self._ask(_SQL["renamed"].format(**oids)).all()
+        oids = {"old": write_oid(self.old), "new": write_oid(self.new)}
+        renamed = self._run(_SQL["renamed"].format(**oids)).all()
         lacking = [name for statement, name in renamed if statement is None]
         if lacking:
             raise SchemaError(
                 f"{make_place(self.connection).shown}: the index {lacking[0]} was created while "
                 f"{self.old} was copied; drop it, run the command again, and then create it"
             )
-        yield from self._ask(_SQL["grants"].format(**oids)).scalars().all()
-        note = self._ask(f"SELECT quote_nullable(obj_description({oids['old']}))").scalar_one()
+        yield from self._run(_SQL["grants"].format(**oids)).scalars().all()
+        note = self._run(f"SELECT quote_nullable(obj_description({oids['old']}))").scalar_one()
         yield f"COMMENT ON TABLE {self.new} IS {note}"
         plain = self._quote(self.table.name, None)
         yield f"ALTER TABLE {self.old} RENAME TO {self._quote(self.table.name + _OLD, None)}"
@@ -450,7 +451,7 @@ class _Move:
         self._run(UNLIMITED)
         for name, value in (_SETTINGS | limits).items():
             self._run(f"SET LOCAL {name} = {value}")
-        owner = self._ask(_SQL["owner"].format(oid=self._get_oid(self.old))).scalar()
+        owner = self._run(_SQL["owner"].format(oid=write_oid(self.old))).scalar()
         if owner is not None:
             self._run(f"SET LOCAL ROLE {self._quote(owner, None)}")
         see_all_tenants(self.connection)
@@ -464,22 +465,19 @@ class _Move:
         finally:
             self.waited = max(self.waited, time.monotonic() - started)
 
-    def _run(self, statement: str) -> None:
-        self.connection.exec_driver_sql(statement)
-
-    def _ask(self, query: str) -> Any:
-        return self.connection.exec_driver_sql(query)
+    def _run(self, statement: str) -> Any:
+        return self.connection.exec_driver_sql(statement)
 
     def _count(self, name: str) -> int | None:
         """Return the number of partitions, 1 for a plain table; ``None`` if there is no table."""
-        found: int | None = self._ask(_SQL["count"].format(oid=self._get_oid(name))).scalar()
+        found: int | None = self._run(_SQL["count"].format(oid=write_oid(name))).scalar()
         return found
 
     def _make_names(self) -> dict[str, str]:
         """Return the tables and their columns as the statements name them."""
-        oid = self._get_oid(self.old)
-        keys = list(self._ask(_SQL["keys"].format(oid=oid)).scalars())
-        columns = list(self._ask(_SQL["columns"].format(oid=oid)).scalars())
+        oid = write_oid(self.old)
+        keys = list(self._run(_SQL["keys"].format(oid=oid)).scalars())
+        columns = list(self._run(_SQL["columns"].format(oid=oid)).scalars())
         return {
             "old": self.old,
             "new": self.new,
@@ -494,11 +492,3 @@ class _Move:
         where = self.ours.schema if schema == "" else schema
         table = sa.table(name, schema=where)
         return self.connection.dialect.identifier_preparer.format_table(table)
-
-    @staticmethod
-    def _get_oid(name: str) -> str:
-        return f"to_regclass({_quote_literal(name)})"
-
-
-def _quote_literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

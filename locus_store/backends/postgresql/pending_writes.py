@@ -122,7 +122,6 @@ class WriteBatches:
     async def _answer(
         self, batches: Sequence[Batch], is_alone: bool
     ) -> Sequence[bool | Failed | Undecided]:
-        del is_alone
         try:
             stored = await self._pool.retry(lambda: self._run(batches))
         except Exception as exc:

@@ -225,7 +225,6 @@ class Positions:
             self._ask_soon(pool)
 
     def add(self, state: ServerState) -> None:
-        """Record a state of the primary."""
         if state.is_replica:  # a primary that was demoted
             return
         with self._lock:

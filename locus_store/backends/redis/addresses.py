@@ -222,8 +222,9 @@ async def collect_facts(client: LoopClient) -> list[Fact]:
     one = next(iter(info.values())) if "redis_version" not in info else info
     pool: Any = getattr(client.client, "connection_pool", None)  # a cluster has several
     is_named = isinstance(pool, sentinels.SentinelPrimaryPool)
+    release = one.get("valkey_version") or one.get("redis_version")
     return [
-        Fact("server", f"{one.get('server_name', 'redis')} {_get_release(one)}"),
+        Fact("server", f"{one.get('server_name', 'redis')} {release}"),
         Fact("mode", str(one.get("redis_mode") or one.get("server_mode"))),
         _describe_eviction(
             str(one.get("maxmemory_policy", "")), limit=int(one.get("maxmemory", 0))
@@ -246,7 +247,3 @@ def _describe_append_only(*, is_on: bool) -> Fact:
         return Fact("append-only file", "on")
     remedy = "set appendonly yes: else a crash loses what came after the last snapshot"
     return Fact("append-only file", "off", "warn", remedy)
-
-
-def _get_release(info: dict[str, Any]) -> str:
-    return str(info.get("valkey_version") or info.get("redis_version"))

@@ -88,7 +88,6 @@ class Connections:
         )
 
     async def get_client(self) -> LoopClient:
-        """Return the running loop's client."""
         return await self._clients.get()
 
     async def close(self) -> None:
@@ -176,7 +175,6 @@ class LoopClient(loops.LoopResources):
         return self._groups[node]
 
     async def _write_group(self, calls: Sequence[ScriptCall], is_alone: bool) -> list[Any]:
-        del is_alone
         _limit.set(None if any(it.limit is None for it in calls) else calls[0].limit)
         return await self._write(calls)
 
@@ -393,7 +391,6 @@ class LoopClient(loops.LoopResources):
             observe.report_opened(f"redis {self.where}")
 
     def make_retry_time(self) -> RetryTime:
-        """Return the retry time of one call."""
         return RetryTime(self, self._retry_seconds)
 
     async def _release(self) -> None:

@@ -62,7 +62,6 @@ class ThreadLists:
         return [it.decode() for it in found]
 
     async def read_entry(self, thread_id: str) -> bytes | None:
-        """Return the entry of a listed thread."""
         client, active = (
             await self._get_client(),
             self.keys.list_indexes(compute_bucket(thread_id))[0],
@@ -253,7 +252,6 @@ class RedisDocuments(Documents):
         self._asked_at = -CLOCK_SECONDS
 
     def for_tenant(self, tenant: str) -> RedisDocuments:
-        """Return the documents of a tenant."""
         other = copy(self)
         other.names, other.imported = replace(self.names, tenant=tenant), set()
         other.lists = ThreadLists(other.names, other._get_client)  # noqa: SLF001  (of this class)

@@ -108,7 +108,6 @@ class RedisKeys:
         return [f"{self.get_start(bucket)}:{name}" for name in ("active", "ids", "expiry")]
 
     def get_document(self, thread_id: str) -> str:
-        """Return the key of a thread."""
         return f"{self.get_start(compute_bucket(thread_id))}:thread|{thread_id}"
 
     def list_writing(self, thread_id: str) -> list[str]:

@@ -9,64 +9,58 @@ from typing_extensions import TypedDict
 from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.options import (
     IN_PYTHON,
+    Bounds,
     CheckpointOptions,
     Count,
+    Option,
     Patience,
     SavingOptions,
     Seconds,
     StateOptions,
-    annotate_bounds,
-    annotate_option,
     split_url,
 )
 
-Number = Annotated[int, annotate_bounds(ge=0, le=MAX_COUNT)]
+Number = Annotated[int, Bounds(ge=0, le=MAX_COUNT)]
 
 
 class RedisConnections(StateOptions, total=False):
     """Of ``RedisBackend``, beside ``url``, ``prefix``, ``db`` and ``client``."""
 
-    tenant: Annotated[str, annotate_option("default", "the tenant whose threads this object sees")]
-    cluster: Annotated[bool, annotate_option(False, "`url` is a node of a cluster")]
+    tenant: Annotated[str, Option("default", "the tenant whose threads this object sees")]
+    cluster: Annotated[bool, Option(False, "`url` is a node of a cluster")]
     wait_replicas: Annotated[
-        Number,
-        annotate_option(
-            0, "how many replicas must have a write before it is acknowledged (`WAIT`)"
-        ),
+        Number, Option(0, "how many replicas must have a write before it is acknowledged (`WAIT`)")
     ]
     wait_timeout_seconds: Annotated[
         Seconds,
-        annotate_option(
+        Option(
             5.0,
             "how long to wait for them. After that the call raises `BackendError`, although the"
             " write is done",
         ),
     ]
     pool_size: Annotated[
-        Count,
-        annotate_option(50, "most calls at once, and most connections to a server, per event loop"),
+        Count, Option(50, "most calls at once, and most connections to a server, per event loop")
     ]
     retry_seconds: Annotated[
         Patience,
-        annotate_option(
+        Option(
             10.0,
             "how long a call is retried while a server is lost, loads its data, or a cluster makes"
             " a replica a master",
         ),
     ]
-    timeout_seconds: Annotated[Seconds, annotate_option(30.0, "time limit of each answer")]
-    connect_timeout_seconds: Annotated[
-        Seconds, annotate_option(10.0, "time limit of each connection")
-    ]
+    timeout_seconds: Annotated[Seconds, Option(30.0, "time limit of each answer")]
+    connect_timeout_seconds: Annotated[Seconds, Option(10.0, "time limit of each connection")]
 
 
 class RedisOptions(RedisConnections, total=False):
     """Of ``RedisBackend``, beside ``url`` and ``prefix``."""
 
-    db: Annotated[Number, annotate_option(0, "the number of the database; also `/2` in the URL")]
+    db: Annotated[Number, Option(0, "the number of the database; also `/2` in the URL")]
     client: Annotated[
         Any,
-        annotate_option(
+        Option(
             None,
             "a `redis.asyncio.Redis` or `RedisCluster` instead of `url`, left open: see"
             " [a client of your own](#a-client-of-your-own)",
@@ -87,7 +81,7 @@ class Prefix(TypedDict, total=False):
     """The second argument."""
 
     prefix: Annotated[
-        str, annotate_option("locus:state:", "prefix of all keys; each prefix is a separate store")
+        str, Option("locus:state:", "prefix of all keys; each prefix is a separate store")
     ]
 
 

@@ -22,7 +22,6 @@ class Script:
 
 
 def _load_scripts(file: str) -> dict[str, Script]:
-    """Return the scripts of a file by name."""
     before, *parts = _FOLDER.joinpath(f"{file}.lua").read_text("utf-8").split(_MARK)
     named = (it.partition("\n") for it in parts)
     return {name: _make_script(f"{file} {name}", f"{before}\n{rest}") for name, _, rest in named}

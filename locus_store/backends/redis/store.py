@@ -262,7 +262,6 @@ class RedisStore(BaseStore):
         self, calls: Sequence[Sequence[Name]], is_alone: bool
     ) -> list[list[StoreItem | None]]:
         """Execute the reads of several calls."""
-        del is_alone
         names = [items.make_name(*it) for it in chain.from_iterable(calls)]
         found = iter(await self._read_with_embeddings(names, ""))
         return [[it and it[0] for it in islice(found, len(call))] for call in calls]

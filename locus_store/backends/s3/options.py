@@ -8,16 +8,16 @@ from urllib.parse import unquote, urlsplit
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.options import (
     IN_PYTHON,
+    Bounds,
     CheckpointOptions,
+    Option,
     Seconds,
     StateOptions,
-    annotate_bounds,
-    annotate_option,
 )
 
 DEFAULT_PREFIX: Final = "locus/"
 
-Text = Annotated[str, annotate_bounds(min_length=1)]
+Text = Annotated[str, Bounds(min_length=1)]
 
 
 class S3Options(StateOptions, total=False):
@@ -25,43 +25,33 @@ class S3Options(StateOptions, total=False):
 
     prefix: Annotated[
         str,
-        annotate_option(
+        Option(
             DEFAULT_PREFIX, "prefix of the names of all objects; each prefix is a separate store"
         ),
     ]
     endpoint_url: Annotated[
-        Annotated[str, annotate_bounds(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
-        annotate_option(None, "the URL of another service than Amazon's, as `https://host`"),
+        Annotated[str, Bounds(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
+        Option(None, "the URL of another service than Amazon's, as `https://host`"),
     ]
-    region: Annotated[
-        Text | None, annotate_option(None, "instead of the region of boto3's configuration")
-    ]
-    profile: Annotated[Text | None, annotate_option(None, "a profile of boto3's configuration")]
+    region: Annotated[Text | None, Option(None, "instead of the region of boto3's configuration")]
+    profile: Annotated[Text | None, Option(None, "a profile of boto3's configuration")]
     addressing_style: Annotated[
         Literal["auto", "virtual", "path"],
-        annotate_option("auto", 'or `"path"`, for services without a host name for each bucket'),
+        Option("auto", 'or `"path"`, for services without a host name for each bucket'),
     ]
     client: Annotated[
-        Any,
-        annotate_option(None, "a client of boto3 instead of the credentials, left open"),
-        IN_PYTHON,
+        Any, Option(None, "a client of boto3 instead of the credentials, left open"), IN_PYTHON
     ]
     pool_size: Annotated[
-        Annotated[int, annotate_bounds(ge=1, le=256)],
-        annotate_option(
-            16, "calls at once; a call that reads several objects has as many threads again"
-        ),
+        Annotated[int, Bounds(ge=1, le=256)],
+        Option(16, "calls at once; a call that reads several objects has as many threads again"),
     ]
     max_attempts: Annotated[
-        Annotated[int, annotate_bounds(ge=1, le=100)],
-        annotate_option(
-            8, "attempts of a call that meets 429, 5xx, a timeout or a lost connection"
-        ),
+        Annotated[int, Bounds(ge=1, le=100)],
+        Option(8, "attempts of a call that meets 429, 5xx, a timeout or a lost connection"),
     ]
-    timeout_seconds: Annotated[Seconds, annotate_option(60.0, "time limit of each answer")]
-    connect_timeout_seconds: Annotated[
-        Seconds, annotate_option(10.0, "time limit of each connection")
-    ]
+    timeout_seconds: Annotated[Seconds, Option(60.0, "time limit of each answer")]
+    connect_timeout_seconds: Annotated[Seconds, Option(10.0, "time limit of each connection")]
 
 
 class S3CheckpointerOptions(S3Options, CheckpointOptions, total=False):

@@ -6,7 +6,7 @@ import os
 import sqlite3
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.sql.connections.backend import Runner
-    from locus_store.sql.threads.repository import Repository
 
 _WORTH_SHRINKING = 1_000_000
 """Bytes of free space from which a remedy is given."""
@@ -155,7 +154,7 @@ class SQLiteBackend(SqlBackend):
         It multiplies the space (see docs/sqlite.md) and makes ``search`` fast; the answers are the
         same. Every process that uses the database keeps it up from then on.
         """
-        return await self._write(_create_index)
+        return await self._write(lambda it: cast("dialect.SQLiteRepository", it).create_index())
 
 
 def _make_own_runner(database: dialect.SQLiteDatabase, path: str, timeout: float) -> Runner:
@@ -211,11 +210,6 @@ class SQLiteCheckpointSaver(CheckpointSaver):
     ) -> None:
         own, rest = split_options(CheckpointOptions, options)
         super().__init__(SQLiteBackend(path, table_name, **rest), **own)
-
-
-def _create_index(repository: Repository) -> bool:
-    assert isinstance(repository, dialect.SQLiteRepository)  # noqa: S101  (ours)
-    return repository.create_index()
 
 
 def _check_path(path: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -16,6 +16,7 @@ from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgum
 from locus_store.sql.schema.definition import (
     OLD_USERS,
     DatabasePlace,
+    OnTables,
     SchemaDefinition,
     make_column_type,
     make_place,
@@ -44,13 +45,7 @@ _DRIVER_OPTIONS: Final = frozenset(
 class SQLiteDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
-    def run_on_url(
-        self,
-        url: str | URL,
-        body: Callable[[Connection, Tables], T],
-        prefix: str,
-        schema: str | None,
-    ) -> T:
+    def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         parsed = _parse_url(url)
         known = read_options(URL_OPTIONS).keys() | read_options(CheckpointOptions).keys()
         ours = {name: str(parsed.query[name]) for name in known & parsed.query.keys()}
@@ -81,7 +76,6 @@ class SQLiteDefinition(SchemaDefinition):
     def lock(self, connection: Connection, ours: Tables) -> Iterator[None]:
         # Python's sqlite3 begins no transaction for DDL, so it is begun and ended in SQL; this also
         # holds for a connection in autocommit and for engines that emit a BEGIN of their own.
-        del ours
         run = connection.exec_driver_sql
         with closing(connection.begin()):
             driver: Any = connection.connection.driver_connection
@@ -112,7 +106,6 @@ class SQLiteDefinition(SchemaDefinition):
         ``OR ROLLBACK`` undoes all where a client continues after an error. No type converts a BLOB,
         so the new column refuses what is not a number.
         """
-        del columns
         quote = dialect.identifier_preparer
         table, index = quote.format_table(ours.threads), make_user_index(ours)
         kind = make_column_type(dialect, ours)
@@ -127,7 +120,6 @@ class SQLiteDefinition(SchemaDefinition):
         ]
 
     def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
-        del connection, ours, dimension
         return "item INTEGER NOT NULL, part INTEGER NOT NULL, embedding BLOB NOT NULL"
 
 

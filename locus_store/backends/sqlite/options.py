@@ -9,14 +9,14 @@ from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.connections.options import AsyncEngine, Engine, SqlOptions, TableName
-from locus_store.types.options import IN_PYTHON, CheckpointOptions, Patience, annotate_option
+from locus_store.types.options import IN_PYTHON, CheckpointOptions, Option, Patience
 
 
 class SQLiteConnections(TypedDict, total=False):
     """Of connections; an engine of the caller's has its own."""
 
     busy_timeout_seconds: Annotated[
-        Patience, annotate_option(30.0, "how long to wait for another process's write")
+        Patience, Option(30.0, "how long to wait for another process's write")
     ]
 
 
@@ -25,7 +25,7 @@ class SQLiteOptions(SQLiteConnections, SqlOptions, total=False):
 
     engine: Annotated[
         AsyncEngine | Engine | None,
-        annotate_option(
+        Option(
             None,
             "a SQLAlchemy engine, async (`sqlite+aiosqlite`) or not, instead of `path`, left open."
             " Its connection settings are not changed: without WAL, readers wait, and without"

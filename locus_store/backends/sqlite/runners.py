@@ -21,6 +21,7 @@ from sqlalchemy.pool import QueuePool
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
 from locus_store.errors import BackendError, InvalidArgumentError
 from locus_store.runtime import loops, observe
+from locus_store.runtime.forks import inherited
 from locus_store.runtime.portals import call_when_dropped
 from locus_store.runtime.stepping import may_block, run_in_thread, run_now
 from locus_store.sql.connections.backend import Body
@@ -69,7 +70,6 @@ class ThreadRunner:
             _runners.add(self)
 
     async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
-        del thread_id
         if may_block():
             return await run_now(self._run_here, _OpenDatabase.write, body)
         return await self._run_async(_OpenDatabase.write_async, body)
@@ -113,7 +113,7 @@ class ThreadRunner:
     def _get_open(self) -> _OpenDatabase:
         with self._lock:
             if self._open is not None and self._open.pid != os.getpid():
-                _inherited.append(self._open)  # the parent's: neither used nor closed here
+                inherited.append(self._open)  # the parent's: neither used nor closed here
                 self._open.forget()
                 self._open = None
             if self._open is not None and self._open.is_closed:
@@ -148,9 +148,6 @@ class ThreadRunner:
             except RuntimeError:  # a function of `atexit`: Python begins no more threads
                 here.close()
 
-
-_inherited: list[object] = []
-"""Keeps a parent process's connections from being closed by a child's garbage collector."""
 
 _runners: WeakSet[ThreadRunner] = WeakSet()
 _held: list[ThreadRunner] = []
@@ -360,7 +357,6 @@ class AsyncEngineRunner:
 
     async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
         """See ``Runner``; writes run in order of submission, which the database does not ensure."""
-        del thread_id
         self._require_own_loop()
         return await self._run_shielded(self._run_alone(self._write, body))
 

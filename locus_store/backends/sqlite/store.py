@@ -27,7 +27,6 @@ from locus_store.store import Embed
 from locus_store.types.arguments import choose_backend
 from locus_store.types.items import Name, StoreItem, Wanted, encode_namespace
 from locus_store.values import vectors
-from locus_store.values.filters import Clause
 from locus_store.values.vectors import Metric
 
 _LOADED: Final = "locus_store_vec"
@@ -43,15 +42,8 @@ class _SQLiteItems(Items):
     most_names = sys.maxsize  # they are one parameter
     locks_rows = False
 
-    def make_condition(
-        self, column: sa.ColumnElement[Any], clause: Clause
-    ) -> sa.ColumnElement[bool] | None:
-        return make_text_condition(column, clause)
-
-    def may_have_word(
-        self, column: sa.ColumnElement[Any], word: str
-    ) -> sa.ColumnElement[bool] | None:
-        return make_word_condition(column, word)
+    make_condition = staticmethod(make_text_condition)
+    may_have_word = staticmethod(make_word_condition)
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
         """See ``Items``; the pairs are a subquery, as SQLite uses no index for a list of pairs."""

@@ -30,7 +30,8 @@ from locus_store.timeline.readable import (
 
 if TYPE_CHECKING:
     from locus_store.inspector.page_requests import Page, PageRequest
-    from locus_store.inspector.work import Seen, Step
+    from locus_store.inspector.work import Seen
+    from locus_store.timeline.paths import Step
 
 LONG: Final = 2_000
 """Characters of two strings of which the page shows the changed part only, and no words."""

@@ -10,8 +10,8 @@ from locus_store.inspector.page_requests import Download, Page, PageRequest
 from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Step
     from locus_store.store import BaseStore
+    from locus_store.timeline.paths import Step
     from locus_store.types.items import StoreItem
 
 NEAREST = 10

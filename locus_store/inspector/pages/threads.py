@@ -18,8 +18,8 @@ from locus_store.types.messages import decode_message
 from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted, ThreadStatus
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Step
     from locus_store.messages import BaseMessageLog
+    from locus_store.timeline.paths import Step
     from locus_store.types import Hit
 
 

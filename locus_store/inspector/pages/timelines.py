@@ -24,8 +24,8 @@ from locus_store.values.filters import check_key, is_found
 from locus_store.versions.sizes import SOURCES
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Step
     from locus_store.messages import BaseMessageLog
+    from locus_store.timeline.paths import Step
     from locus_store.types import Version
     from locus_store.types.messages import LoggedMessage, LogInfo
 

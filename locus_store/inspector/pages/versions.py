@@ -41,7 +41,8 @@ from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Described, Seen, Step
+    from locus_store.inspector.work import Described, Seen
+    from locus_store.timeline.paths import Step
     from locus_store.types import PendingWrite, Version
 
 T = TypeVar("T")
@@ -213,7 +214,9 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
     conversations = [] if is_raw else list(_find_lists(value, path, start, room))
     places = [parse_path(it["path"]) for it in conversations]
     hidden: frozenset[Any] = frozenset(it[-1] for it in places if it != path)
-    text = _cut_piece(value, first) if isinstance(value, str) else None
+    text = None
+    if isinstance(value, str):
+        text = CutText(value[first : first + CHARACTERS], len(value) - first)
     shows_tree = text is None and path not in places
     return {
         "start": first,
@@ -226,7 +229,6 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
 
 
 def _find_lists(value: Any, path: Query, start: int | None, room: Room) -> Iterator[dict[str, Any]]:
-    """Yield the lists of messages in a value."""
     if is_conversation(value):
         yield make_conversation(value, path, start, room)
     prefix, content = unwrap(value)
@@ -234,10 +236,6 @@ def _find_lists(value: Any, path: Query, start: int | None, room: Room) -> Itera
         is_hidden = prefix[:1] == (CHANNELS,) and is_bookkeeping(key)
         if not is_hidden and is_conversation(part):
             yield make_conversation(part, (*path, key), None, room)
-
-
-def _cut_piece(text: str, start: int) -> CutText:
-    return CutText(text[start : start + CHARACTERS], len(text) - start)
 
 
 def find_in_state(snapshot: Seen, path: Query) -> Located:

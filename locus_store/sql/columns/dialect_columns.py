@@ -45,11 +45,9 @@ class DialectColumns(ABC):
 
     def make_text_type(self, collation: str | None = None) -> TypeEngine[Any] | None:
         """Return the type of all columns and parameters of text; ``None``: the plain ones."""
-        del collation
         return None
 
     def make_instant_type(self) -> TypeEngine[Any]:
-        """Return the type of an instant."""
         return sa.DateTime(timezone=True)
 
     def digest_type(self, size: int) -> TypeEngine[Any]:
@@ -57,12 +55,10 @@ class DialectColumns(ABC):
         return sa.LargeBinary(size)
 
     def make_embedding_type(self) -> TypeEngine[Any]:
-        """Return the type of an embedding."""
         return sa.LargeBinary()
 
     def make_json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
         """Return the type of JSON that queries may look into."""
-        del none_as_null
         return self.read_json_type()
 
     def read_json_type(self) -> TypeEngine[Any]:
@@ -90,7 +86,6 @@ class DialectColumns(ABC):
         return None if value is None else load_value(value.encode())
 
     def render_bound_instant(self, bound: str) -> str:
-        """Return the SQL of a bound instant."""
         return bound
 
     def render_bound_json(self, bound: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -111,7 +106,6 @@ class DialectColumns(ABC):
 
     def render_moment(self, here: Callable[[], str]) -> str:
         """Return the SQL of the server's clock in microseconds; ``here`` binds this machine's."""
-        del here
         return self.render_clock()
 
 
@@ -316,7 +310,6 @@ class PlainText(sa.types.TypeDecorator[str]):
         self.length = length  # part of SQLAlchemy's cache key
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the database's type for it."""
         return make_text_type(dialect, self.length)
 
 
@@ -375,7 +368,6 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
 
     @check_stored("a JSON object")
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
-        """Give the object back."""
         return load_json(value)
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
@@ -411,7 +403,6 @@ class _ReadJson(sa.types.TypeDecorator[Any]):
 
     @check_stored("a JSON value")
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """Give the value back."""
         return get_columns(dialect).read_json(value)
 
 

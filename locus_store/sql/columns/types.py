@@ -56,7 +56,6 @@ class Instant(sa.types.TypeDecorator[datetime]):
     as_stored = frozenset({NoneType})
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the database's type for it."""
         return dialect.type_descriptor(get_columns(dialect).make_instant_type())
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
@@ -122,7 +121,8 @@ class Moment(FunctionElement[datetime]):
 
 def make_moment() -> Moment:
     """Return the server's clock when the statement began: two saves have different ones."""
-    return Moment(sa.bindparam("moment", callable_=_read_own_clock, type_=Instant()))
+    own_clock = sa.bindparam("moment", callable_=lambda: datetime.now(UTC), type_=Instant())
+    return Moment(own_clock)
 
 
 class Later(FunctionElement[datetime]):
@@ -139,10 +139,6 @@ class OwnTransaction(FunctionElement[int]):
     type = BigInteger()
     name = "own_transaction"
     inherit_cache = True
-
-
-def _read_own_clock() -> datetime:
-    return datetime.now(UTC)
 
 
 def make_clock() -> Clock:
@@ -179,7 +175,6 @@ def _compile_clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(Minute)
 def _compile_minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
-    del element, kw
     return get_columns(compiler.dialect).render_minute()
 
 
@@ -201,7 +196,6 @@ def _compile_later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(OwnTransaction)
 def _compile_own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) -> str:
-    del element, kw
     return get_columns(compiler.dialect).own_transaction
 
 
@@ -270,7 +264,6 @@ class Key(sa.types.TypeDecorator[str]):
         return self.bind if plain else super().bind_processor(dialect)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Encode."""
         return self.bind(value)
 
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
@@ -279,7 +272,6 @@ class Key(sa.types.TypeDecorator[str]):
 
     @check_stored("a key")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """Decode."""
         return None if value is None else decode_key(value)
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
@@ -338,12 +330,10 @@ class UserId(sa.types.TypeDecorator[str]):
         return dialect.type_descriptor(Integer() if self.users == "int" else BigInteger())
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> int | None:
-        """Return the number."""
         return None if value is None else int(value)
 
     @check_stored("a number")
     def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
-        """Return its text."""
         return None if value is None else str(value)
 
 
@@ -358,7 +348,6 @@ class LongText(PlainText):
         return get_columns(dialect).empty_text if value == "" else value
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Give it back."""
         return "" if value == get_columns(dialect).empty_text else value
 
 
@@ -386,7 +375,6 @@ class Embedding(sa.types.TypeDecorator[bytes]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """Return the database's type for it."""
         return get_columns(dialect).make_embedding_type()
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy.engine import Connection
@@ -78,12 +77,7 @@ class Translation:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
         if exc is None or isinstance(exc, LocusStoreError):  # some are OSErrors too
             return
         if isinstance(exc, self._database.driver_errors):

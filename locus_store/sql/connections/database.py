@@ -155,7 +155,6 @@ class Database(ForTenants, ABC):
 
     @property
     def user_id_type(self) -> UserIdType:
-        """The type of the column for users' ids."""
         return self._opened.user_id_type
 
     def change_user_ids(self, users: UserIdType) -> None:
@@ -177,7 +176,6 @@ class Database(ForTenants, ABC):
         self._opened.has_index = has_index
 
     def make_repository(self, connection: Connection) -> Repository:
-        """Return the repository on a connection of the opened database."""
         return self.repository(connection, self.tenancy)
 
     def enter_tenant(self, connection: Connection) -> None:
@@ -217,7 +215,6 @@ class Database(ForTenants, ABC):
 
     def is_lost_race(self, exc: BaseException) -> bool:
         """Return whether the statement lost to another transaction and may be retried."""
-        del exc
         return False
 
     def is_refused_value(self, exc: BaseException) -> bool:
@@ -316,21 +313,17 @@ class ServerDatabase(Database):
 
         The answer is ``True`` once.
         """
-        del driver
         return False
 
     def is_reader(self, driver: Any) -> bool:
         """Return whether a connection leads to a database that is read-only by default."""
-        del driver
         return False
 
     def find_forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
         """Return those of the driver's connections on which the server does no work."""
-        del connection, drivers
         return []
 
     def is_closed(self, driver: Any) -> bool:
-        """Return whether the driver's connection is closed."""
         return bool(driver.is_closed())
 
     def identify(self) -> object:

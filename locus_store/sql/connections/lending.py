@@ -64,7 +64,6 @@ class Lease:
 
     @property
     def driver(self) -> Any:
-        """The driver's connection."""
         return self.entry.driver_connection
 
 
@@ -296,7 +295,6 @@ class LeasingPool(loops.LoopResources):
 
 
 def _note_use(connection: Any, record: Any) -> None:
-    del connection
     record.info["used_at"] = time.monotonic()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.options import StateOptions, annotate_option, read_options
+from locus_store.types.options import Option, StateOptions, read_options
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -25,23 +25,23 @@ class SqlOptions(StateOptions, total=False):
 
     prefix: Annotated[
         str | None,
-        annotate_option(
+        Option(
             None,
             "prefix of the table names, by default `locus_`: ASCII letters, digits and `_`, at most"
             " 52 characters (116 on Oracle). A name with capitals must be quoted in SQL",
         ),
     ]
-    tenant: Annotated[str, annotate_option("default", "the tenant whose threads this object sees")]
+    tenant: Annotated[str, Option("default", "the tenant whose threads this object sees")]
     audit: Annotated[
         str | None,
-        annotate_option(
+        Option(
             None, "records each call that writes or is refused, by this name: [audit](audit.md)"
         ),
     ]
-    audit_reads: Annotated[bool, annotate_option(False, "records the calls that read, too")]
+    audit_reads: Annotated[bool, Option(False, "records the calls that read, too")]
     auto_migrate: Annotated[
         bool | Literal["upgrade"],
-        annotate_option(True, "see [migrations](migrations.md#automatic-migration)"),
+        Option(True, "see [migrations](migrations.md#automatic-migration)"),
     ]
 
 
@@ -50,7 +50,7 @@ class TableName(TypedDict, total=False):
 
     table_name: Annotated[
         str | None,
-        annotate_option(
+        Option(
             None, "as in the Locus SDK: `x`, `x_checkpoints` and `x_store` mean the prefix `x_`"
         ),
     ]

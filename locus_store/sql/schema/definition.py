@@ -22,6 +22,8 @@ from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables
 from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
+OnTables = Callable[[Connection, Tables], T]
+"""Works on the tables of a prefix and schema."""
 
 OLD_USERS: Final = "user_id_before"
 """The column for users' ids while another type is made, where that takes a new column."""
@@ -37,18 +39,11 @@ class SchemaDefinition(ABC):
     """Stands before statements that are run by hand: makes them end at the first error."""
 
     @abstractmethod
-    def run_on_url(
-        self,
-        url: str | URL,
-        body: Callable[[Connection, Tables], T],
-        prefix: str,
-        schema: str | None,
-    ) -> T:
+    def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         """Connect, run ``body`` and disconnect; ``migrations.run_on`` names the errors."""
 
     def find_absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
         """Return the place of a database that connecting to it would create."""
-        del url, schema
         return None
 
     def refuse_schema(self, schema: str | None) -> None:
@@ -65,22 +60,18 @@ class SchemaDefinition(ABC):
 
     def qualify(self, connection: Connection, ours: Tables) -> AbstractContextManager[Tables]:
         """Prepare a locked connection for Alembic; give the tables as it is to name them."""
-        del connection
         return nullcontext(ours)
 
     def translate_owner_errors(self, connection: Connection) -> AbstractContextManager[None]:
         """Translate the refusal of an index to a role that does not own the tables."""
-        del connection
         return nullcontext()
 
     def find_remedy(self, error: DBAPIError) -> str | None:
         """Return what to do where the server refuses a migration; ``{command}`` repeats it."""
-        del error
         return None
 
     def find_schema(self, connection: Connection, ours: Tables) -> str | None:
         """Return the database schema of our tables; ``None`` is the default one."""
-        del connection
         return ours.schema
 
     @abstractmethod
@@ -98,12 +89,10 @@ class SchemaDefinition(ABC):
 
     def make_hidden_queries(self, ours: Tables) -> list[Any]:
         """Return queries for names of ours that another schema hides; rows of (label, name)."""
-        del ours
         return []
 
     def may_be_under_way(self, connection: Connection, ours: Tables) -> bool:
         """Return whether another process may be in the midst of a migration."""
-        del connection, ours
         return False
 
     def lock_threads(self, connection: Connection, ours: Tables) -> None:
@@ -130,7 +119,6 @@ class SchemaDefinition(ABC):
 
     def find_vector_schema(self, connection: Connection) -> str:
         """Return the schema of the extension for vectors; ``""`` where there is none."""
-        del connection
         return ""
 
     @abstractmethod
@@ -153,7 +141,6 @@ class SchemaDefinition(ABC):
         Raises:
             UnsupportedError: The database cannot have this index beside those that are there.
         """
-        del connection, ours, metric, method
         return None
 
 

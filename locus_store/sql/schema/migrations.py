@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +23,12 @@ from locus_store.errors import (
 from locus_store.sql.schema.definition import (
     PLACE,
     DatabasePlace,
+    OnTables,
     load_definition,
     load_definition_of,
 )
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, make_tables
-from locus_store.types.arguments import is_path, make_not_a_url_error
+from locus_store.types.arguments import KEYWORDS, is_path, make_not_a_url_error
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -38,12 +38,9 @@ T = TypeVar("T")
 Target = Engine | Connection | URL | str
 
 _WITHOUT_SCHEMA: Final = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
-_KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
 
 
-def run_on(
-    target: Target, body: Callable[[Connection, Tables], T], *, prefix: str, schema: str | None
-) -> T:
+def run_on(target: Target, body: OnTables[T], *, prefix: str, schema: str | None) -> T:
     """Run ``body`` on a connection of the target; close it if it was opened here.
 
     Raises:
@@ -90,7 +87,7 @@ def get_dialect_name(target: Target) -> str:
     if not isinstance(target, URL | str):
         return target.dialect.name
     text = target.drivername if isinstance(target, URL) else target
-    if _KEYWORDS.match(text):
+    if KEYWORDS.match(text):
         return "postgresql"  # libpq's "host=… dbname=…"
     scheme = text.partition(":")[0].partition("+")[0].lower()
     name = {"postgres": "postgresql"}.get(scheme, scheme)

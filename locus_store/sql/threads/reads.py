@@ -78,14 +78,12 @@ class Reads(RowAccess):
         self, column: sa.ColumnElement[str], pattern: str
     ) -> sa.ColumnElement[bool] | None:
         """Return the shell-style pattern as SQL; ``None`` if rows are to be matched in Python."""
-        del column, pattern
         return None
 
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
         """Return a condition that all rows with ``value`` at ``key`` meet; others may, too."""
-        del key, value
         return column.is_not(None)
 
     def make_below_condition(
@@ -103,7 +101,6 @@ class Reads(RowAccess):
 
     def find_lines(self, words: Sequence[str]) -> list[int] | None:
         """Return lines with all words by the index; ``None`` if there is no index."""
-        del words
         return None
 
     def find_faults(self) -> list[str]:

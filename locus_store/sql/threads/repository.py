@@ -62,7 +62,6 @@ class Repository(Reads):
         Returns:
             True if any row was locked. Rows that are created later are not locked.
         """
-        del thread_ids, namespace
         return True
 
     def lock_unheld(self, thread_id: str, namespace: str | None = None) -> bool:
@@ -70,7 +69,6 @@ class Repository(Reads):
 
         The transaction that gets ``False`` may hold some of the locks: it should end.
         """
-        del thread_id, namespace
         return True
 
     def lock_thread(self, thread_id: str) -> None:
@@ -101,11 +99,9 @@ class Repository(Reads):
 
     def index_record(self, line: int, sequence: int, payload: bytes) -> str | None:
         """Add a record to the full-text index; return the text to store, if any."""
-        del line, sequence, payload
         return None
 
     def remove_payloads(self, line: int, sequences: Sequence[int]) -> None:
-        """Remove the payloads of records."""
         self.connection.execute(
             self.tables.checkpoints.update()
             .where(*self._is_record(line, sequences))
@@ -357,7 +353,6 @@ class Repository(Reads):
         return Swept(removed, messages, is_whole=True)
 
     def find_lines_of(self, thread_ids: Sequence[str]) -> list[int]:
-        """Return the keys of the lines of threads."""
         lines = self.tables.lines
         found = sa.select(lines.c.line).where(
             lines.c.tenant == self.tenant, lines.c.thread_id.in_(thread_ids)

@@ -39,7 +39,6 @@ class Trees(ABC):
 
     def convert_formed(self, value: Any, kind: type) -> Any:
         """Return the node of a value whose type has a form."""
-        del kind
         return self._convert_form(value)
 
     def convert(self, value: Any) -> Any:
@@ -68,7 +67,6 @@ class Trees(ABC):
             raise RefusedError(str(exc)) from exc
 
     def convert_items(self, items: Iterable[Any]) -> list[Any]:
-        """Return the trees of items."""
         made: list[Any] = []
         try:
             for item in items:
@@ -79,7 +77,6 @@ class Trees(ABC):
         return made
 
     def convert_members(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        """Return a dict with the trees of its values."""
         made: dict[Any, Any] = {}
         key = None
         try:

@@ -34,7 +34,6 @@ from locus_store.values.frames.digest_trees import (
     decode_opened as decode_opened,
     encode_reference,
     has_escaped,
-    is_canonical,
     is_msgpack,
     is_only_msgpack,
     open_node,
@@ -65,15 +64,9 @@ class PackedState:
         self._packed: bytes | None = None
         self._has_escaped: bool | None = None
 
-    def _decode(self) -> dict[str, object]:
-        return cast("dict[str, object]", decode_node(self._root))
-
     def to_state(self) -> dict[str, Json]:
         """Return a new state with sorted keys; bytes in it are MessagePack."""
-        plain = self._decode()
-        if is_canonical(self._root):
-            return cast("dict[str, Json]", plain)
-        return cast("dict[str, Json]", msgpack.decode_sorted(msgpack.pack_sorted(plain)))
+        return cast("dict[str, Json]", decode_node(self._root))
 
     @property
     def state_bytes(self) -> int:
@@ -102,9 +95,7 @@ class PackedState:
 
         Not to be changed.
         """
-        if is_canonical(self._root):
-            return cast("dict[str, object]", open_node(self._root))
-        return pack_state(build_digest_tree(self.to_state())).to_parts()
+        return cast("dict[str, object]", open_node(self._root))
 
     def require_size(self, max_bytes: int) -> None:
         """Refuse a state whose compact JSON is longer than ``max_bytes``.
@@ -112,13 +103,13 @@ class PackedState:
         Raises:
             SerializationError: It is longer.
         """
-        require_json_size(self._decode, self._root.size, max_bytes)
+        require_json_size(self.to_state, self._root.size, max_bytes)
 
     def to_payload(self) -> bytes:
         """Return the whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
             frame = Frame(is_msgpack=self._root.has_msgpack)
-            frame.add("=", (), self._decode())
+            frame.add("=", (), self.to_state())
             self._packed = frame.to_payload()
         return self._packed
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from locus_store.values.encoding import (
@@ -18,6 +20,7 @@ from locus_store.values.encoding import (
     require_levels,
 )
 from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, split
+from locus_store.values.msgpack import decode_sorted, pack_sorted
 
 Items = TypeVar("Items", list[Any], "array[int]")
 
@@ -359,11 +362,11 @@ class PackedList:
         return self.node.digests.startswith(digests)
 
     def decode_elements(self) -> list[object]:
-        """Return new objects for the elements."""
-        found: list[object] = []
-        for chunk in self.node.chunks:
-            found += cast("list[object]", decode_canonical(chunk))
-        return found
+        """Return new objects for the elements, in their canonical form."""
+        chunks = map(decode_canonical, self.node.chunks)
+        if not self.node.is_canonical:
+            chunks = map(decode_sorted, map(pack_sorted, chunks))
+        return list(chain.from_iterable(cast("Iterable[list[object]]", chunks)))
 
 
 _NO_ARRAY: Final = ArrayNode(digest(b"L" + bytes(8)), 5, b"", b"", {}, [], array("Q"))

@@ -371,13 +371,6 @@ def _sum_weights(children: Mapping[str, Node]) -> int:
     return sum(len(it) if isinstance(it, bytes) else it.weight for it in children.values())
 
 
-def is_canonical(node: Node) -> bool:
-    """Return whether every list was given in its canonical form."""
-    if isinstance(node, ObjectNode):
-        return all(map(is_canonical, node.children.values()))
-    return not isinstance(node, ArrayNode) or node.is_canonical
-
-
 def has_escaped(node: Node) -> bool:
     """Return whether a string of the value may be one that was escaped; see ``surrogates``."""
     if isinstance(node, bytes):
@@ -392,7 +385,7 @@ def has_escaped(node: Node) -> bool:
 
 
 def decode_node(node: Node) -> object:
-    """Return the value of a node, in new objects; see ``is_canonical``."""
+    """Return the value of a node in its canonical form, in new objects."""
     return decode_opened(open_node(node))
 
 

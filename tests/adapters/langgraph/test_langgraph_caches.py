@@ -260,9 +260,10 @@ async def test_forks_with_the_same_versions_of_channels_are_told_apart(saver) ->
     assert await listed(saver) == [[one, three, two], [one, three], [one, two], [one]]
 
 
-async def test_random_edits_are_what_a_reader_without_memory_finds() -> None:
+@pytest.mark.parametrize("begun", [0, 61], ids=["from nothing", "beyond prints of 64 elements"])
+async def test_random_edits_are_what_a_reader_without_memory_finds(begun: int) -> None:
     chance, backend = random.Random(7), MemoryBackend()
-    messages: list[Any] = []
+    messages: list[Any] = [HumanMessage(f"{it}", id=f"b{it}") for it in range(begun)]
     saved, parent = [], None
     async with LangGraphSaver(backend) as saver:
         for turn in range(120):
