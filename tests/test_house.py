@@ -36,8 +36,8 @@ LONG_FILES = {
     "backends/postgresql/statements.py": 577,
     "checkpointer.py": 643,
     "effects.py": 577,
-    "encryption/backend.py": 540,
-    "encryption/values.py": 571,
+    "encryption/backend.py": 532,
+    "encryption/values.py": 566,
     "sql/quotas.py": 571,
     "sql/schema/tables.py": 524,
     "sql/threads/repository.py": 501,
@@ -45,9 +45,9 @@ LONG_FILES = {
     "testing/steps.py": 641,
     "types/messages.py": 502,
     "types/records.py": 505,
-    "values/encoding.py": 515,
-    "values/sealing.py": 525,
-    "versions/threads.py": 507,
+    "values/encoding.py": 514,
+    "values/sealing.py": 512,
+    "versions/threads.py": 505,
 }
 MOST_METHODS = 30
 LARGE_CLASSES = {
@@ -68,7 +68,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 424
-MOST_LINES_OF_ALL = 103_195
+MOST_LINES_OF_ALL = 103_222
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -1,7 +1,8 @@
 """Cost of encryption: python -m benchmarks.micro.encryption [--rounds N].
 
-One storage in clear and one that encrypts, on SQLite, in turn: saves of a growing conversation,
-loads of its 1,000 turns by an object that knows nothing of it, and the bytes of its records.
+Storages in clear and that encrypt, on SQLite, in turn: saves of a growing conversation, without and
+with the metadata of a LangGraph step, loads of its 1,000 turns by an object that knows nothing of
+it, and the bytes of its records with their metadata.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 TURNS = 1000
 LOADS = 5
+COLUMNS = (
+    *(("checkpoints", it) for it in ("payload", "metadata", "labels")),
+    ("segments", "payload"),
+)
+SIDES = ("clear", "encrypted", "clear, with metadata", "encrypted, with metadata")
 WORDS = "the quick brown fox jumps over the lazy dog and asks for the weather in Lisbon again "
 
 
@@ -36,8 +42,8 @@ def _turn(number: int) -> list[dict[str, Any]]:
 class Side:
     """A storage, and the times of its calls."""
 
-    def __init__(self, url: str, encryption: Encryption | None) -> None:
-        self._url, self._encryption = url, encryption
+    def __init__(self, url: str, encryption: Encryption | None, *, has_metadata: bool) -> None:
+        self._url, self._encryption, self._has_metadata = url, encryption, has_metadata
         self.storage = self._open()
         self.saves: list[float] = []
         self.loads: list[float] = []
@@ -49,8 +55,9 @@ class Side:
     async def save(self, thread_id: str, number: int) -> None:
         self.messages += _turn(number)
         state = {"messages": self.messages, "step": number}
+        step = {"source": "loop", "step": number, "parents": {}} if self._has_metadata else None
         began = time.perf_counter()
-        await self.storage.backend.write_state(thread_id, state)
+        await self.storage.backend.write_state(thread_id, state, metadata=step)
         self.saves.append(time.perf_counter() - began)
 
     async def load(self, thread_id: str) -> None:
@@ -65,8 +72,8 @@ class Side:
         """Return the stored bytes of a record."""
         with closing(sqlite3.connect(self._url.removeprefix("sqlite:///"))) as connection:
             sizes = [
-                connection.execute(f"SELECT coalesce(sum(length(payload)), 0) FROM {table}")
-                for table in ("locus_checkpoints", "locus_segments")
+                connection.execute(f"SELECT coalesce(sum(length({column})), 0) FROM locus_{table}")
+                for table, column in COLUMNS
             ]
             count = connection.execute("SELECT count(*) FROM locus_checkpoints").fetchone()[0]
             return float(sum(it.fetchone()[0] for it in sizes) / count)
@@ -74,15 +81,17 @@ class Side:
 
 async def measure(rounds: int) -> list[list[str]]:
     """Return the rows of the table."""
-    found: dict[str, list[tuple[float, float, float]]] = {"clear": [], "encrypted": []}
+    found: dict[str, list[tuple[float, float, float]]] = {it: [] for it in SIDES}
     for number in range(rounds):
         with tempfile.TemporaryDirectory(prefix="locus-store-encryption-") as directory:
             ring = LocalKeyRing({"a": os.urandom(32)}, "a")
             sides = {
-                "clear": Side(f"sqlite:///{Path(directory)}/clear.db", None),
-                "encrypted": Side(
-                    f"sqlite:///{Path(directory)}/sealed.db", Encryption(ring, InMemoryStore())
-                ),
+                name: Side(
+                    f"sqlite:///{Path(directory)}/{at}.db",
+                    Encryption(ring, InMemoryStore()) if at % 2 else None,
+                    has_metadata=at > 1,
+                )
+                for at, name in enumerate(SIDES)
             }
             order = list(sides.values())[:: 1 if number % 2 else -1]
             for turn in range(TURNS):
@@ -98,12 +107,9 @@ async def measure(rounds: int) -> list[list[str]]:
                 found[name].append(row)
     rows = []
     for name, figures in found.items():
-        ratios = [
-            median(
-                mine[at] / clear[at] for mine, clear in zip(figures, found["clear"], strict=True)
-            )
-            for at in range(3)
-        ]
+        pairs = list(zip(figures, found[name.replace("encrypted", "clear")], strict=True))
+        ratios = [median(mine[at] / clear[at] for mine, clear in pairs) for at in range(2)]
+        added = median(mine[2] - clear[2] for mine, clear in pairs)
         save, load, size = (median(it[at] for it in figures) for at in range(3))
         rows.append(
             [
@@ -113,6 +119,7 @@ async def measure(rounds: int) -> list[list[str]]:
                 f"{load * 1000:.2f}",
                 f"{ratios[1]:.2f}",
                 f"{size:,.0f}",
+                f"{added:,.0f}",
             ]
         )
     return rows
@@ -129,10 +136,10 @@ def main() -> None:
 
 Machine: {machine.described()}; load average {machine.load_average()}.
 A thread of {TURNS:,} turns of two messages of 170 bytes. {options.rounds} rounds in turn, medians;
-a ratio is the median of the ratios of the rounds. A load is the first one of a new object.
+ratios and added bytes are medians of those of the rounds. A load is the first one of a new object.
 
-| side | save, p50 ms | ratio | load, p50 ms | ratio | bytes of a record |
-| --- | ---: | ---: | ---: | ---: | ---: |
+| side | save, p50 ms | ratio | load, p50 ms | ratio | bytes of a record | added |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
 {lines}
 """
     report.publish("encryption", page, write=options.write)

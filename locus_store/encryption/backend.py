@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.backend import ErasesThreads, FullBackend, JoinsTransactions, StorageBackend
 from locus_store.encryption.contracts import LoadsKeys
@@ -48,6 +48,8 @@ from locus_store.wire.records import IdNeededError
 
 if TYPE_CHECKING:
     from locus_store.versions.sizes import StatusesWanted, ThreadStatus
+
+T = TypeVar("T")
 
 
 class EncryptedBackend(LoadsKeys, FullBackend):
@@ -492,24 +494,22 @@ def _open_head(sealing: Sealing, head: Head) -> Head:
 def _open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[ThreadStatus]:
     found = []
     for status in statuses:
-        if status.message is not None:
-            message = _open_unless_damaged(sealing.open_message, status.thread_id, status.message)
-            status = replace(status, message=message)  # noqa: PLW2901
-        if status.metadata is None:
-            found.append(status)
-            continue
-        place, opener = (status.thread_id, "", status.checkpoint_id or ""), sealing.make_opener
-        record = status.record
-        record = record and _open_unless_damaged(opener(continues=True).open_joined, record)
-        metadata, labels = sealing.open_fields(status.metadata, status.labels, *place)
-        found.append(replace(status, metadata=metadata, labels=labels, record=record))
+        open_message = partial(sealing.open_message, status.thread_id)
+        opened: dict[str, Any] = {"message": _open_unless_damaged(open_message, status.message)}
+        if status.metadata is not None:
+            open_record = sealing.make_opener(continues=True).open_joined
+            opened["record"] = _open_unless_damaged(open_record, status.record)
+            place = status.thread_id, "", status.checkpoint_id or ""
+            fields = sealing.open_fields(status.metadata, status.labels, *place)
+            opened["metadata"], opened["labels"] = fields
+        found.append(replace(status, **opened))
     return found
 
 
-def _open_unless_damaged(opener: Callable[..., Any], *sealed: Any) -> Any:
-    """Return what is opened; ``None``: it is damaged, and its own page says so."""
+def _open_unless_damaged(open_value: Callable[[Any], T], value: Any) -> T | None:
+    """Return an opened value; ``None`` if it is damaged, as its own page says."""
     try:
-        return opener(*sealed)
+        return None if value is None else open_value(value)
     except UnknownKeyError:
         raise
     except IntegrityError:

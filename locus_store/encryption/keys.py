@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import json
 import os
 import time
@@ -16,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from locus_store.encryption.rings import KeyRing, LocalKeyRing, ask_ring
+from locus_store.encryption.rings import KeyRing, LocalKeyRing, ask_ring, require_cryptography
 from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
 from locus_store.store import BaseStore
@@ -25,15 +26,13 @@ from locus_store.types.items import Change, Namespace, Put, Remove, StoreItem
 from locus_store.values.encoding import encode
 from locus_store.values.sealing import (
     KEY_BYTES,
+    KEY_ID_BYTES,
     LEAF_BYTES,
+    LOADED,
     NODE_BYTES,
     ROOT,
     DataKey,
     Subject,
-    compute_key_id,
-    load_key,
-    require_cryptography,
-    unload_key,
 )
 
 REFRESH_SECONDS: Final = 60.0
@@ -210,7 +209,8 @@ class Encryption:
         """
         items = await self._list(tenant)
         if not items:
-            if has_values and not await self.list_receipts(tenant) and await has_values():
+            has_some = has_values and not await self.list_receipts(tenant) and await has_values()
+            if has_some and not await self._list(tenant):  # else another process was the first
                 raise EncryptionError(
                     f"the store of data keys has no key of tenant {tenant!r}, and no receipt of "
                     "its destruction, but the storage has values that one has sealed: restore that "
@@ -219,13 +219,12 @@ class Encryption:
             await self._create(tenant, 1, os.urandom(KEY_BYTES))
             items = await self._list(tenant)
         keys = [await self._unwrap(tenant, it) for it in items]
-        for key in keys:
-            load_key(key)
+        LOADED.update({key.key_id: key for key in keys})
         old = self._known.get(tenant)
         made = TenantKeys(keys[-1], frozenset(it.key_id for it in keys), time.monotonic())
         self._known[tenant] = made
         for key_id in old.key_ids - made.key_ids if old else ():
-            unload_key(key_id)
+            LOADED.pop(key_id, None)
         return made
 
     async def has_keys(self, tenant: str) -> bool:
@@ -238,7 +237,7 @@ class Encryption:
     async def _create(self, tenant: str, number: int, digest_secret: bytes) -> None:
         """Store a new data key, unless another process has done so."""
         secrets = os.urandom(KEY_BYTES) + digest_secret
-        key_id = compute_key_id(secrets)
+        key_id = _compute_key_id(secrets)
         wrapped = await self._wrap(secrets, _make_context(tenant, number, key_id.hex()), key_id)
         value = {
             "key_id": key_id.hex(),
@@ -267,7 +266,7 @@ class Encryption:
 
     async def _ask(self, blob: bytes, context: str, key_id: bytes) -> bytes:
         secrets = await ask_ring(self.ring, "unwrap", blob, context)
-        if not isinstance(secrets, bytes) or compute_key_id(secrets) != key_id:
+        if not isinstance(secrets, bytes) or _compute_key_id(secrets) != key_id:
             raise EncryptionError(
                 "the key ring returned something else than the data key that it had wrapped; "
                 "nothing was sealed with it"
@@ -346,7 +345,7 @@ class Encryption:
         removals = [Remove(namespace=_name(tenant), key=it.key) for it in items]
         receipt = await self._apply_with_receipt(tenant, key_ids, removals)
         for key_id in key_ids:
-            unload_key(bytes.fromhex(key_id))
+            LOADED.pop(bytes.fromhex(key_id), None)
         self._known.pop(tenant, None)
         return receipt
 
@@ -421,6 +420,11 @@ def _make_put(name: Namespace, key: str, value: Any, version: int | None = None)
 _NODE_NUMBER_BYTES: Final = LEAF_BYTES + 1
 
 
+def _compute_key_id(secrets: bytes) -> bytes:
+    """Return the id of a data key, which says whether a key ring has returned the right one."""
+    return hmac.digest(secrets, b"locus-store key id", "sha256")[:KEY_ID_BYTES]
+
+
 def _pack_nodes(nodes: Mapping[int, bytes]) -> str:
     packed = (number.to_bytes(_NODE_NUMBER_BYTES) + node for number, node in nodes.items())
     return base64.b64encode(b"".join(packed)).decode()
@@ -464,7 +468,11 @@ def _read_source(source: str) -> tuple[str, str]:
 
 
 def make_encryption(option: Any) -> Encryption:
-    """Return the encryption of an option: an ``Encryption``, or a text for ``Encryption.read``."""
+    """Return the encryption of an option: an ``Encryption``, or a text for ``Encryption.read``.
+
+    Raises:
+        InvalidArgumentError: It is neither.
+    """
     if isinstance(option, Encryption):
         return option
     if isinstance(option, str):

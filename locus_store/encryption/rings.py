@@ -7,14 +7,24 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from locus_store.errors import EncryptionError, InvalidArgumentError
+from locus_store.errors import EncryptionError, InvalidArgumentError, require_extra
 from locus_store.types.arguments import did_you_mean
-from locus_store.values.sealing import KEY_BYTES, decrypt, encrypt, require_cryptography
+from locus_store.values.sealing import KEY_BYTES, decrypt, encrypt, get_cipher
 
 RING_SECONDS: Final = 30.0
 """A key ring has to answer a question within this time."""
 
 _IV_BYTES: Final = 12
+
+
+def require_cryptography() -> None:
+    """Refuse encryption if its library is not installed.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    with require_extra("encryption needs cryptography", "encryption"):
+        get_cipher()
 
 
 class KeyRing(Protocol):

@@ -26,7 +26,7 @@ from locus_store.types import (
 from locus_store.types.items import Put, StoreItem
 from locus_store.types.messages import PutMessage, compute_checksum
 from locus_store.values import frames
-from locus_store.values.encoding import UNLIMITED, encode
+from locus_store.values.encoding import UNLIMITED, encode, read_varint
 from locus_store.values.frames import Change
 from locus_store.values.sealing import (
     FORMAT,
@@ -55,7 +55,7 @@ CLEAR: Final = "clear"
 """Stands for values that are not sealed, in counts of data keys."""
 
 TAG_BYTES: Final = 8
-"""Length of a tag. That of labels stands before the sealed part of metadata, or before its tag."""
+"""Length of a tag. That of labels stands behind the sealed part of metadata, or behind its tag."""
 
 CONTENT_LABELS: Final = frozenset({"agent_id", "tags", "user_id"})
 """The labels that are parts of states. The others name classes and channels."""
@@ -124,13 +124,7 @@ class Sealing:
     clear: frozenset[str]
     hashed: frozenset[str]
     required: bool
-    format: int = FORMAT
-
-    @classmethod
-    def make(cls, encryption: Encryption, keys: TenantKeys, sealed_format: int = FORMAT) -> Sealing:
-        """Return the sealing of an encryption and the keys of a tenant, in a format."""
-        clear, hashed = encryption.clear, encryption.hashed
-        return cls(keys, clear, hashed, encryption.required, sealed_format)
+    format: int
 
     @property
     def tenant(self) -> str:
@@ -138,7 +132,7 @@ class Sealing:
         return self.keys.current.tenant
 
     def _unseal(self, content: bytes, place: Place) -> bytes:
-        return open_sealed(content, place, self.tenant, self.keys.key_ids)
+        return open_sealed(content, place, self.tenant, self.keys.key_ids)[1]
 
     def _derive(self, subject: Subject) -> SubjectKey:
         return self.keys.current.derive(subject).change_format(self.format)
@@ -149,47 +143,51 @@ class Sealing:
     def seal_fields(
         self, metadata: Mapping[str, Any], labels: Mapping[str, Any], *place: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return metadata and labels of a version with their content sealed.
+        """Return metadata and labels of a version; what they hide is sealed in the metadata.
 
-        Of metadata that is all but the clear keys; of labels, what is a part of states. Equal ones
-        give equal results. Tags of labels, and of metadata without a sealed part, show removals.
+        That is all metadata but the clear keys, and labels that are parts of states. Equal ones
+        give equal results. Other labels have a tag, and so has metadata with nothing sealed.
         """
         own, added = _split_labels(labels)
-        shown_labels, hidden_labels = self._seal_part(own, "labels", place)
-        tag = self._make_tag("labels", place, shown_labels, hidden_labels)
-        whole = (*place, tag.hex())
-        shown, hidden = self._seal_part(metadata, "metadata", whole)
-        content = hidden or self._make_tag("metadata", whole, shown, hidden)
-        shown[SEALED] = base64.b64encode(tag + content).decode()
-        if hidden_labels:
-            shown_labels[SEALED] = base64.b64encode(hidden_labels).decode()
+        shown_labels, hidden_labels = self._split_secret(own, CONTENT_LABELS)
+        shown, hidden = self._split_secret(metadata, metadata.keys())
+        of_labels = self._make_tag("labels", *place, shown_labels)
+        named = ("metadata", *place, of_labels.hex(), encode(shown).decode())
+        if hidden or hidden_labels:
+            content = encode([hidden, hidden_labels] if hidden_labels else hidden)
+            sealed = seal(self._get_key(place[0]), content, named)
+        else:
+            sealed = self._make_tag(*named)
+        shown[SEALED] = base64.b64encode(sealed + of_labels).decode()
         return shown, shown_labels | added
 
-    def _seal_part(
-        self, values: Mapping[str, Any], kind: str, place: tuple[str, ...]
-    ) -> tuple[dict[str, Any], bytes]:
-        secret = _list_secret(values, kind) - self.clear
-        shown = {name: it for name, it in values.items() if name not in secret}
-        hidden = {name: it for name, it in values.items() if name in secret}
-        if not hidden:
-            return shown, b""
+    def _split_secret(
+        self, values: Mapping[str, Any], secret: AbstractSet[str]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what is stored in clear, or as a keyed hash, and what is sealed."""
+        if not values:
+            return {}, {}
+        hidden = {name: values[name] for name in values.keys() & secret - self.clear}
+        shown = {name: it for name, it in values.items() if name not in hidden}
         for name in self.hashed & hidden.keys():
             shown[name] = self.hash_value(name, hidden[name])
-        named = (kind, *place, encode(shown).decode())
-        return shown, seal(self._get_key(place[0]), encode(hidden), named, is_repeatable=True)
+        return shown, hidden
 
-    def _make_tag(self, kind: str, place: Place, shown: dict[str, Any], hidden: bytes) -> bytes:
-        """Return what tells values from others: if some are sealed, the end of the sealed bytes."""
-        return (hidden or self.keys.current.bind(b"fields", b"", kind, *place, shown))[-TAG_BYTES:]
+    def _make_tag(self, *named: Any) -> bytes:
+        """Return what tells stored values, the last ones, from others; empty without labels."""
+        return self.keys.current.bind(b"fields", b"", *named)[:TAG_BYTES] if named[-1] else b""
 
     def open_fields(
         self, metadata: Mapping[str, Any], labels: Mapping[str, Any], *place: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the metadata and labels of ``seal_fields``; see ``open_metadata``."""
-        opened = self.open_metadata(metadata, *place)  # names an unknown key
+        opened, hidden, of_labels = self._open_metadata(metadata, place)
         own, added = _split_labels(labels)
-        tag, *_ = _split_sealed(metadata)
-        return opened, self._open_part(own, "labels", place, tag, _decode_sealed(own)) | added
+        if of_labels is not None:
+            _require_same(of_labels, self._make_tag("labels", *place, own), place)
+            for name in own.keys() & CONTENT_LABELS - self.clear - hidden.keys():
+                self._require_seal(f"the label {name!r} of {place[0]!r}")
+        return opened, own | hidden | added
 
     def open_metadata(self, metadata: Mapping[str, Any], *place: str) -> dict[str, Any]:
         """Return the metadata of ``seal_fields`` alone.
@@ -198,33 +196,38 @@ class Sealing:
             EncryptionError: It is in clear, and that is refused.
             IntegrityError: It was changed, or belongs to another place.
         """
-        of_labels, tag, hidden = _split_sealed(metadata)
-        return self._open_part(metadata, "metadata", (*place, of_labels.hex()), tag, hidden)
+        return self._open_metadata(metadata, place)[0]
 
-    def _open_part(
-        self, values: Mapping[str, Any], kind: str, place: Place, tag: bytes, content: bytes
-    ) -> dict[str, Any]:
-        shown = {name: it for name, it in values.items() if name != SEALED}
-        if not tag and not self.required and not content:
-            return shown
-        if not tag:
+    def _open_metadata(
+        self, metadata: Mapping[str, Any], place: Place
+    ) -> tuple[dict[str, Any], dict[str, Any], bytes | None]:
+        """Return metadata, the sealed labels, and the tag of the others; ``None``: in clear."""
+        if SEALED not in metadata:
+            self._require_seal(f"the metadata of {place[0]!r}")
+            return dict(metadata), {}, None
+        shown = {name: it for name, it in metadata.items() if name != SEALED}
+        sealed, of_labels = _split_sealed(metadata)
+        named = ("metadata", *place, of_labels.hex(), encode(shown).decode())
+        found: Any = {}
+        if len(sealed) > TAG_BYTES:
+            found = orjson.loads(self._unseal(sealed, named))
+        else:
+            _require_same(sealed, self._make_tag(*named), place)
+        hidden, hidden_labels = found if isinstance(found, list) else (found, {})
+        for name in shown.keys() - self.clear - hidden.keys():
+            self._require_seal(f"the metadata {name!r} of {place[0]!r}")
+        return shown | hidden, hidden_labels, of_labels
+
+    def _require_seal(self, what: str) -> None:
+        """Refuse what is in clear.
+
+        Raises:
+            EncryptionError: Encryption is required.
+        """
+        if self.required:
             raise EncryptionError(
-                f"the {kind} of {place[0]!r} are stored in clear, or were removed, and encryption "
-                "is required here"
+                f"{what} is stored in clear, or was removed, and encryption is required here"
             )
-        named = (kind, *place, encode(shown).decode())
-        hidden = orjson.loads(self._unseal(content, named)) if content else {}
-        if not hmac.compare_digest(tag, self._make_tag(kind, place, shown, content)):
-            raise IntegrityError(
-                f"the {kind} of {place[0]!r} were changed, removed or moved, or have other keys"
-            )
-        secret = _list_secret(shown, kind) - self.clear
-        if self.required and (clear := shown.keys() & secret - hidden.keys()):
-            raise EncryptionError(
-                f"the {kind} {min(clear)!r} of {place[0]!r} is stored in clear, and encryption is "
-                "required here"
-            )
-        return shown | hidden
 
     def hash_value(self, name: str, value: Any) -> Any:
         """Return what a value is found by: a keyed hash, or a list of those of its elements.
@@ -285,8 +288,7 @@ class Sealing:
     ) -> PendingWrite:
         """Return a pending write with its payload sealed; an equal one has an equal payload."""
         place = make_write_place(thread_id, namespace, checkpoint_id, write)
-        payload = seal(self._get_key(thread_id), write.payload, place, is_repeatable=True)
-        return replace(write, payload=payload)
+        return replace(write, payload=seal(self._get_key(thread_id), write.payload, place))
 
     def open_write(
         self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
@@ -447,11 +449,7 @@ class Sealing:
         """Return a stored item; see ``open_metadata``."""
         value = item.value
         if not isinstance(value, dict) or value.keys() != {SEALED}:
-            if self.required:
-                raise EncryptionError(
-                    f"item {item.key!r} of namespace {item.namespace!r} is stored in clear, and "
-                    "encryption is required here"
-                )
+            self._require_seal(f"item {item.key!r} of namespace {item.namespace!r}")
             return item
         try:
             sealed = base64.b64decode(value[SEALED], validate=True)
@@ -479,24 +477,21 @@ def require_answer(is_answer: bool) -> None:
         raise IntegrityError("the storage gave another version, message or item than was asked for")
 
 
-def _list_secret(values: Mapping[str, Any], kind: str) -> AbstractSet[str]:
-    """Return the keys whose values are content."""
-    return CONTENT_LABELS if kind == "labels" else values.keys()
-
-
-def _decode_sealed(values: Mapping[str, Any]) -> bytes:
-    """Return the sealed part of metadata or labels; empty if they have none."""
+def _split_sealed(metadata: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Return the sealed part of metadata, or its tag, and the tag of labels."""
     try:
-        return base64.b64decode(values.get(SEALED, ""), validate=True)
+        sealed = base64.b64decode(metadata.get(SEALED, ""), validate=True)
     except (TypeError, ValueError) as exc:
         raise IntegrityError("sealed metadata is not base64") from exc
+    size, at = read_varint(sealed, 1) if len(sealed) > 2 * TAG_BYTES else (TAG_BYTES, 0)
+    return sealed[: at + size], sealed[at + size :]
 
 
-def _split_sealed(metadata: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
-    """Return the tags of labels and of metadata, and the sealed part of metadata."""
-    sealed = _decode_sealed(metadata)
-    tag, content = sealed[:TAG_BYTES], sealed[TAG_BYTES:]
-    return tag, content[-TAG_BYTES:], content if len(content) > TAG_BYTES else b""
+def _require_same(tag: bytes, other: bytes, place: Place) -> None:
+    if not hmac.compare_digest(tag, other):
+        raise IntegrityError(
+            f"metadata or labels of {place[0]!r} were changed, removed or moved, or have other keys"
+        )
 
 
 def _split_labels(labels: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -513,9 +508,8 @@ def count_keys(thread: ArchivedThread | None) -> Counter[str]:
     values = [it.payload or b"" for it in thread.messages]
     for line in thread.lines:
         values += [it.payload for it in line.records] + [it.write.payload for it in line.writes]
-        hidden = [_split_sealed(it.metadata)[2] for it in line.records]
-        hidden += [_decode_sealed(it.labels) for it in line.records]
-        values += filter(None, hidden)
+        hidden = (_split_sealed(it.metadata)[0] for it in line.records)
+        values += [it for it in hidden if len(it) > TAG_BYTES]
     return Counter(get_key_id(it).hex() if is_sealed(it) else CLEAR for it in values)
 
 
@@ -542,7 +536,8 @@ class Encrypts:
         return getattr(owner, "tenant", None) or ""
 
     def _make_sealing(self, keys: TenantKeys) -> Sealing:
-        return Sealing.make(self.encryption, keys, self.sealed_format)
+        of = self.encryption
+        return Sealing(keys, of.clear, of.hashed, of.required, self.sealed_format)
 
     def get_loaded_sealing(self) -> Sealing:
         """Return the sealing of the tenant, whose keys were loaded before."""

@@ -114,7 +114,7 @@ class RecordedCall:
             return
         is_side = isinstance(result, Written) and result.outcome == "side"
         detail = {**self.detail, **_describe_result(result)}
-        made = replace(self, thread_id=thread_id or self.thread_id, detail=detail)
+        made = RecordedCall(self.audit, self.who, self.method, thread_id or self.thread_id, detail)
         made.write(connection, tenancy, "side" if is_side else DONE)
 
     def make_values(self) -> dict[str, Any]:

@@ -167,7 +167,11 @@ class Anchor(NamedTuple):
 
 
 async def write_anchors(anchors: list[Anchor], target: str | None, command: str | None) -> None:
-    """Append anchors to a file or put them in the store of a URL, and pass them to a command."""
+    """Append anchors to a file or put them in the store of a URL, and pass them to a command.
+
+    Raises:
+        BackendError: The file or command failed.
+    """
     lines = "".join(json.dumps(it._asdict()) + "\n" for it in anchors)
     try:
         if command is not None:
@@ -216,7 +220,11 @@ async def read_anchors(target: str, store_id: str) -> list[Anchor]:
 
 
 def select_roots(anchors: Iterable[Anchor], tenant: str) -> dict[int, str]:
-    """Return a tenant's roots by the numbers of their seals; refuse two of one seal."""
+    """Return the roots of a tenant's anchors by the numbers of their seals.
+
+    Raises:
+        IntegrityError: Two anchors of one seal have different roots.
+    """
     roots: dict[int, str] = {}
     for anchor in anchors:
         if anchor.tenant != tenant:

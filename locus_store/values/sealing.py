@@ -10,17 +10,23 @@ Each record has 12 random bytes of salt, from which HKDF-Expand (RFC 5869, 3.3: 
 already) with SHA-512 derives the key of this record and 32 bytes that commit to it. A key encrypts
 one message, so its initialization vector is zero, and the limit of 2**32 random ones of AES-GCM
 (NIST SP 800-38D, 8.3) holds for the salts of a subject. AES-GCM alone does not commit to its key:
-one ciphertext may have a valid tag under two.
-The same construction is algorithm suite 0x0478 of the AWS Encryption SDK
-(https://docs.aws.amazon.com/encryption-sdk/latest/developer-guide/algorithms-reference.html) and
-DNDK-GCM (draft-gueron-cfrg-dndkgcm), which also derives a key and a commitment.
+one ciphertext may have a valid tag under two. The same construction is algorithm suite 0x0478 of
+the AWS Encryption SDK and DNDK-GCM (draft-gueron-cfrg-dndkgcm), which also derives both
+(https://docs.aws.amazon.com/encryption-sdk/latest/developer-guide/algorithms-reference.html).
 
 A client of a service seals with keys that the service does not have. Its records have a format of
 their own, which no rule opens that rewrites records.
 
-Sealed bytes: a format byte, the length of the rest as a varint, the id of the data key (6), the
-leaf of the subject (6), the salt (12), the commitment (32), the ciphertext with its tag. They can
-be joined, as frames can.
+Sealed bytes: format, length of the rest (a varint), id of the data key (6), leaf of the subject
+(6), salt (12), commitment (32), ciphertext with its tag. They can be joined, as frames can.
+
+*Repeatable* values are sealed the same way again. They have a synthetic initialization vector (SIV:
+Rogaway, Shrimpton, 2006; RFC 5297): 16 bytes of keyed BLAKE2b (RFC 7693) of what is authenticated
+and of the plaintext; 12 of them, for which the limit holds, too, are the IV of AES-256 in counter
+mode. Opening computes it again from what it decrypts: it is the tag, and commits to the key, with
+64 bits, as the hash resists collisions. Both keys are the subject's: other keys of its tenant check
+no guess. The place names the thread, so the number of its leaf (a varint) stands for the leaf.
+The bytes: format, length, id of the data key, number, ciphertext, SIV.
 """
 
 from __future__ import annotations
@@ -28,14 +34,14 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
-from itertools import count
 from typing import Any, Final, TypeAlias
 
-from locus_store.errors import EncryptionError, IntegrityError, require_extra
+from locus_store.errors import EncryptionError, IntegrityError
 from locus_store.values.encoding import (
     SEALED_FORMATS,
     encode,
@@ -61,14 +67,16 @@ NODE_BYTES: Final = 16
 ROOT: Final = 1
 """The number of the root; the children of a node ``n`` are ``2 * n`` and ``2 * n + 1``."""
 
-_SALT_BYTES, _COMMITMENT_BYTES, _TAG_BYTES = 12, 32, 16
-_LEAF_AT: Final = KEY_ID_BYTES
-_SALT_AT: Final = _LEAF_AT + LEAF_BYTES
+_SALT_BYTES, _COMMITMENT_BYTES, _SIV_BYTES = 12, 32, 16
+_SALT_AT: Final = KEY_ID_BYTES + LEAF_BYTES
 _COMMITMENT_AT: Final = _SALT_AT + _SALT_BYTES
 _BODY_AT: Final = _COMMITMENT_AT + _COMMITMENT_BYTES
 _IV: Final = bytes(12)
 _INFO: Final = b"locus-store record 1"
 """The info of HKDF before the salt."""
+
+_REPEATABLE: Final = b"locus-store repeatable 1"
+"""The info of HKDF for the two keys of repeatable values."""
 
 DIGEST_BYTES: Final = 16
 _LINK_BYTES: Final = 8
@@ -77,13 +85,14 @@ _NO_BASIS: Final = bytes(_LINK_BYTES)
 Place: TypeAlias = "tuple[str | int | None, ...]"
 """The kind of the sealed bytes, and what names their place."""
 
+REPEATABLE: Final = frozenset({"metadata", "write"})
+"""The kinds of repeatable values. Their places name the thread behind the kind."""
+
 RECORD: Final[Place] = ("record",)
 """The place of records of states: their links and the digest of the version name the rest."""
 
-
 Subject: TypeAlias = "tuple[str, ...]"
 """Whatever is forgotten as a whole: its kind, and its name."""
-
 
 THREAD: Final = "thread"
 """The kind of a subject that is a thread."""
@@ -119,7 +128,15 @@ class SubjectKey:
     leaf: bytes
     """The number of the share, which is a hash of the subject."""
 
-    secret: bytes = field(repr=False)
+    mac: hmac.HMAC = field(repr=False)
+    """HMAC-SHA-512 with the key, which is copied: a new one asks OpenSSL for the hash each time."""
+
+    repeatable: tuple[bytes, Any] = field(repr=False)
+    """The key of the hash of repeatable values, and their cipher."""
+
+    number: int = 0
+    """The number of leaves that the subject had before."""
+
     format: int = FORMAT
     """The format of what it seals."""
 
@@ -164,31 +181,39 @@ class DataKey:
 
         A subject that was forgotten, and is used again, has another leaf.
         """
-        found = self._derived.get(subject)
-        if found is None:
-            found = next(filter(None, map(self.find, self._iterate_leaves(subject))))
-            self._derived[subject] = found
+        number = 0
+        while (found := self._derived.get(subject)) is None:
+            with suppress(ForgottenError):
+                self._derived[subject] = self.derive_again(subject, number)
+            number += 1
         return found
 
-    def _iterate_leaves(self, subject: Subject) -> Iterator[bytes]:
-        for number in count():
-            yield self.hash(b"leaf", encode([self.tenant, number, *subject]))[:LEAF_BYTES]
+    def derive_again(self, subject: Subject, number: int) -> SubjectKey:
+        """Return the key of a subject that had so many leaves before; see ``find``."""
+        leaf = self.hash(b"leaf", encode([self.tenant, number, *subject]))[:LEAF_BYTES]
+        return replace(self.find(leaf), number=number)
 
-    def find(self, leaf: bytes) -> SubjectKey | None:
-        """Return the key of a leaf; ``None``: it was destroyed."""
+    def find(self, leaf: bytes) -> SubjectKey:
+        """Return the key of a leaf.
+
+        Raises:
+            ForgottenError: It was destroyed.
+        """
         found = self._derived.get(leaf)
         if found is None:
             number = 1 << _DEPTH | int.from_bytes(leaf)
             above = _find_above(self.nodes, number)
             if above is None:
-                return None
+                raise ForgottenError.make(self.key_id + leaf)
             node = self.nodes[number >> above]
             for at in reversed(range(above)):
                 node = _make_child(node, number >> at)
             if len(self._derived) > _MOST_DERIVED:
                 self._derived.clear()
-            secret = hmac.digest(self.secret, node, "sha256")
-            found = self._derived[leaf] = SubjectKey(self, leaf, secret)
+            mac = hmac.new(hmac.digest(self.secret, node, "sha256"), digestmod="sha512")
+            key, other = _expand(mac, _REPEATABLE)
+            repeatable = key, get_cipher()[0](other)
+            found = self._derived[leaf] = SubjectKey(self, leaf, mac, repeatable)
         return found
 
     def puncture(self, subjects: Iterable[Subject]) -> tuple[dict[int, bytes], list[bytes]]:
@@ -228,93 +253,74 @@ class SealedByClientError(EncryptionError):
         )
 
 
-_LOADED: Final[dict[bytes, DataKey]] = {}
+LOADED: Final[dict[bytes, DataKey]] = {}
 """The data keys of this process by their ids. Sealed bytes name their key, so that rules that
 rewrite records need not know whose they are."""
 
 
-def load_key(key: DataKey) -> None:
-    """Make a data key known to ``open_sealed`` and ``open_records``."""
-    _LOADED[key.key_id] = key
-
-
-def unload_key(key_id: bytes) -> None:
-    """Forget a data key."""
-    _LOADED.pop(key_id, None)
-
-
-def require_cryptography() -> None:
-    """Refuse encryption if its library is not installed.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    with require_extra("encryption needs cryptography", "encryption"):
-        _get_cipher()
-
-
 @lru_cache(1)
-def _get_cipher() -> tuple[Any, type[Exception]]:
+def get_cipher() -> tuple[Any, type[Exception]]:
+    """Return AES-GCM, and what it raises."""
     aead = import_module("cryptography.hazmat.primitives.ciphers.aead")
     return aead.AESGCM, import_module("cryptography.exceptions").InvalidTag
 
 
 def encrypt(key: bytes, iv: bytes, plaintext: bytes, context: bytes) -> bytes:
     """Return a ciphertext of AES-GCM and its tag."""
-    return bytes(_get_cipher()[0](key).encrypt(iv, plaintext, context))
+    return bytes(get_cipher()[0](key).encrypt(iv, plaintext, context))
 
 
 def decrypt(key: bytes, iv: bytes, ciphertext: bytes, context: bytes) -> bytes | None:
     """Return the plaintext of ``encrypt``; ``None`` if the tag is another one."""
-    cipher, refused = _get_cipher()
+    cipher, refused = get_cipher()
     try:
         return bytes(cipher(key).decrypt(iv, ciphertext, context))
     except refused:
         return None
 
 
-def compute_key_id(secrets: bytes) -> bytes:
-    """Return the id of a data key, which says whether a key ring has returned the right one."""
-    return hmac.digest(secrets, b"locus-store key id", "sha256")[:KEY_ID_BYTES]
-
-
-def _derive(key: SubjectKey, salt: bytes) -> tuple[bytes, bytes]:
-    """Return the key of a record, and its commitment: HKDF-Expand of RFC 5869 with one block."""
-    block = hmac.digest(key.secret, _INFO + salt + b"\x01", "sha512")
+def _expand(mac: hmac.HMAC, info: bytes) -> tuple[bytes, bytes]:
+    """Return two keys, or a key and its commitment: HKDF-Expand of RFC 5869 with one block."""
+    mac = mac.copy()
+    mac.update(info + b"\x01")
+    block = mac.digest()
     return block[:KEY_BYTES], block[KEY_BYTES:]
 
 
-def _associate(sealed_format: int, tenant: str, place: Place) -> bytes:
+def _associate(key: SubjectKey, place: Place) -> bytes:
     """Return what is authenticated with sealed bytes."""
-    if place is RECORD:
-        return _associate_record(sealed_format, tenant)
-    return encode([sealed_format, tenant, *place])
+    return encode([key.format, key.data_key.tenant, *place])
 
 
-@lru_cache(64)
-def _associate_record(sealed_format: int, tenant: str) -> bytes:
-    return encode([sealed_format, tenant, *RECORD])
-
-
-def seal(key: SubjectKey, plaintext: bytes, place: Place, *, is_repeatable: bool = False) -> bytes:
+def seal(key: SubjectKey, plaintext: bytes, place: Place) -> bytes:
     """Return sealed bytes.
 
     Args:
         key: Of the subject.
         plaintext: Of any length.
-        place: What ``open_sealed`` has to name again.
-        is_repeatable: The salt is a keyed hash of the plaintext and its place, so that the same
-            bytes are sealed the same way: equal values are equal, and show that they are.
+        place: What ``open_sealed`` has to name again. If its kind is in ``REPEATABLE``, equal
+            values are equal, and show that they are.
     """
-    data_key = key.data_key
-    associated = _associate(key.format, data_key.tenant, place)
-    salt = os.urandom(_SALT_BYTES)
-    if is_repeatable:
-        salt = data_key.hash(b"salt", associated + plaintext)[:_SALT_BYTES]
-    secret, commitment = _derive(key, salt)
-    head = key.key_id + salt + commitment
-    rest = head + encrypt(secret, _IV, plaintext, head + associated)
+    associated = _associate(key, place)
+    if place[0] in REPEATABLE:
+        head = key.data_key.key_id + make_varint(key.number)
+        siv = _compute_siv(key, head + associated + plaintext)
+        rest = head + _mask(key, siv, plaintext) + siv
+    else:
+        salt = os.urandom(_SALT_BYTES)
+        secret, commitment = _expand(key.mac, _INFO + salt)
+        head = key.key_id + salt + commitment
+        rest = head + encrypt(secret, _IV, plaintext, head + associated)
     return bytes((key.format,)) + make_varint(len(rest)) + rest
+
+
+def _compute_siv(key: SubjectKey, content: bytes) -> bytes:
+    return blake2b(content, key=key.repeatable[0], digest_size=_SIV_BYTES).digest()
+
+
+def _mask(key: SubjectKey, siv: bytes, content: bytes) -> bytes:
+    """Return content encrypted, or decrypted, in counter mode: that of AES-GCM, without its tag."""
+    return bytes(key.repeatable[1].encrypt(siv[: len(_IV)], content, None)[: len(content)])
 
 
 def is_sealed(content: bytes) -> bool:
@@ -333,37 +339,15 @@ def get_key_id(content: bytes) -> bytes:
     return content[at : at + KEY_ID_BYTES]
 
 
-def find_key(content: bytes) -> SubjectKey:
-    """Return the key of sealed bytes, which seals in their format.
-
-    Raises:
-        UnknownKeyError: Its data key is not loaded, or it was destroyed.
-    """
-    return _find_key(content, read_varint(content, 1)[1])
-
-
-def _find_key(content: bytes, at: int) -> SubjectKey:
-    key_id = content[at : at + _LEAF_AT]
-    data_key = _LOADED.get(key_id)
-    if data_key is None:
-        raise UnknownKeyError.make(key_id)
-    leaf = content[at + _LEAF_AT : at + _SALT_AT]
-    key = data_key.find(leaf)
-    if key is None:
-        raise ForgottenError.make(key_id + leaf)
-    return key.change_format(content[0])
-
-
 def open_sealed(
     content: bytes, place: Place, tenant: str | None = None, key_ids: Container[bytes] | None = None
-) -> bytes:
-    """Return the plaintext of sealed bytes.
+) -> tuple[SubjectKey, bytes]:
+    """Return the key of sealed bytes, which seals in their format, and their plaintext.
 
     Args:
         content: As ``seal`` made them; nothing behind them.
         place: As it was given to ``seal``.
-        tenant: The tenant whose they must be; ``None``: that of their key, in a
-            rule that knows no tenant.
+        tenant: Whose they must be; ``None``: that of their key, in a rule that knows no tenant.
         key_ids: The data keys of the storage, as the process may have others, too; ``None``: any.
 
     Raises:
@@ -372,12 +356,6 @@ def open_sealed(
         EncryptionError: They are not sealed, or of another tenant.
         IntegrityError: They were changed, cut off, or stood at another place.
     """
-    return _open(content, place, tenant, key_ids)[1]
-
-
-def _open(
-    content: bytes, place: Place, tenant: str | None, key_ids: Container[bytes] | None
-) -> tuple[SubjectKey, bytes]:
     if not is_sealed(content):
         raise EncryptionError(
             "a stored value is in clear, and encryption is required here: it was written without "
@@ -386,24 +364,42 @@ def _open(
     if tenant is None and is_sealed_by_client(content):
         raise SealedByClientError
     size, at = read_varint(content, 1)
-    if size != len(content) - at or size < _BODY_AT + _TAG_BYTES:
+    if size != len(content) - at or size < KEY_ID_BYTES + _SIV_BYTES:
         raise IntegrityError("a sealed value is cut off")
-    key = _find_key(content, at)
-    owner = key.data_key.tenant
-    if tenant is not None and owner != tenant:
+    key_id = content[at : at + KEY_ID_BYTES]
+    data_key = LOADED.get(key_id)
+    if data_key is None or (key_ids is not None and key_id not in key_ids):
+        raise UnknownKeyError.make(key_id)
+    if tenant is not None and data_key.tenant != tenant:
         raise EncryptionError("a stored value is sealed with the key of another tenant")
-    if key_ids is not None and key.data_key.key_id not in key_ids:
-        raise UnknownKeyError.make(key.data_key.key_id)
-    head, body = content[at : at + _BODY_AT], content[at + _BODY_AT :]
-    secret, commitment = _derive(key, head[_SALT_AT:_COMMITMENT_AT])
-    found = None
-    if hmac.compare_digest(commitment, head[_COMMITMENT_AT:]):
-        found = decrypt(secret, _IV, body, head + _associate(key.format, owner, place))
+    if place[0] in REPEATABLE:
+        key, found = _open_repeatable(data_key, content, at, place)
+    else:
+        head, body = content[at : at + _BODY_AT], content[at + _BODY_AT :]
+        key, found = data_key.find(head[KEY_ID_BYTES:_SALT_AT]).change_format(content[0]), None
+        secret, commitment = _expand(key.mac, _INFO + head[_SALT_AT:_COMMITMENT_AT])
+        if hmac.compare_digest(commitment, head[_COMMITMENT_AT:]):
+            found = decrypt(secret, _IV, body, head + _associate(key, place))
     if found is None:
         raise IntegrityError(
             "a sealed value is not what was saved: it was changed, or moved from another place"
         )
     return key, found
+
+
+def _open_repeatable(
+    data_key: DataKey, content: bytes, at: int, place: Place
+) -> tuple[SubjectKey, bytes | None]:
+    body, siv = content[:-_SIV_BYTES], content[-_SIV_BYTES:]
+    number, begin = read_varint(body, at + KEY_ID_BYTES)
+    subject = make_thread_subject(str(place[1]))
+    key = data_key.derive(subject)
+    if key.number != number:
+        key = data_key.derive_again(subject, number)
+    key = key.change_format(content[0])
+    found = _mask(key, siv, body[begin:])
+    expected = _compute_siv(key, body[at:begin] + _associate(key, place) + found)
+    return key, found if hmac.compare_digest(siv, expected) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +493,7 @@ class RecordOpener:
         if not is_sealed(payload) and not self._requires_seal:
             self._is_known, self.digest = False, None
             return OpenedRecord(payload, None, None)
-        key, found = _open(payload, RECORD, self._tenant, self._key_ids)
+        key, found = open_sealed(payload, RECORD, self._tenant, self._key_ids)
         link, digest = found[:_LINK_BYTES], found[_LINK_BYTES : _LINK_BYTES + DIGEST_BYTES]
         if self._is_known and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")

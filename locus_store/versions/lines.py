@@ -327,8 +327,7 @@ def expand_sealed_write(
     """
     if write.basis is None or not sealing.is_sealed(write.payload):
         return expand_write(write, state, max_bytes)
-    key = sealing.find_key(write.payload)
-    opened = sealing.open_sealed(write.payload, make_write_place(*where, write))
+    key, opened = sealing.open_sealed(write.payload, make_write_place(*where, write))
     whole = expand_write(replace(write, payload=opened), state, max_bytes)
     sealed = sealing.seal(key, whole.payload, make_write_place(*where, whole))
     return replace(whole, payload=sealed)

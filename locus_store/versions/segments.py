@@ -31,7 +31,6 @@ from locus_store.values.sealing import (
     Place,
     RecordOpener,
     SubjectKey,
-    find_key,
     is_sealed,
     open_records,
     open_sealed,
@@ -81,8 +80,8 @@ class RecordSegment(NamedTuple):
         body, begin, names, lengths = self._unpack_body()
         records, key = body[begin + lengths[0] :], None
         if is_sealed(body[begin : begin + 1]):
-            key = find_key(records)
-            records = join_frames(open_sealed(records, self._sealed_place), MOST_BYTES)
+            key, records = open_sealed(records, self._sealed_place)
+            records = join_frames(records, MOST_BYTES)
         if sum(lengths[1:]) != len(records):
             raise self._make_error("is damaged")
         ends = list(accumulate(lengths[1:], initial=0))

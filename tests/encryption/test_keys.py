@@ -156,7 +156,7 @@ async def test_a_new_key_of_another_process_is_learned(old: Encryption, url: str
         assert await two.backend.load("t") == {"n": 1}
         await other.add_key("default")
         await two.backend.save("t", {"n": 2})
-        key_module.unload_key((await other.load("default")).current.key_id)  # as in a process
+        key_module.LOADED.pop((await other.load("default")).current.key_id)  # as in a process
         assert await one.backend.load("t") == {"n": 2}
 
 
@@ -381,3 +381,16 @@ async def test_values_of_another_storage_are_refused_in_the_same_process(
         ):
             with pytest.raises(EncryptionError, match="is not known here"):
                 await call()
+
+
+async def test_a_first_key_that_another_process_created_and_used_meanwhile_is_taken(
+    encryption: Encryption,
+) -> None:
+    other = Encryption(encryption.ring, encryption.keys)
+
+    async def has_values() -> bool:
+        await other.load("acme")
+        return True
+
+    found = await encryption.load("acme", has_values)
+    assert found.key_ids == (await other.load("acme")).key_ids

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import random
+from dataclasses import replace
+from typing import Any
 
+import orjson
 import pytest
 
 from locus_store import EncryptionError, IntegrityError
@@ -14,14 +19,16 @@ from locus_store.values.sealing import (
     NODE_BYTES,
     ROOT,
     DataKey,
+    Place,
     RecordOpener,
     SubjectKey,
-    open_sealed,
     seal,
     seal_record,
 )
 
-PLACE = ("write", "t", "", "v1", 0)
+PLACE = ("item", "t", "k")
+REPEATABLE = ("write", "t", "", "v1", 0)
+PLACES = (PLACE, REPEATABLE)
 
 
 def make_data_key() -> DataKey:
@@ -31,8 +38,12 @@ def make_data_key() -> DataKey:
 
 def make_key() -> SubjectKey:
     key = make_data_key()
-    sealing.load_key(key)
+    sealing.LOADED[key.key_id] = key
     return key.derive(("thread", "t"))
+
+
+def open_sealed(content: bytes, *which: Any) -> bytes:
+    return sealing.open_sealed(content, *which)[1]
 
 
 @pytest.fixture
@@ -40,49 +51,96 @@ def key() -> SubjectKey:
     return make_key()
 
 
-def test_sealed_bytes_come_back_and_take_a_hundred_bytes_more(key: SubjectKey) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_sealed_bytes_come_back(key: SubjectKey, place: Place) -> None:
     for size in (0, 1, 100, 100_000):
         content = os.urandom(size)
-        sealed = seal(key, content, PLACE)
-        assert open_sealed(sealed, PLACE, "acme") == content
+        sealed = seal(key, content, place)
+        assert open_sealed(sealed, place, "acme") == content
         assert content not in sealed or size < 2
-    record = seal_record(key, pack_frame(b"[]"), None, bytes(16))
-    assert len(record) - len(pack_frame(b"[]")) <= 100
+        assert len(sealed) - size <= (27 if place is REPEATABLE else 78)
 
 
-def test_the_key_of_a_record_is_that_of_hkdf(key: SubjectKey) -> None:
+def derive_by_hkdf(key: SubjectKey, info: bytes) -> bytes:
+    """Derive from the data key, written from the description."""
     from cryptography.hazmat.primitives.hashes import SHA512
     from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+    node, number = key.data_key.nodes[ROOT], int.from_bytes(key.leaf)
+    for at in reversed(range(48)):
+        node = hmac.digest(node, bytes((number >> at & 1,)), "sha256")[:16]
+    secret = hmac.digest(key.data_key.secret, node, "sha256")
+    return HKDFExpand(SHA512(), 64, info).derive(secret)
+
+
+def test_the_key_of_a_record_is_that_of_hkdf(key: SubjectKey) -> None:
     salt = os.urandom(12)
-    derived = HKDFExpand(SHA512(), 64, b"locus-store record 1" + salt).derive(key.secret)
-    assert b"".join(sealing._derive(key, salt)) == derived
+    derived = derive_by_hkdf(key, b"locus-store record 1" + salt)
+    assert b"".join(sealing._expand(key.mac, sealing._INFO + salt)) == derived
 
 
-def test_another_place_or_tenant_is_refused(key: SubjectKey) -> None:
-    sealed = seal(key, b"x", PLACE)
-    for place in (("item", *PLACE[1:]), (*PLACE[:-1], 1), (*PLACE, None), ("write", "t", "", "v1")):
-        with pytest.raises(IntegrityError, match="moved"):
-            open_sealed(sealed, place)
+def test_a_repeatable_value_is_a_keyed_hash_and_counter_mode(key: SubjectKey) -> None:
+    """Written from the description, with other functions."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    plain, head = os.urandom(100), key.data_key.key_id + bytes((0,))
+    keys = derive_by_hkdf(key, b"locus-store repeatable 1")
+    where = orjson.dumps([0xE1, "acme", *REPEATABLE])
+    siv = hashlib.blake2b(head + where + plain, key=keys[:32], digest_size=16).digest()
+    counter = modes.CTR(siv[:12] + (2).to_bytes(4, "big"))
+    body = Cipher(algorithms.AES(keys[32:]), counter).encryptor().update(plain)
+    assert seal(key, plain, REPEATABLE) == bytes((0xE1, len(head + body + siv))) + head + body + siv
+
+
+def test_a_repeatable_value_takes_a_key_that_its_tenant_has_for_this_thread_only() -> None:
+    """So a guess of what was forgotten cannot be checked with the keys that are left."""
+    before = make_data_key()
+    nodes, _ = before.puncture([("thread", "t")])
+    left = replace(before, nodes=nodes)
+    sealing.LOADED[left.key_id] = left
+    sealed = seal(before.derive(("thread", "t")), b"guess", REPEATABLE)
+    with pytest.raises(sealing.ForgottenError):
+        open_sealed(sealed, REPEATABLE)
+    again = seal(left.derive(("thread", "t")), b"guess", REPEATABLE)
+    assert again[9:] != sealed[9:]
+    assert again[8] == 1
+    assert open_sealed(again, REPEATABLE) == b"guess"
+    key, found = sealing.open_sealed(again, REPEATABLE)
+    assert seal(key, found, REPEATABLE) == again
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_another_place_or_tenant_is_refused(key: SubjectKey, place: Place) -> None:
+    sealed = seal(key, b"x", place)
+    others = [("item", "u"), ("write", "t", "v1"), ("metadata", *place[1:]), (*place, None)]
+    for other in [*others, place[:-1], (*place[:-1], 1), PLACE, REPEATABLE]:
+        if other != place:
+            with pytest.raises(IntegrityError, match="moved"):
+                open_sealed(sealed, other)
     with pytest.raises(EncryptionError, match="another tenant"):
-        open_sealed(sealed, PLACE, "other")
+        open_sealed(sealed, place, "other")
     with pytest.raises(EncryptionError, match="other keys"):
-        open_sealed(sealed, PLACE, "acme", {make_key().data_key.key_id})
+        open_sealed(sealed, place, "acme", {make_key().data_key.key_id})
 
 
 def test_a_key_that_is_not_loaded_is_named(key: SubjectKey) -> None:
     sealed = seal(key, b"x", PLACE)
     key_id = key.data_key.key_id
-    sealing.unload_key(key_id)
+    del sealing.LOADED[key_id]
     with pytest.raises(EncryptionError, match=key_id.hex()):
         open_sealed(sealed, PLACE)
 
 
-def test_a_key_commits(key: SubjectKey) -> None:
-    """The id of another key in the head is refused before anything is decrypted."""
-    other, sealed = make_key(), seal(key, b"x", PLACE)
-    with pytest.raises(IntegrityError, match="not what was saved"):
-        open_sealed(sealed.replace(key.key_id, other.key_id), PLACE)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_key_commits(key: SubjectKey, place: Place) -> None:
+    """The id of another key in the head is refused."""
+    other, sealed = make_key(), seal(key, b"x", place)
+    for size in (6, 12):
+        changed = sealed.replace(key.key_id[:size], other.key_id[:size])
+        if changed != sealed:
+            with pytest.raises(IntegrityError, match="not what was saved"):
+                open_sealed(changed, place)
+    assert sealed[2:8] == key.data_key.key_id
 
 
 def test_clear_bytes_are_refused() -> None:
@@ -93,10 +151,10 @@ def test_clear_bytes_are_refused() -> None:
 
 def test_equal_bytes_are_equal_only_where_that_is_asked_for(key: SubjectKey) -> None:
     assert seal(key, b"x", PLACE) != seal(key, b"x", PLACE)
-    repeated = seal(key, b"x", PLACE, is_repeatable=True)
-    assert repeated == seal(key, b"x", PLACE, is_repeatable=True)
-    assert repeated != seal(key, b"y", PLACE, is_repeatable=True)
-    assert repeated != seal(key, b"x", (*PLACE, 1), is_repeatable=True)
+    repeated = seal(key, b"x", REPEATABLE)
+    assert repeated == seal(key, b"x", REPEATABLE)
+    assert repeated[9:] != seal(key, b"y", REPEATABLE)[9:]
+    assert repeated[9:] != seal(key, b"x", (*REPEATABLE, 1))[9:]
 
 
 def tamper(sealed: bytes, rng: random.Random) -> bytes:
@@ -112,28 +170,35 @@ def tamper(sealed: bytes, rng: random.Random) -> bytes:
     return sealed[at:] + sealed[:at] if at else sealed[1:]
 
 
-def count_accepted(rows: int, key: SubjectKey) -> int:
+def count_accepted(rows: int, key: SubjectKey, place: Place = PLACE) -> int:
     """Tamper with that many sealed values, each once; return how many are opened."""
     rng, accepted = random.Random(rows), 0
-    sealed = [seal(key, rng.randbytes(rng.randrange(200)), (*PLACE, at)) for at in range(50)]
+    sealed = [seal(key, rng.randbytes(rng.randrange(200)), (*place, at)) for at in range(50)]
     for _ in range(rows):
         at = rng.randrange(len(sealed))
-        if rng.random() < 0.8:
-            content, place = tamper(sealed[at], rng), at
-        else:
-            content, place = sealed[at], at + 1  # moved, whole
-        if content == sealed[at] and place == at:
+        content, to, way = sealed[at], at, rng.random()
+        if way < 0.7:
+            content = tamper(content, rng)
+        elif way < 0.8:
+            to = rng.choice([it for it in range(60) if it != at])  # moved, whole
+        elif way < 0.9:  # two halves
+            cut, other = rng.randrange(len(content)), sealed[at - 1]
+            content = content[:cut] + other[len(other) - len(content) + cut :]
+        else:  # the end of another value
+            content = content[:-16] + sealed[at - 1][-16:]
+        if content == sealed[at] and to == at:
             continue
         try:
-            open_sealed(content, (*PLACE, place), "acme")
+            open_sealed(content, (*place, to), "acme")
         except IntegrityError:
             continue
         accepted += 1
     return accepted
 
 
-def test_no_tampered_value_is_accepted(key: SubjectKey) -> None:
-    assert count_accepted(2000, key) == 0
+@pytest.mark.parametrize("place", PLACES)
+def test_no_tampered_value_is_accepted(key: SubjectKey, place: Place) -> None:
+    assert count_accepted(2000, key, place) == 0
 
 
 def test_records_that_do_not_continue_each_other_are_refused(key: SubjectKey) -> None:

@@ -28,6 +28,7 @@ from locus_store.types import PendingWrite
 pytestmark = pytest.mark.anyio
 
 WORDS = "the secret of Zoe"
+LABELS: list[dict[str, Any]] = [{}, {"user_id": WORDS}, {"tags": [WORDS], "class": "c"}]
 
 
 async def fill(storage: Any, thread_id: str = "t") -> list[dict[str, Any]]:
@@ -36,7 +37,7 @@ async def fill(storage: Any, thread_id: str = "t") -> list[dict[str, Any]]:
     states = [{"long": WORDS * 40, "said": said[:upto]} for upto in range(1, 4)]
     for at, state in enumerate(states):
         await storage.backend.write_state(
-            thread_id, state, checkpoint_id=f"v{at}", metadata={"who": WORDS}, labels={}
+            thread_id, state, checkpoint_id=f"v{at}", metadata={"who": WORDS}, labels=LABELS[at]
         )
     write = PendingWrite("task", 0, "c", "t", WORDS.encode())
     await storage.backend.put_writes(thread_id, "v2", [write])
@@ -54,6 +55,7 @@ async def read(storage: Any, states: list[dict[str, Any]], thread_id: str = "t")
         assert await backend.load(thread_id, f"v{at}") == state
     listed = await backend.history(thread_id)
     assert [it.metadata for it in listed] == [{"who": WORDS}] * len(states)
+    assert [it.labels for it in listed] == LABELS[::-1]
     [write] = await backend.get_writes(thread_id, "v2")
     assert write.payload == WORDS.encode()
     [message] = await storage.messages().load(thread_id, namespace="n")

@@ -37,14 +37,14 @@ def list_sites(thread: ArchivedThread) -> Iterator[Site]:
         for nth, record in enumerate(line.records):
             yield from ((kind, at, nth) for kind in ("payload", "digest"))
             for kind in ("metadata", "labels"):
-                if SEALED in getattr(record, kind):
+                if getattr(record, kind):
                     yield kind, at, nth
         yield from (("write", at, nth) for nth in range(len(line.writes)))
     yield from (("message", 0, nth) for nth in range(len(thread.messages)))
 
 
-def get(thread: ArchivedThread, site: Site) -> bytes:
-    """Return the stored bytes of a site."""
+def get(thread: ArchivedThread, site: Site) -> bytes | dict[str, Any]:
+    """Return the stored bytes of a site, or its labels."""
     kind, at, nth = site
     if kind == "message":
         return thread.messages[nth].payload or b""
@@ -52,7 +52,8 @@ def get(thread: ArchivedThread, site: Site) -> bytes:
     if kind == "write":
         return line.writes[nth].write.payload
     found = getattr(line.records[nth], kind)
-    return found if isinstance(found, bytes) else base64.b64decode(found[SEALED])
+    is_sealed = isinstance(found, dict) and SEALED in found
+    return base64.b64decode(found[SEALED]) if is_sealed else found
 
 
 def put(thread: ArchivedThread, site: Site, content: bytes | dict[str, Any]) -> ArchivedThread:
@@ -92,6 +93,8 @@ def tamper_thread(
         if site[0] == "digest":
             content = rng.randbytes(16)
         return f"{site[0]} {way}", put(thread, site, content)
+    if way == "change" and isinstance(before, dict):
+        return f"{site[0]} {way}", put(thread, site, before | {"user_id": "me"})
     if way == "change":
         other = tamper(before, rng)
         if site[0] == "digest":

@@ -96,7 +96,11 @@ async def _move_all(of: ShardSet, layout: ShardLayout) -> int:
 
 
 async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
-    """Move the threads that are not where they belong, but for damaged ones; return how many."""
+    """Move the threads that are not where they belong; return how many there were.
+
+    Raises:
+        ConflictError, IntegrityError: A thread cannot be moved; the others were.
+    """
     moved, failed = 0, list[LocusStoreError]()
     for was in range(min(layout.databases, len(of.shards))):
         async for shards, thread_id in _list_threads(of, was):

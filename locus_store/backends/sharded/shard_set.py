@@ -189,7 +189,11 @@ class ShardSet:
         self.layout = layout
 
     async def _store_layout(self, layout: ShardLayout) -> None:
-        """Store a layout in all shards, unless the first one has another rebalance's."""
+        """Store a layout in all shards; the first one decides between two.
+
+        Raises:
+            ConflictError: Another rebalance has stored another one.
+        """
         for number in range(min(layout.databases, len(self.shards))):
             shard, mine = self.shards[number], replace(layout, shard=number)
             while (old := await shard.read_layout()) is None or old.epoch < mine.epoch:
