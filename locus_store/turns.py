@@ -141,7 +141,8 @@ class HeldTurn:
 
     async def _wait(self) -> ThreadTurn:
         began = moved = monotonic()
-        position, is_asked, outer, limit = 0, False, self._outer, self._timeout_seconds
+        position, is_asked = 0, False
+        outer = self._outer
         while True:
             step = replace(self._step, entry="none") if is_asked else self._step
             async with self._steps:
@@ -154,7 +155,9 @@ class HeldTurn:
                     f"turn {outer} of thread {self.thread_id!r} is held by this very context, which"
                     " would wait for itself: end it first, or ask in a context of its own"
                 )
-            waited = (now := monotonic()) - began
+            now = monotonic()
+            waited = now - began
+            limit = self._timeout_seconds
             if own is None and is_asked:
                 raise TurnError(
                     f"the place in the queue of thread {self.thread_id!r} is lost: it was not"
@@ -276,7 +279,8 @@ class HasTurns:
     async def busy(self, thread_id: str) -> ThreadTurn | None:
         """Return the turn of a thread that is held, if there is one."""
         check_text("thread_id", thread_id)
-        return next(iter(await self._find_backend().list_turns(thread_id)), None)
+        found = await self._find_backend().list_turns(thread_id)
+        return found[0] if found else None
 
     @observe("turns")
     async def turns(self, limit: int = 100) -> list[ThreadTurn]:

@@ -127,7 +127,8 @@ class DrivenLoop:
 
     def __init__(self, *, moves: bool) -> None:
         stepping.require_threads()
-        self.pid, self._moves = os.getpid(), moves
+        self.pid = os.getpid()
+        self._moves = moves
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         _loops[self._loop] = self
@@ -137,8 +138,10 @@ class DrivenLoop:
         """Blocks in progress that may not change their thread."""
         self._waiting_blocks: list[asyncio.Future[None]] = []
         """The futures of blocks that wait for the loop's thread."""
-        self._calls, self._waiting = set[_Call[Any]](), set[_Call[Any]]()
-        self._wake_thread, self._is_ending = threading.Event(), False
+        self._calls: set[_Call[Any]] = set()
+        self._waiting: set[_Call[Any]] = set()
+        self._wake_thread = threading.Event()
+        self._is_ending = False
         self._thread = threading.Thread(target=self._work, name="locus-store-blocking", daemon=True)
         try:
             self._thread.start()
@@ -158,7 +161,8 @@ class DrivenLoop:
             RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call
                 waits for an async one that the caller's own loop has begun.
         """
-        outer, driver = asyncio._get_running_loop(), self._driver  # noqa: SLF001  (documented)
+        outer = asyncio._get_running_loop()  # noqa: SLF001  (the documented way without an error)
+        driver = self._driver
         if outer is self._loop or (driver is not None and driver[0] == threading.get_ident()):
             raise RuntimeError(
                 f"a sync method of {owner} was called by a coroutine that another sync method of "
