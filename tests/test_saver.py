@@ -607,7 +607,7 @@ async def test_a_closed_saver_may_be_used_again(opened):
 
 
 def test_options_that_make_no_sense_are_refused():
-    with pytest.raises(TypeError, match="StorageBackend"):
+    with pytest.raises(TypeError, match="takes a backend"):
         CheckpointSaver("memory://")
     for bad in (
         {"on_conflict": "fork"},

@@ -188,7 +188,8 @@ async def test_the_rules_of_a_storage_have_keys_that_a_process_does_not_know(
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database, database:
         assert database.execute("SELECT count(*) FROM locus_segments").fetchone() == (1,)
         database.execute("UPDATE locus_checkpoints SET created_at = 0 WHERE sequence < 40")
-    monkeypatch.setattr(sealing, "_LOADED", known)
+    for module in (sealing, key_module):
+        monkeypatch.setattr(module, "LOADED", known)
     storage = open_storage(url, encryption=other)
     if not is_new or call != "vacuum":  # which skips the thread, and reports it
         assert await OPENS_SEGMENTS[call](storage)
