@@ -35,7 +35,7 @@ async def hold(url: str, lease_seconds: float) -> None:
                                 state = await checkpointer.load(thread_id) or {}
                                 await checkpointer.save({**state, "n": saves}, thread_id)
                                 saves += 1
-                            await asyncio.sleep(0.01)
+                            await asyncio.sleep(0.1)
                 except TurnError:
                     return saves
 
