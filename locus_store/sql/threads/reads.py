@@ -178,7 +178,7 @@ class Reads(RowAccess):
     ) -> list[tuple[int, bytes]]:
         end = line.last_sequence if upto is None else upto
         key = {"line": line.line, "chain": chain, "first": chain, "upto": end}
-        rows = [(row[0], row[1]) for row in self.sql.payloads.fetch_rows(self.connection, key)]
+        rows = self.sql.payloads.fetch_rows(self.connection, key)
         own = {(line.line, sequence) for sequence, payload in rows if payload}
         self.own_payloads |= own
         if len(own) == len(rows):
@@ -271,10 +271,10 @@ class Reads(RowAccess):
         if after < record.sequence:
             upto = record.sequence
             raw = {"line": line.line, "chain": chain, "first": after + 1, "upto": upto}
-            own = [
-                (row[0], row[1]) for row in self.sql.own_payloads.fetch_rows(self.connection, raw)
-            ]
-            joined = self.read_segments(line.line, chain, after=after, upto=upto)
+            own = self.sql.own_payloads.fetch_rows(self.connection, raw)
+            joined = []
+            if len(own) < upto - after:  # the others are in segments, or were removed
+                joined = self.read_segments(line.line, chain, after=after, upto=upto)
             with versions.name_version_in_errors(version):
                 payloads = collect_payloads(own, joined, after=after, upto=upto)
         return Stored(version=version, head=mark, payloads=payloads, basis=basis, writes=writes)
