@@ -260,4 +260,4 @@ def write_literal(text: str) -> str:
 
 def write_oid(name: str) -> str:
     """Return the number of a table as SQL; it is NULL if there is none."""
-    return f"to_regclass({write_literal(name)})"
+    return f"to_regclass({write_literal(name)})::oid"
