@@ -282,8 +282,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         """
         check_names(thread_id, namespace, checkpoint_id)
         for name, given in (("parent_checkpoint_id", parent_id), ("writer", writer), ("run", run)):
-            if given is not None:
-                check_text(name, given)
+            check_text(name, given, optional=True)
         check_ttl(ttl_seconds)
         if claim is not None:
             require_describing(self)

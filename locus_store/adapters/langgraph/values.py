@@ -16,6 +16,7 @@ from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, ma
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.runtime.recent import Recent
+from locus_store.saver import SPECIAL_CHANNELS
 from locus_store.types import Version
 from locus_store.values.encoding import MAX_INT, MIN_INT, decode_canonical, encode_canonical
 from locus_store.values.frames import Folder, PackedList, decode_opened
@@ -258,6 +259,12 @@ class ChannelValues:
             if name != CHANNELS
         }
         return {**fields, "id": version.checkpoint_id}
+
+
+def report_value(channel: str, value: Any) -> Any:
+    """Return a write's value; of an error that ended a task, its text, as LangGraph's savers."""
+    is_error = channel in SPECIAL_CHANNELS and isinstance(value, BaseException)
+    return repr(value) if is_error else value
 
 
 def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
