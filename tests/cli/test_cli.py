@@ -226,7 +226,7 @@ def test_sql_for_sqlite_makes_a_database_that_check_accepts(run: Run) -> None:
     [
         (("upgrade", "--url", "nonsense"), "choose one of"),
         (("upgrade", "--url", "mysql://u:s3cret@h/d"), "dialect 'mysql'"),
-        (("upgrade", "--url", "sqlite:////no/such/x.db"), "cannot be opened"),
+        (("upgrade", "--url", "sqlite:////no/such/x.db"), "check that its directory exists"),
         (("upgrade", "nonsense"), "nonsense"),
         (("check", "--prefix", "9"), "prefix='9' must be"),
         (("sql", "--dialect", "mysql"), "sqlite, postgresql, oracle"),
