@@ -79,6 +79,19 @@ def test_upgrade_makes_the_database_that_the_default_checkpointer_opens(run: Run
     assert run("db", "current") == (0, f"{status.HEAD}\n", "")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("threads", "list"), ("store", "list", "/"), ("verify",), ("tenants", "list")],
+)
+def test_a_command_without_a_storage_says_how_to_name_one(run: Run, command: Any) -> None:
+    code, out, errors = run(*command)
+    assert (code, out) == (1, "")
+    assert "no storage is named" in errors
+    assert "pass --url, set LOCUS_STORE_URL, or create the default" in errors
+    run("db", "upgrade")
+    assert run(*command)[0] == 0
+
+
 def test_upgrade_twice_changes_nothing(run: Run) -> None:
     run("db", "upgrade")
     before = Path("locus_checkpoints.db").read_bytes()
