@@ -128,9 +128,9 @@ def check_limit(
     is_whole = isinstance(limit, int) and not isinstance(limit, bool)
     is_left_out = optional and limit is None
     if not (is_left_out or (is_whole and minimum <= limit <= maximum)):  # type: ignore[operator]
-        found = "" if is_whole else f", not {limit!r:.80}"  # too long to write, perhaps
+        got = "" if is_whole else f", not {limit!r:.80}"  # too long to write, perhaps
         raise InvalidArgumentError(
-            f"{name} must be a whole number from {minimum} to {maximum}{found}"
+            f"{name} must be a whole number from {minimum} to {maximum}{got}"
         )
     return limit
 
@@ -153,8 +153,8 @@ def check_number(
     is_enough = given > 0 if minimum is None else given >= minimum
     if not (optional and number is None) and not (is_enough and given <= maximum):
         least = "above 0" if minimum is None else f"of at least {minimum}"
-        found = "" if is_number else f", not {number!r:.80}"
-        raise InvalidArgumentError(f"{name} must be a number {least}, at most {maximum}{found}")
+        got = "" if is_number else f", not {number!r:.80}"
+        raise InvalidArgumentError(f"{name} must be a number {least}, at most {maximum}{got}")
     return number
 
 
