@@ -277,13 +277,13 @@ class StorageBackend(ForTenants, Closing, ABC):
 
         Raises:
             InvalidArgumentError: An option makes no sense.
+            SchemaError: See ``CachedVersions.require_kind``.
             SerializationError: ``data`` or ``metadata`` cannot be kept exactly, or ``data`` exceeds
                 ``max_state_bytes``.
         """
         check_names(thread_id, namespace, checkpoint_id)
         for name, given in (("parent_checkpoint_id", parent_id), ("writer", writer), ("run", run)):
-            if given is not None:
-                check_text(name, given)
+            check_text(name, given, optional=True)
         check_ttl(ttl_seconds)
         if claim is not None:
             require_describing(self)
@@ -295,6 +295,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         basis, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
         if parent_id is not None and not forks and expected is None:
             expected = self._expect_parent(thread_id, namespace, parent_id)
+        if connection is None and (parent_id is None or not forks):
+            await self._known.require_kind(key, expected, change.tree, self.version)
         save = Save(
             thread_id=thread_id,
             namespace=namespace,
@@ -347,10 +349,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         known = self._known.get(key)
         change = frames.compare_states(data, known.tree if known else None, packed=packed)
         change.packed_state.require_size(self.max_state_bytes)
-        if reads_head and known is None and change.tree.state_bytes > COLD_STATE_BYTES:
-            _, thread_id, namespace = key
-            if await self.read_kept(thread_id, namespace=namespace) is None:
-                return None, change
+        is_cold = known is None and change.tree.state_bytes > COLD_STATE_BYTES
+        if reads_head and is_cold and await self.read_kept(key[1], namespace=key[2]):
             known = self._known.get(key)
             # As it was when it was handed in, whatever its owner did meanwhile.
             state = change.packed_state.to_state()

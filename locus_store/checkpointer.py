@@ -518,8 +518,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         self, thread_id: str, limit: int = 10, *, after: str | None = None
     ) -> list[str]:
         """Return checkpoint ids, newest first; ``after`` continues below that id."""
-        if after is not None:
-            check_text("after", after)
+        check_text("after", after, optional=True)
         page = await self.backend.history(thread_id, limit=limit, before=after)
         return [version.checkpoint_id for version in page]
 
@@ -588,8 +587,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
         """See ``BaseCheckpointer.list_threads``; ``after`` continues after that thread."""
-        if after is not None:
-            check_text("after", after)
+        check_text("after", after, optional=True)
         return await needs(self.backend, ListsThreads).list_threads(limit, pattern, after=after)
 
     @observe("list_with_metadata")

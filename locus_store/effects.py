@@ -38,7 +38,7 @@ from locus_store.runtime.background import repeat_beside
 from locus_store.runtime.loops import settle
 from locus_store.runtime.observe import enter, note, observe
 from locus_store.types import ArchivedWrite, CheckpointerCapabilities, PendingWrite
-from locus_store.types.arguments import check_names, check_ttl
+from locus_store.types.arguments import MAX_TTL_SECONDS, check_names, check_number
 from locus_store.types.records import make_unsupported_error
 from locus_store.values import frames
 from locus_store.values.canonical import encode_canonical_json
@@ -343,12 +343,6 @@ def _hash(arguments: Any) -> str | None:
     return digest(encode_canonical_json(arguments, "arguments")).hex()
 
 
-def _check_times(wait_seconds: float, lease_seconds: float) -> None:
-    check_ttl(wait_seconds or None)
-    if check_ttl(lease_seconds) is None:
-        raise InvalidArgumentError("lease_seconds must be a number of seconds, not None")
-
-
 def _check_functions(call: object, on_unknown: object, not_done: object) -> None:
     if not isinstance(not_done, tuple) or not all(isinstance(it, type) for it in not_done):
         raise InvalidArgumentError(f"not_done={not_done!r:.80} must be a tuple of exceptions")
@@ -442,7 +436,8 @@ class RunsEffects:
             SerializationError: The result cannot be stored; the call was made.
         """
         check_names(thread_id, NAMESPACE, key)
-        _check_times(wait_seconds, lease_seconds)
+        check_number("wait_seconds", wait_seconds, minimum=0, maximum=MAX_TTL_SECONDS)
+        check_number("lease_seconds", lease_seconds, maximum=MAX_TTL_SECONDS)
         _check_functions(call, on_unknown, not_done)
         log, hashed = self._effects, _hash(arguments)
         deadline = monotonic() + (wait_seconds if on_unknown == "raise" else inf)

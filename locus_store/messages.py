@@ -27,7 +27,6 @@ from locus_store.types.arguments import (
     check_names,
     check_text,
     check_ttl,
-    check_user,
 )
 from locus_store.types.logs import (
     Also,
@@ -457,7 +456,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             namespace=namespace,
             expected_revision=expected_revision,
             ttl_seconds=self.ttl_seconds,
-            user_id=check_user(user_id),
+            user_id=check_text("user_id", user_id, optional=True),
             turn=self._find_number(thread_id),
             puts=make_puts(messages, namespace, metadata, self.max_state_bytes),
         )

@@ -399,7 +399,7 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
         Raises:
             InvalidArgumentError: No such strategy.
         """
-        if strategy not in {"keep_latest", "delete"}:
+        if str(strategy) not in {"keep_latest", "delete"}:
             raise InvalidArgumentError(
                 f"strategy={strategy!r} must be 'keep_latest' or 'delete'; nothing was removed"
             )

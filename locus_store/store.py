@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.stepping import run_together
-from locus_store.types.arguments import check_limit, check_max_state_bytes, check_text
+from locus_store.types.arguments import (
+    check_limit,
+    check_mapping,
+    check_max_state_bytes,
+    check_number,
+    check_text,
+)
 from locus_store.types.items import (
     NO_METADATA,
     Change,
@@ -38,7 +44,7 @@ from locus_store.types.items import (
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values import vectors
 from locus_store.values.canonical import canonicalize_object, encode_canonical_json
-from locus_store.values.encoding import MAX_STATE_BYTES, require_size
+from locus_store.values.encoding import MAX_INT, MAX_STATE_BYTES, require_size
 from locus_store.values.filters import Filter
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import restore
@@ -332,8 +338,7 @@ class BaseStore(ForTenants, Closing, ABC):
         """
         check_namespace(namespace)
         check_limit(limit)
-        if after is not None:
-            check_text("after", after)
+        check_text("after", after, optional=True)
         return [*map(as_given, await self.page(namespace, limit, after))] if limit else []
 
     async def list_keys(
@@ -424,7 +429,7 @@ class BaseStore(ForTenants, Closing, ABC):
             raise InvalidArgumentError("give query or query_embedding: an embedding")
         self._require_vectors()
         vector = self._pack_embedding(query if query is not None else query_embedding)
-        _check_number("threshold", threshold)
+        check_number("threshold", threshold, minimum=-float_info.max, optional=True)
         wanted = self._make_query(
             namespace,
             filter=filter,
@@ -454,8 +459,7 @@ class BaseStore(ForTenants, Closing, ABC):
         """
         for given in (prefix, suffix):
             check_namespace(() if given is None else given)
-        if max_depth is not None and (type(max_depth) is not int or max_depth < 1):
-            raise InvalidArgumentError(f"max_depth={max_depth!r} must be a whole number from 1")
+        check_limit(max_depth, "max_depth", minimum=1, optional=True)
         check_limit(limit)
         check_limit(offset, "offset")
         match = NamespaceMatch(prefix=prefix or (), suffix=suffix or (), max_depth=max_depth)
@@ -504,17 +508,8 @@ class BaseStore(ForTenants, Closing, ABC):
         """
         check_name(item.namespace, item.key)
         expected = item.expected_version
-        if expected is not None and (type(expected) is not int or expected < 0):
-            raise InvalidArgumentError(
-                f"expected_version must be a whole number from 0, not {expected!r}"
-            )
-        if item.ttl_seconds is not None:
-            _check_number("ttl_seconds", item.ttl_seconds)
-            if not 0 < item.ttl_seconds <= MAX_SECONDS:
-                raise InvalidArgumentError(
-                    f"ttl_seconds must be more than 0 and at most {MAX_SECONDS}, not"
-                    f" {item.ttl_seconds!r}"
-                )
+        check_limit(expected, "expected_version", maximum=MAX_INT, optional=True)
+        check_number("ttl_seconds", item.ttl_seconds, maximum=MAX_SECONDS, optional=True)
         packed: tuple[bytes, ...] = ()
         if item.embedding is not None:
             self._require_vectors()
@@ -625,15 +620,7 @@ def _check_query(query: object) -> str:
 def _canonicalize_metadata(metadata: object) -> dict[str, Any]:
     if metadata is None:
         return NO_METADATA
-    if not isinstance(metadata, Mapping):
-        raise InvalidArgumentError(f"metadata is an object (a dict), not {metadata!r}")
-    return canonicalize_object(metadata, "metadata")
-
-
-def _check_number(name: str, value: object) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (is_number and abs(value) <= float_info.max):  # type: ignore[arg-type]
-        raise InvalidArgumentError(f"{name} must be a number, not {value!r}")
+    return canonicalize_object(check_mapping("metadata", metadata), "metadata")
 
 
 def __getattr__(name: str) -> Any:

@@ -104,6 +104,8 @@ def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
         ("sqlite:/file.db", "two slashes after its scheme: sqlite://$"),
         ("redis:user:s3cret@host", "two slashes after its scheme: redis://$"),
         ("SQLITE:///file.db", "'SQLITE' .did you mean 'sqlite'"),
+        ("sqlite:///", "has no path: write sqlite:///file.db, or sqlite:// for memory$"),
+        ("sqlite+aiosqlite:///?keep_last=3", "has no path"),
         (None, "^'None' is not a URL; known schemes: "),
         ("sqlite:///x.db?tenant=a&tenant=b", "tenant= is twice in the URL: leave one out"),
     ],

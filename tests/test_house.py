@@ -43,7 +43,6 @@ LONG_FILES = {
     "sql/threads/repository.py": 501,
     "store.py": 643,
     "testing/steps.py": 641,
-    "types/messages.py": 502,
     "types/records.py": 505,
     "values/encoding.py": 514,
     "values/sealing.py": 512,

@@ -27,8 +27,10 @@ from locus_store.blocking import BlockingCheckpointer, open_checkpointer as open
 from locus_store.effects import BEAT, NAMESPACE
 from locus_store.runtime import holding
 from locus_store.runtime.stepping import pause
+from locus_store.sql.threads import listing
 from locus_store.testing.turns import run_outside
 from locus_store.types.turns import TurnStep
+from locus_store.versions import turns as rules_of_turns
 from locus_store.versions.turns import take_step
 
 if TYPE_CHECKING:
@@ -225,6 +227,38 @@ def test_a_dead_holder_ends_after_a_lease_of_a_clock_that_was_set_back() -> None
         assert [it.owner for it in tickets] == ["dead", "alive"]
     tickets = take_step(tickets, alive, now + lease)
     assert [it.owner for it in tickets] == ["alive"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "memory", "file", "postgresql", "redis"])
+async def test_a_number_does_not_fall_when_the_clock_is_set_back(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = {"sqlite": f"sqlite:///{tmp_path / 'turns.db'}", "memory": "memory://"}
+    url = urls.get(kind, f"file:{tmp_path}/threads")
+    if kind == "postgresql":
+        server = request.getfixturevalue("postgresql")
+        url = server.url(server.new_database())
+    elif kind == "redis":
+        url = request.getfixturevalue("redis_url")
+
+    hours: list[int] = []
+
+    def take_ahead(tickets: Any, step: TurnStep, now: datetime) -> Any:
+        return take_step(tickets, step, now + timedelta(hours=hours[-1]))
+
+    for module in (rules_of_turns, listing):
+        monkeypatch.setattr(module, "take_step", take_ahead)
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        numbers = []
+        for ahead in (1, 0, 0, 2, 0):
+            hours.append(ahead)
+            async with checkpointer.turn("t", wait="reject") as turn:
+                numbers.append(turn.number)
+                await checkpointer.save({"n": turn.number}, "t")
+            await checkpointer.save({"n": 0}, "t")  # in no turn
+            await checkpointer.expire()
+            assert await checkpointer.turns() == []
+        assert all(one < other for one, other in pairwise(numbers))
 
 
 def test_a_thread_of_its_own_needs_the_context(url: str) -> None:

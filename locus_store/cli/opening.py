@@ -11,13 +11,14 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
 from locus_store.backend import FullBackend
 from locus_store.cli.output import format_count
-from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.errors import InvalidArgumentError, NotFoundError, SchemaError
 from locus_store.open import list_options, open_storage
 from locus_store.timeline.ancestry import read_line
 from locus_store.types.arguments import check_names, did_you_mean
@@ -84,7 +85,13 @@ def make_options(url: str, options: dict[str, Any], *, creates: bool = False) ->
 
     Raises:
         InvalidArgumentError: The URL takes no such option.
+        SchemaError: It is the default, and there is no such file.
     """
+    if not creates and url == DEFAULT_URL and not Path(url.removeprefix("sqlite:///")).exists():
+        raise SchemaError(
+            f"no storage is named, and the default, {url}, does not exist; pass --url, set "
+            "LOCUS_STORE_URL, or create the default: locus-store db upgrade"
+        )
     known = list_options(url)
     if "tenant" in options.keys() - known:
         scheme = url.partition(":")[0]

@@ -110,8 +110,7 @@ async def _read_newest(
         async with gate:
             return thread_id, next(iter(await backend.history(thread_id, limit=1)), None)
 
-    if after is not None:
-        check_text("--after", after)
+    check_text("--after", after, optional=True)
     ids = await backend.list_threads(limit, pattern, after=after)
     log = Storage(backend).messages() if backend.capabilities.messages else None
     wanted = StatusesWanted(thread_ids=ids, limit=limit)

@@ -30,7 +30,7 @@ from locus_store.errors import (
 )
 from locus_store.service.exchange import FORBIDDEN, RefusalError
 from locus_store.types.acting import acting_as
-from locus_store.types.arguments import check_tenant, check_text
+from locus_store.types.arguments import check_number, check_tenant, check_text
 from locus_store.wire.calls import Right
 
 _PORT: Final = re.compile(r":\d*$")
@@ -88,10 +88,7 @@ class Door:
         requests_per_second: float | None,
         allowed_hosts: Collection[str] | None = None,
     ) -> None:
-        if requests_per_second is not None and not requests_per_second > 0:
-            raise InvalidArgumentError(
-                f"requests_per_second={requests_per_second!r} must be above 0, or None"
-            )
+        check_number("requests_per_second", requests_per_second, optional=True)
         self._file = None if token_file is None else TokenFile(token_file)
         if self._file is not None:
             self._file.read_tokens()

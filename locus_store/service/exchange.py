@@ -24,7 +24,7 @@ from locus_store.errors import (
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
 from locus_store.types import ArchivedThread, Save
-from locus_store.types.arguments import check_ttl, check_writes
+from locus_store.types.arguments import check_keep_last, check_number, check_ttl, check_writes
 from locus_store.types.items import Change, PutItem, Remove, check_name
 from locus_store.types.messages import LogChange, check_put, require_distinct
 from locus_store.types.thread_info import check_put as check_facts
@@ -95,8 +95,7 @@ class BodyLimits:
 
     def __post_init__(self) -> None:
         for name, value in (("max_body", self.bytes), ("body_seconds", self.seconds)):
-            if not value > 0:
-                raise InvalidArgumentError(f"{name}={value!r} must be above 0")
+            check_number(name, value)
 
 
 _ONCE: Final = frozenset(
@@ -263,8 +262,7 @@ def _check_save(backend: StorageBackend, save: Save) -> None:
             _check_frames(payload, most)
         elif payload is not None:
             _check_sealed(backend, payload)
-    if save.keep_last == 0:
-        raise InvalidArgumentError("keep_last must be at least 1")
+    check_keep_last(save.keep_last)
 
 
 def _check_sealed(backend: StorageBackend, payload: bytes) -> None:

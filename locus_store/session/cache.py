@@ -11,14 +11,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.runtime.forks import make_lock
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.recent import Recent
 from locus_store.runtime.stepping import may_block
 from locus_store.types import Mark
-from locus_store.types.arguments import MAX_COUNT, MAX_TTL_SECONDS
+from locus_store.types.arguments import MAX_TTL_SECONDS, check_limit, check_number
 
 CACHE_TTL_SECONDS: Final = 86_400
 MAX_CACHED_THREADS: Final = 1000
@@ -116,8 +115,8 @@ class LocalCache(StateCache):
         *,
         ttl_seconds: float = CACHE_TTL_SECONDS,
     ) -> None:
-        self.max_threads = check_max_threads(max_threads)
-        self.ttl_seconds = check_cache_ttl(ttl_seconds)
+        check_cache(ttl_seconds, max_threads)
+        self.max_threads, self.ttl_seconds = max_threads, ttl_seconds
         self._lock = make_lock()
         self._entries: OrderedDict[str, tuple[float, CachedState]] = OrderedDict()
         """The least recently used one first, with the time of its last use."""
@@ -168,31 +167,14 @@ class LocalCache(StateCache):
             self._entries.popitem(last=False)
 
 
-def check_max_threads(max_threads: int | None) -> int | None:
-    """Return the option if it is valid.
+def check_cache(ttl_seconds: float, max_threads: int | None) -> None:
+    """Refuse the options of a cache that are not valid.
 
     Raises:
-        InvalidArgumentError: It is not a count of at least 1.
+        InvalidArgumentError: Names the option.
     """
-    if max_threads is None or (type(max_threads) is int and 1 <= max_threads <= MAX_COUNT):
-        return max_threads
-    raise InvalidArgumentError(
-        f"max_cached_threads={max_threads!r} must be a whole number from 1, or None"
-    )
-
-
-def check_cache_ttl(ttl_seconds: float) -> float:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: It is not a number of seconds above 0.
-    """
-    is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
-    if is_number and 0 < ttl_seconds <= MAX_TTL_SECONDS:
-        return ttl_seconds
-    raise InvalidArgumentError(
-        f"cache_ttl={ttl_seconds!r} must be a number of seconds above 0, at most {MAX_TTL_SECONDS}"
-    )
+    check_number("cache_ttl", ttl_seconds, maximum=MAX_TTL_SECONDS)
+    check_limit(max_threads, "max_cached_threads", minimum=1, optional=True)
 
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.cache import StateCache
 from locus_store.types import Mark
-from locus_store.types.arguments import check_id
+from locus_store.types.arguments import check_id, check_mapping
 from locus_store.types.marks import LoadedVersion, make_thread_key
 from locus_store.types.state_classes import is_model
 from locus_store.types.thread_info import UserIdType, format_user
@@ -52,8 +52,7 @@ def to_call(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool 
     Raises:
         InvalidArgumentError: It has no thread, or an entry is not valid.
     """
-    if not isinstance(config, Mapping):
-        raise InvalidArgumentError(f"config must be a dict, not {type(config).__name__}")
+    check_mapping("config", config)
     if needs_thread and config.get("thread_id") is None:
         raise InvalidArgumentError('config has no "thread_id"')
     thread_id = config.get("thread_id")

@@ -15,13 +15,13 @@ from typing import Any
 from uuid import uuid4
 
 from locus_store.backend import StorageBackend
-from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import await_to_end
 from locus_store.runtime.stepping import may_block
 from locus_store.session.cache import CachedState, GuardedCache, StateCache
 from locus_store.session.owners import SeenThreads
 from locus_store.types import Mark, Snapshot
+from locus_store.types.arguments import check_number
 from locus_store.types.marks import LoadedVersion
 from locus_store.types.thread_info import require_describing
 from locus_store.values.encoding import encode
@@ -63,7 +63,7 @@ class StateReads:
         self._backend = backend
         self._cache = cache
         self._guarded: GuardedCache | None = None
-        self.verify_seconds = _check_seconds(verify_seconds)
+        self.verify_seconds = check_number("cache_verify_seconds", verify_seconds, minimum=0)
         self._confirmed: SeenThreads[Mark] = SeenThreads()
         self._saved: SeenThreads[Mark] = SeenThreads()
         """By load: the newest version that was saved from it, also if a copy was."""
@@ -234,12 +234,3 @@ def make_entry(
     except TypeError:
         encoded = encode(escape_within(state))
     return CachedState(mark=mark, is_working=is_working, labels=labels, state=encoded)
-
-
-def _check_seconds(seconds: float) -> float:
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if is_number and 0 <= seconds < float("inf"):
-        return seconds
-    raise InvalidArgumentError(
-        f"cache_verify_seconds={seconds!r} must be a number of seconds from 0"
-    )

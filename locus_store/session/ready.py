@@ -16,8 +16,7 @@ from locus_store.session.cache import (
     MAX_CACHED_THREADS,
     LocalCache,
     StateCache,
-    check_cache_ttl,
-    check_max_threads,
+    check_cache,
 )
 from locus_store.session.checkpointer import SessionCheckpointer
 from locus_store.types.thread_info import UserIdType
@@ -74,9 +73,7 @@ class PgCheckpointer(SessionCheckpointer):
         max_cached_threads: int | None = None,
         **options: Unpack[SessionOptions],
     ) -> None:
-        check_max_threads(max_cached_threads)
-        if cache_ttl is not None:
-            check_cache_ttl(cache_ttl)
+        check_cache(CACHE_TTL_SECONDS if cache_ttl is None else cache_ttl, max_cached_threads)
         given = {"dsn": postgres_dsn, "pool": pg_pool, "engine": engine}
         place = {name: it for name, it in given.items() if it is not None}
         made = partial(_open_postgresql, place, schema)

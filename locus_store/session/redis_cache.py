@@ -13,13 +13,7 @@ from locus_store.backends.redis import addresses, scripts
 from locus_store.backends.redis.connections import Connections
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.runtime import observe
-from locus_store.session.cache import (
-    CACHE_TTL_SECONDS,
-    CachedState,
-    StateCache,
-    check_cache_ttl,
-    check_max_threads,
-)
+from locus_store.session.cache import CACHE_TTL_SECONDS, CachedState, StateCache, check_cache
 from locus_store.types import Mark
 from locus_store.types.arguments import check_text
 
@@ -74,14 +68,14 @@ class RedisCache(StateCache):
         if (url is None) is (client is None):
             raise InvalidArgumentError("give the URL of a Redis, or a client")
         check_text("prefix", prefix, maximum=200)
+        check_cache(ttl_seconds, max_threads)
         self._connections: Connections = (
             addresses.connect(url, pool_size=POOL_SIZE, retry_seconds=0)
             if url is not None
             else addresses.connect_client(client=client, pool_size=POOL_SIZE, retry_seconds=0)
         )
         self._prefix = prefix
-        self.max_threads = check_max_threads(max_threads)
-        self.ttl_seconds = check_cache_ttl(ttl_seconds)
+        self.max_threads, self.ttl_seconds = max_threads, ttl_seconds
         self._ttl = max(1, round(self.ttl_seconds * 1000))
 
     def __repr__(self) -> str:

@@ -60,6 +60,7 @@ from locus_store.types import (
 )
 from locus_store.types.arguments import check_days, check_limit, check_names, check_scan, check_text
 from locus_store.types.facts import Fact
+from locus_store.types.options import DAY
 from locus_store.types.thread_info import UserIdType
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_wanted
@@ -67,8 +68,6 @@ from locus_store.values.text import query_words
 from locus_store.versions.erasing import Sweep
 
 T = TypeVar("T")
-
-SECONDS_PER_DAY = 86_400
 
 VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
@@ -383,7 +382,7 @@ class SqlBackend(
         return await self._read(lambda it: self.examination(it).collect_of_tenant(), self._runner)
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
-        seconds = check_days(older_than_days) * SECONDS_PER_DAY
+        seconds = check_days(older_than_days) * DAY
         aged = await self._query(lambda it: it.find_aged(seconds), self._runner)
         sweep = Sweep()
         for at in range(0, len(expect_steps(aged)), VACUUM_BATCH):

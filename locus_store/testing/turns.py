@@ -27,6 +27,9 @@ from locus_store.testing.kit import (
 from locus_store.testing.steps import make_write
 from locus_store.types.turns import TurnStep
 
+LONG = 600
+"""A lease that outlives the test."""
+
 
 async def run_outside(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine as another client does: in no turn of this context."""
@@ -39,14 +42,24 @@ async def wait_for_turns(checkpointer: Any, count: int) -> None:
         await asyncio.to_thread(bool)  # not every storage waits for anything
 
 
-async def take_and_die(backend: Any, thread_id: str, turn_key: str = "dead") -> int:
+async def take(backend: Any, thread_id: str, key: str = "dead", *, seconds: float = SHORT) -> int:
     """Take a turn, or wait for one, as a process does that is killed then; return its number."""
     step = TurnStep(
-        thread_id=thread_id, turn_key=turn_key, owner="dead", lease_seconds=SHORT, entry="queue"
+        thread_id=thread_id, turn_key=key, owner="dead", lease_seconds=seconds, entry="queue"
     )
     found = await backend.step_turn(step)
-    [number] = [it.number for it in found if it.turn_key == turn_key]
+    [number] = [it.number for it in found if it.turn_key == key]
     return int(number)
+
+
+async def run_within(backend: Any, turn: int, work: Coroutine[Any, Any, Any]) -> None:
+    """Run a write to the thread "t" that belongs to a turn of this number."""
+    place = holding.make_place(backend, "t")
+    holding.hold(place, turn)
+    try:
+        await work
+    finally:
+        holding.release(place)
 
 
 @requires("turns")
@@ -112,13 +125,13 @@ class Turns(Kit):
         async def put(task: str) -> None:
             await backend.put_writes("t", "v", [make_write(task)])
 
-        number = await take_and_keep(backend, "t")
+        number = await take(backend, "t", seconds=LONG)
         with pytest.raises(TurnError, match="belongs to no turn"):
             await run_outside(put("outside"))
         for wrong in (number - 1, number + 1):
             with pytest.raises(TurnError, match=f"turn {wrong} of thread 't' is over"):
-                await store(backend, wrong)
-        await store(backend, number)
+                await run_within(backend, wrong, put("task"))
+        await run_within(backend, number, put("task"))
         assert [it.task_id for it in await backend.get_writes("t", "v")] == ["task"]
         await backend.end_turn("t")
         await put("after")
@@ -139,18 +152,18 @@ class Turns(Kit):
     @seam("connection")
     async def test_a_turn_that_was_not_renewed_is_over(self, backend: Any) -> None:
         await backend.write_state("t", {"n": 1})
-        number = await take_and_die(backend, "t")
+        number = await take(backend, "t")
         while await backend.list_turns("t"):
             await asyncio.to_thread(bool)
         before = await backend.version("t")
         with pytest.raises(TurnError, match=f"turn {number} of thread 't' is over"):
-            await save(backend, number)
+            await run_within(backend, number, backend.write_state("t", {"n": 1}))
         assert await backend.version("t") == before
-        after = await take_and_keep(backend, "t")
+        after = await take(backend, "t", seconds=LONG)
         assert after > number
         with pytest.raises(TurnError, match=f"turn {number} .*is now taken by turn {after}"):
-            await save(backend, number)
-        await save(backend, after)
+            await run_within(backend, number, backend.write_state("t", {"n": 1}))
+        await run_within(backend, after, backend.write_state("t", {"n": 1}))
 
     async def test_a_turn_that_was_replaced_is_over(
         self, checkpointer: Any, another: Another
@@ -229,9 +242,9 @@ class Turns(Kit):
             assert len(await checkpointer.turns()) == 1
 
     async def test_a_waiter_that_died_is_passed_over(self, checkpointer: Any, backend: Any) -> None:
-        await take_and_die(backend, "t", "holder")
+        await take(backend, "t", "holder")
         for n in range(2):
-            await take_and_die(backend, "t", f"waiter {n}")
+            await take(backend, "t", f"waiter {n}")
         async with checkpointer.turn("t", timeout_seconds=20):
             await checkpointer.save(self.new("alive"), "t")
 
@@ -257,7 +270,7 @@ class Turns(Kit):
     async def test_an_expired_turn_is_removed(self, checkpointer: Any, backend: Any) -> None:
         await checkpointer.save(self.new("a"), "t")
         for thread_id in ("t", "u"):
-            await take_and_die(backend, thread_id)
+            await take(backend, thread_id)
         await wait_for_turns(checkpointer, 0)
         assert await checkpointer.expire() <= 1  # on Redis, the place of a thread counts
         assert await backend.scan() == ["t"]
@@ -265,7 +278,7 @@ class Turns(Kit):
 
     async def test_every_thread_id_has_a_turn(self, backend: Any) -> None:
         for thread_id in HOSTILE_IDS[:24]:
-            await take_and_keep(backend, thread_id)
+            await take(backend, thread_id, seconds=LONG)
         found = await backend.list_turns()
         assert sorted(it.thread_id for it in found) == sorted(HOSTILE_IDS[:24])
         assert len(await backend.list_turns(limit=3)) == 3
@@ -295,35 +308,6 @@ class Turns(Kit):
             await globex.save(self.new("free"), "t")
             async with globex.turn("t", wait="reject"):
                 await acme.save(self.new("a"), "t")
-
-
-async def take_and_keep(backend: Any, thread_id: str) -> int:
-    """Take a turn that is not renewed and outlives the test; return its number."""
-    step = TurnStep(
-        thread_id=thread_id, turn_key="kept", owner="kept", lease_seconds=600, entry="queue"
-    )
-    found = await backend.step_turn(step)
-    return int(found[0].number)
-
-
-async def save(backend: Any, turn: int) -> None:
-    """Save a version that belongs to a turn of this number."""
-    place = holding.make_place(backend, "t")
-    holding.hold(place, turn)
-    try:
-        await backend.write_state("t", {"turn": turn})
-    finally:
-        holding.release(place)
-
-
-async def store(backend: Any, turn: int) -> None:
-    """Store a pending write that belongs to a turn of this number."""
-    place = holding.make_place(backend, "t")
-    holding.hold(place, turn)
-    try:
-        await backend.put_writes("t", "v", [make_write("task")])
-    finally:
-        holding.release(place)
 
 
 class MessageTurns(MessageLogKit):

@@ -6,13 +6,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import translate
+from math import inf, nan
 from pathlib import Path
-from typing import Any, Final, get_args
+from sys import float_info
+from typing import Any, Final, TypeVar, get_args
 
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import OnConflict, PendingWrite
 from locus_store.values.canonical import canonicalize_object
+from locus_store.values.encoding import MAX_INT
 from locus_store.values.surrogates import SURROGATE
+
+T = TypeVar("T")
 
 MAX_ID_CHARACTERS = 255
 _MAX_ID_BITS = 4 * MAX_ID_CHARACTERS
@@ -29,14 +34,23 @@ MAX_TTL_SECONDS = 100 * 366 * 86_400
 
 
 def check_text(
-    name: str, value: object, *, minimum: int = 1, maximum: int = MAX_ID_CHARACTERS
-) -> None:
-    """Refuse anything but a string that every backend stores unchanged.
+    name: str,
+    value: T,
+    *,
+    minimum: int = 1,
+    maximum: int = MAX_ID_CHARACTERS,
+    optional: bool = False,
+) -> T:
+    """Return a string, if every backend stores it unchanged.
+
+    ``optional``: ``None`` is valid, too, here and in other checks.
 
     Raises:
         InvalidArgumentError: Not a ``str``, too short or long, NUL or a lone surrogate in it.
     """
     if not isinstance(value, str):
+        if optional and value is None:
+            return value
         raise InvalidArgumentError(f"{name} must be a str, not {type(value).__name__}")
     if not minimum <= len(value) <= maximum:
         raise InvalidArgumentError(
@@ -44,6 +58,7 @@ def check_text(
         )
     if "\0" in value or not (value.isascii() or SURROGATE.search(value) is None):
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
+    return value
 
 
 def check_id(name: str, value: object) -> str:
@@ -55,8 +70,7 @@ def check_id(name: str, value: object) -> str:
     if type(value) is int and value.bit_length() > _MAX_ID_BITS:
         raise InvalidArgumentError(f"{name} must have at most {MAX_ID_CHARACTERS} digits")
     text = str(value) if type(value) is int else value
-    check_text(name, text)
-    return str(text)
+    return str(check_text(name, text))
 
 
 def check_tenant(tenant: object) -> None:
@@ -77,8 +91,7 @@ def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -
     check_text("thread_id", thread_id)
     check_text("namespace", namespace, minimum=0)
     for checkpoint_id in checkpoint_ids:
-        if checkpoint_id is not None:
-            check_text("checkpoint_id", checkpoint_id)
+        check_text("checkpoint_id", checkpoint_id, optional=True)
 
 
 def check_writes(writes: Sequence[PendingWrite]) -> None:
@@ -99,17 +112,50 @@ def check_writes(writes: Sequence[PendingWrite]) -> None:
             raise InvalidArgumentError(f"the payload of a write must be bytes, not {kind}")
 
 
-def check_limit(limit: object, name: str = "limit") -> int:
-    """Refuse a limit that is not a count; 0 is valid.
+def check_limit(
+    limit: T,
+    name: str = "limit",
+    *,
+    minimum: int = 0,
+    maximum: int = MAX_COUNT,
+    optional: bool = False,
+) -> T:
+    """Return a whole number, if it is in these bounds.
 
     Raises:
-        InvalidArgumentError: Not an ``int``, or negative.
+        InvalidArgumentError: It is not an ``int``, or not in the bounds.
     """
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_COUNT:
+    is_whole = isinstance(limit, int) and not isinstance(limit, bool)
+    is_left_out = optional and limit is None
+    if not (is_left_out or (is_whole and minimum <= limit <= maximum)):  # type: ignore[operator]
+        got = "" if is_whole else f", not {limit!r:.80}"  # too long to write, perhaps
         raise InvalidArgumentError(
-            f"{name} must be a whole number from 0 to {MAX_COUNT}, not {limit!r}"
+            f"{name} must be a whole number from {minimum} to {maximum}{got}"
         )
     return limit
+
+
+def check_number(
+    name: str,
+    number: T,
+    *,
+    minimum: float | None = None,
+    maximum: float = float_info.max,
+    optional: bool = False,
+) -> T:
+    """Return a number, if it is in these bounds; ``minimum=None``: above 0.
+
+    Raises:
+        InvalidArgumentError: It is neither ``int`` nor ``float``, or not in the bounds.
+    """
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    given: Any = number if is_number else nan
+    is_enough = given > 0 if minimum is None else given >= minimum
+    if not (optional and number is None) and not (is_enough and given <= maximum):
+        least = "above 0" if minimum is None else f"of at least {minimum}"
+        got = "" if is_number else f", not {number!r:.80}"
+        raise InvalidArgumentError(f"{name} must be a number {least}, at most {maximum}{got}")
+    return number
 
 
 def check_scan(limit: object, after: object) -> None:
@@ -119,8 +165,7 @@ def check_scan(limit: object, after: object) -> None:
         InvalidArgumentError: See ``check_limit`` and ``check_text``.
     """
     check_limit(limit)
-    if after is not None:
-        check_text("after", after)
+    check_text("after", after, optional=True)
 
 
 def check_time(name: str, value: object) -> None:
@@ -133,15 +178,13 @@ def check_time(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name} must be a datetime with a time zone, not {value!r}")
 
 
-def check_days(days: object) -> float:
+def check_days(days: float) -> float:
     """Refuse an invalid age, and limit it to ``MAX_DAYS``.
 
     Raises:
         InvalidArgumentError: Not a number, or negative.
     """
-    if not isinstance(days, int | float) or isinstance(days, bool) or not days >= 0:
-        raise InvalidArgumentError(f"older_than_days must be a number of at least 0, not {days!r}")
-    return min(days, MAX_DAYS)
+    return min(check_number("older_than_days", days, minimum=0, maximum=inf), MAX_DAYS)
 
 
 def compile_thread_pattern(pattern: str) -> re.Pattern[str]:
@@ -156,11 +199,7 @@ def check_max_state_bytes(max_state_bytes: int) -> int:
     Raises:
         InvalidArgumentError: It is not an ``int`` of at least 1.
     """
-    if type(max_state_bytes) is not int or max_state_bytes < 1:
-        raise InvalidArgumentError(
-            f"max_state_bytes={max_state_bytes!r} must be a whole number of bytes of at least 1"
-        )
-    return max_state_bytes
+    return check_limit(max_state_bytes, "max_state_bytes", minimum=1, maximum=MAX_INT)
 
 
 def check_on_conflict(on_conflict: OnConflict) -> OnConflict:
@@ -182,13 +221,7 @@ def check_keep_last(keep_last: int | None) -> int | None:
     Raises:
         InvalidArgumentError: The value is not valid.
     """
-    if keep_last is None:
-        return None
-    if not isinstance(keep_last, int) or isinstance(keep_last, bool):
-        raise InvalidArgumentError(f"keep_last={keep_last!r} must be a whole number, or None")
-    if not 1 <= keep_last <= MAX_COUNT:
-        raise InvalidArgumentError(f"keep_last={keep_last} must be from 1 to {MAX_COUNT}, or None")
-    return keep_last
+    return check_limit(keep_last, "keep_last", minimum=1, optional=True)
 
 
 def check_ttl(ttl_seconds: float | None) -> float | None:
@@ -197,25 +230,7 @@ def check_ttl(ttl_seconds: float | None) -> float | None:
     Raises:
         InvalidArgumentError: The value is not valid.
     """
-    if ttl_seconds is None:
-        return None
-    is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
-    if not is_number or not 0 < ttl_seconds <= MAX_TTL_SECONDS:
-        raise InvalidArgumentError(
-            f"ttl_seconds={ttl_seconds!r} must be above 0 and at most {MAX_TTL_SECONDS}, or None"
-        )
-    return ttl_seconds
-
-
-def check_user(user_id: str | None) -> str | None:
-    """Return the id of a user, or ``None``, if it is valid.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
-    if user_id is not None:
-        check_text("user_id", user_id)
-    return user_id
+    return check_number("ttl_seconds", ttl_seconds, maximum=MAX_TTL_SECONDS, optional=True)
 
 
 def check_list(name: str, values: object) -> list[Any]:
@@ -227,6 +242,19 @@ def check_list(name: str, values: object) -> list[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
     return list(values)
+
+
+def check_mapping(name: str, value: object, *fields: str) -> Mapping[str, Any]:
+    """Return an argument that is a mapping, as each of these fields of it is.
+
+    Raises:
+        InvalidArgumentError: It is none, or a field is not there.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidArgumentError(f"{name} must be a dict, not {type(value).__name__}")
+    for field in fields:
+        check_mapping(f"{name}[{field!r}]", value.get(field))
+    return value
 
 
 def copy_json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:

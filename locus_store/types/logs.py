@@ -16,7 +16,6 @@ from locus_store.types.arguments import (
     check_names,
     check_text,
     check_time,
-    check_user,
     copy_json_object,
 )
 from locus_store.types.messages import (
@@ -101,8 +100,7 @@ def select_page(search: object, metadata_filter: Any, **given: Any) -> LogWanted
         if wanted.offset or wanted.newest:
             other = "offset" if wanted.offset else "newest_first"
             raise InvalidArgumentError(f"give {other} or after, not both")
-    if wanted.role is not None:
-        check_text("role", wanted.role)
+    check_text("role", wanted.role, optional=True)
     check_time("since", wanted.since)
     check_time("until", wanted.until)
     check_limit(wanted.offset, "offset")
@@ -120,16 +118,14 @@ def select_logs(
     after: LogName | None,
 ) -> LogsWanted:
     """Return the criteria of a list, from the arguments of ``BaseMessageLog.logs``."""
-    if thread_id is not None:
-        check_text("thread_id", thread_id)
+    check_text("thread_id", thread_id, optional=True)
     check_text("prefix", prefix, minimum=0)
-    if namespace is not None:
-        check_text("namespace", namespace, minimum=0)
+    check_text("namespace", namespace, minimum=0, optional=True)
     return LogsWanted(
         thread_id=thread_id,
         prefix=prefix,
         namespace=namespace,
-        user_id=check_user(user_id),
+        user_id=check_text("user_id", user_id, optional=True),
         limit=check_limit(limit),
         after=None if after is None else log_name(after),
     )
@@ -210,7 +206,7 @@ def _make_edit(
     )
     check_names(thread_id, namespace)
     if isinstance(messages, KeptMessages):
-        ttl_seconds, user_id = None, check_user(messages.user_id)
+        ttl_seconds, user_id = None, check_text("user_id", messages.user_id, optional=True)
         is_kept, new = True, messages.messages
     else:
         ttl_seconds, user_id = change.ttl_seconds, change.user_id

@@ -18,7 +18,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from locus_store.types.arguments import check_names, check_text, copy_json_object
+from locus_store.types.arguments import check_limit, check_names, check_text, copy_json_object
 from locus_store.types.records import ArchivedMessage
 from locus_store.values.canonical import canonicalize, encode_canonical_json
 from locus_store.values.encoding import digest, encode, join_frames, pack_frame, require_size
@@ -288,8 +288,7 @@ def put_of(
         raise InvalidArgumentError(f"a message is a NewMessage({fields}), not {message!r:.80}")
     new = message if type(message) is NewMessage else NewMessage(*message)
     check_text("role", new.role)
-    if new.message_id is not None:
-        check_text("message_id", new.message_id)
+    check_text("message_id", new.message_id, optional=True)
     content = encode_canonical_json(new.content, "content")
     text = None if new.text is None else _canonicalize_text(new.text)
     metadata = {**call_metadata, **copy_json_object("metadata", new.metadata)}
@@ -315,14 +314,7 @@ def check_change(thread_id: object, namespace: object, expected_revision: object
         InvalidArgumentError: One is not valid.
     """
     check_names(thread_id, namespace)
-    if expected_revision is None:
-        return
-    if type(expected_revision) is not int:
-        raise InvalidArgumentError(
-            f"expected_revision must be a whole number, not {expected_revision!r:.80}"
-        )
-    if not 0 <= expected_revision <= MAX_REVISION:
-        raise InvalidArgumentError(f"expected_revision must be from 0 to {MAX_REVISION}")
+    check_limit(expected_revision, "expected_revision", maximum=MAX_REVISION, optional=True)
 
 
 def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:

@@ -7,7 +7,9 @@ from copy import copy
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.errors import UnsupportedError
+from locus_store.types.arguments import check_limit
+from locus_store.values.encoding import MAX_INT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +31,7 @@ class Quota:
 
     def __post_init__(self) -> None:
         for name, limit in self.to_limits().items():
-            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-                raise InvalidArgumentError(
-                    f"{name}={limit!r} must be an int of at least 0, or None"
-                )
+            check_limit(limit, name, maximum=MAX_INT)
 
     def to_limits(self) -> dict[str, int]:
         """Return the limits that there are, by name."""

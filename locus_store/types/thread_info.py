@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotOwnerError, UnsupportedError
-from locus_store.types.arguments import check_limit, check_text, copy_json_object
+from locus_store.types.arguments import check_limit, check_text, check_time, copy_json_object
 from locus_store.values.text import fold
 
 MAX_NAME_CHARACTERS: Final = 1000
@@ -226,8 +226,7 @@ class DescribesThreads(ABC):
             offset: So many that match are left out first.
             limit: At most this many; 0: none.
         """
-        if user_id is not None:
-            check_text("user_id", user_id)
+        check_text("user_id", user_id, optional=True)
         if search is not None and not isinstance(search, str):
             raise InvalidArgumentError(f"search must be a str, not {search!r}")
         needle = None if search is None else fold(search)
@@ -359,13 +358,9 @@ def check_put(put: PutThread) -> None:
     """
     check_text("thread_id", put.thread_id)
     for field, value in (("user_id", put.user_id), ("run_id", put.run_id)):
-        if value is not None:
-            check_text(field, value)
-    if put.name is not None:
-        check_text("name", put.name, minimum=0, maximum=MAX_NAME_CHARACTERS)
-    at = put.updated_at
-    if at is not None and (not isinstance(at, datetime) or not at.tzinfo):
-        raise InvalidArgumentError(f"updated_at={at!r} must be a datetime with a time zone")
+        check_text(field, value, optional=True)
+    check_text("name", put.name, minimum=0, maximum=MAX_NAME_CHARACTERS, optional=True)
+    check_time("updated_at", put.updated_at)
     if RESERVED_KEY in put.metadata:
         raise InvalidArgumentError(f"metadata must not have the key {RESERVED_KEY!r}")
 
@@ -429,8 +424,7 @@ def format_user(user_id: object, users: UserIdType) -> str | None:
     if user_id is None:
         return None
     if users == "string":
-        check_text("user_id", user_id)
-        return str(user_id)
+        return str(check_text("user_id", user_id))
     number = int(user_id) if isinstance(user_id, str) and _is_number(user_id) else user_id
     if type(number) is not int:
         raise InvalidArgumentError(f"user_id must be of the type {users}, not {user_id!r:.80}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from math import isfinite
 from typing import Final, Literal, TypedDict, get_args
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.arguments import MAX_COUNT, check_text
+from locus_store.types.arguments import check_limit, check_number, check_text
 
 Wait = Literal["reject", "wait", "queue", "replace"]
 """The reaction of ``turn`` to another turn of the thread that is held."""
@@ -103,18 +102,10 @@ def check_turn(
     if not isinstance(wait, str) or wait not in get_args(Wait):
         raise InvalidArgumentError(f"wait={wait!r} must be one of {', '.join(get_args(Wait))}")
     least, most = LEAST_LEASE_SECONDS, MOST_LEASE_SECONDS
-    if not _is_number(lease_seconds) or not least <= lease_seconds <= most:
-        raise InvalidArgumentError(f"lease_seconds={lease_seconds!r} must be {least} to {most:.0f}")
-    if timeout_seconds is not None and (not _is_number(timeout_seconds) or timeout_seconds < 0):
-        raise InvalidArgumentError(f"timeout_seconds={timeout_seconds!r} must be at least 0")
+    check_number("lease_seconds", lease_seconds, minimum=least, maximum=most)
+    check_number("timeout_seconds", timeout_seconds, minimum=0, optional=True)
     if wait == "wait" and timeout_seconds is None:
         raise InvalidArgumentError(
             'wait="wait" needs timeout_seconds; wait="queue" waits without a limit'
         )
-    is_count = isinstance(most_waiting, int) and not isinstance(most_waiting, bool)
-    if not is_count or not 1 <= most_waiting <= MAX_COUNT:
-        raise InvalidArgumentError(f"most_waiting={most_waiting!r} must be a whole number above 0")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    check_limit(most_waiting, "most_waiting", minimum=1)

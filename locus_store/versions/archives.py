@@ -183,10 +183,8 @@ def require_form(thread: ArchivedThread) -> None:
 
     require_types(thread)
     check_text("thread_id", thread.thread_id)
-    if thread.user_id is not None:
-        check_text("user_id", thread.user_id)
-    if thread.name is not None:
-        check_text("name", thread.name, minimum=0, maximum=MAX_NAME_CHARACTERS)
+    check_text("user_id", thread.user_id, optional=True)
+    check_text("name", thread.name, minimum=0, maximum=MAX_NAME_CHARACTERS, optional=True)
     canonicalize(thread.metadata, "metadata")
     _require_unique("namespace", (it.namespace for it in thread.lines))
     for line in thread.lines:

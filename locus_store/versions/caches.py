@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from locus_store.errors import ConflictError
+from locus_store.errors import ConflictError, SchemaError
 from locus_store.runtime.forks import make_lock
-from locus_store.types import Mark
+from locus_store.types import Expected, Mark, Version
 from locus_store.values import frames
 
 LineKey: TypeAlias = tuple[str | None, str, str]
@@ -22,6 +23,18 @@ COLD_STATE_BYTES = 16 * 1024
 KNOWN_BYTES = 64 * 1024 * 1024
 """The bytes of versions that one backend object caches, so that saves send frames and not whole
 states, and a load of a cached head reads no state."""
+
+
+FindHead: TypeAlias = "Callable[..., Awaitable[Version | None]]"
+
+
+def make_kind_error(thread_id: str, *, is_graphs: bool) -> SchemaError:
+    """Return the error of a thread that is, or is not, of a graph of LangGraph."""
+    kinds = "an agent's state and no LangGraph checkpoint", "LangGraph checkpoints and no agent's"
+    user = "agent" if is_graphs else "graph"
+    return SchemaError(
+        f"thread {thread_id!r} holds {kinds[is_graphs]}; give the {user} a thread of its own"
+    )
 
 
 @dataclass(slots=True)
@@ -78,6 +91,25 @@ class CachedVersions:
             self._bytes += tree.weight - (old.tree.weight if old else 0)
             self._use(key, _Known(mark, checkpoint_id, tree, packed_state))
             self._shrink()
+
+    async def require_kind(
+        self, key: LineKey, origin: Expected | None, tree: frames.DigestTree, find: FindHead
+    ) -> None:
+        """Refuse an agent's state that follows a checkpoint of LangGraph, and the other way round.
+
+        The head is read only before a refusal: the known version may be another writer's past.
+
+        Raises:
+            SchemaError: Names the thread.
+        """
+        known = self.get(key)
+        if known is None or known.tree.is_graphs == tree.is_graphs:
+            return
+        if origin is None or origin.made_from == known.mark:
+            _, thread_id, namespace = key
+            head = await find(thread_id, namespace=namespace)
+            if head is not None and head.mark == known.mark:
+                raise make_kind_error(thread_id, is_graphs=known.tree.is_graphs)
 
     def drop(self, key: LineKey) -> None:
         with self._lock:

@@ -137,8 +137,7 @@ class StatusesWanted:
         compile_thread_pattern(self.pattern)
         for thread_id in self.thread_ids or ():
             check_text("thread_id", thread_id)
-        if self.user_id is not None:
-            check_text("user_id", self.user_id)
+        check_text("user_id", self.user_id, optional=True)
         if self.metadata is not None:
             check_key(self.metadata[0])
         for name, given, known in (("kind", self.kind, KINDS), ("badge", self.badge, BADGES)):

@@ -448,7 +448,7 @@ class ThreadTransaction:
             place = self.begin()
             place.is_placeholder, place.expires_at = True, max(it.until for it in live)
         if self.thread is not None:
-            self.thread.tickets = self.tickets if live else ()
+            self.thread.tickets = self.tickets if live else turns.keep_number((), self.tickets)
             if self.old is not None and self.old.tickets != self.thread.tickets:
                 # Without tickets, and once in so many changes of them, a document is rewritten.
                 is_time = not live or self.now.microsecond % turns.KEPT_CHANGES == 0

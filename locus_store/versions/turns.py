@@ -7,11 +7,14 @@ ticket is the fencing token that saves carry.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol
 
 from locus_store.errors import TurnError
 from locus_store.types.turns import MOST_LEASE_SECONDS, ThreadTurn, TurnStep
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""The end of a ticket that only keeps a number: past by any clock."""
 
 RENEWED_PART: Final = 2 / 3
 """A ticket that has more of its lease left is not written again."""
@@ -55,10 +58,20 @@ def take_step(tickets: Sequence[Ticket], step: TurnStep, now: datetime) -> list[
             return [*tickets] if at > 1 and live[at] is ticket else live
     is_full = len(live) > (0 if step.entry == "reject" else step.most_waiting)
     if step.entry == "none" or (is_full and step.entry != "replace"):
-        return live
+        return [*keep_number(live, tickets)]
     number = max([int(now.timestamp() * 1_000_000), *(it.number + 1 for it in tickets)])
     made = Ticket(step.turn_key, number, step.owner, lease_seconds, now, now + place_lease)
     return _list_live([made] if step.entry == "replace" else [*live, made], now)
+
+
+def keep_number(live: Sequence[Ticket], tickets: Sequence[Ticket]) -> Sequence[Ticket]:
+    """Return the live ones of tickets; without any, an ended one that has the last number.
+
+    The next number is above it, although the clock may have been set back.
+    """
+    if live or not tickets:
+        return live or tickets
+    return [Ticket("", max(it.number for it in tickets), "", 0.0, EPOCH, EPOCH)]
 
 
 def _list_live(tickets: Sequence[Ticket], now: datetime) -> list[Ticket]:
@@ -76,7 +89,7 @@ def end_tickets(
     """Return the tickets without one, and whether it was there; ``None``: it holds the turn."""
     live = _list_live(tickets, now)
     left = live[1:] if turn_key is None else [it for it in live if it.key != turn_key]
-    return _list_live(left, now), len(left) < len(live)
+    return [*keep_number(_list_live(left, now), tickets)], len(left) < len(live)
 
 
 def get_held(tickets: Sequence[Ticket], now: datetime) -> Ticket | None:

@@ -79,6 +79,19 @@ def test_upgrade_makes_the_database_that_the_default_checkpointer_opens(run: Run
     assert run("db", "current") == (0, f"{status.HEAD}\n", "")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("threads", "list"), ("store", "list", "/"), ("verify",), ("tenants", "list")],
+)
+def test_a_command_without_a_storage_says_how_to_name_one(run: Run, command: Any) -> None:
+    code, out, errors = run(*command)
+    assert (code, out) == (1, "")
+    assert "no storage is named" in errors
+    assert "pass --url, set LOCUS_STORE_URL, or create the default" in errors
+    run("db", "upgrade")
+    assert run(*command)[0] == 0
+
+
 def test_upgrade_twice_changes_nothing(run: Run) -> None:
     run("db", "upgrade")
     before = Path("locus_checkpoints.db").read_bytes()
@@ -226,7 +239,7 @@ def test_sql_for_sqlite_makes_a_database_that_check_accepts(run: Run) -> None:
     [
         (("upgrade", "--url", "nonsense"), "choose one of"),
         (("upgrade", "--url", "mysql://u:s3cret@h/d"), "dialect 'mysql'"),
-        (("upgrade", "--url", "sqlite:////no/such/x.db"), "cannot be opened"),
+        (("upgrade", "--url", "sqlite:////no/such/x.db"), "check that its directory exists"),
         (("upgrade", "nonsense"), "nonsense"),
         (("check", "--prefix", "9"), "prefix='9' must be"),
         (("sql", "--dialect", "mysql"), "sqlite, postgresql, oracle"),

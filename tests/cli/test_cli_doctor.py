@@ -67,6 +67,7 @@ def test_doctor_counts_what_keep_last_hides(run: Run, sql_url: str) -> None:
 def test_doctor_finds_a_schema_that_is_missing_and_says_the_command(run: Run) -> None:
     found = facts(run, code=3)
     assert found["schema"]["verdict"] == "fail"
+    assert "pass --url, set LOCUS_STORE_URL, or create" in found["schema"]["remedy"]
     assert "locus-store db upgrade" in found["schema"]["remedy"]
 
 

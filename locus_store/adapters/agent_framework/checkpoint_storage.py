@@ -26,7 +26,7 @@ from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
 from locus_store.types import Active, Head, Version
-from locus_store.types.arguments import MAX_COUNT, check_user
+from locus_store.types.arguments import MAX_COUNT, check_text
 from locus_store.values import frames
 from locus_store.values.surrogates import restore
 
@@ -73,7 +73,7 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
         allowed: Iterable[type] = (),
         user_id: str | None = None,
     ) -> None:
-        self.user_id = check_user(user_id)
+        self.user_id = check_text("user_id", user_id, optional=True)
         self.checkpointer: StorageBackendAdapter[Any] = (
             StorageBackendAdapter(storage) if isinstance(storage, StorageBackend) else storage
         )

@@ -17,7 +17,7 @@ from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
-from locus_store.types.arguments import check_text, check_user
+from locus_store.types.arguments import check_text
 from locus_store.types.messages import LoggedMessage, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
@@ -76,7 +76,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
     ) -> None:
         check_text("source_id", source_id)
         LogAdapter.__init__(self, log)
-        self.user_id = check_user(user_id)
+        self.user_id = check_text("user_id", user_id, optional=True)
         HistoryProvider.__init__(self, source_id, **options)
         self.skip_excluded = skip_excluded
         self._namespace = "" if source_id == SOURCE_ID else source_id

@@ -33,7 +33,7 @@ from locus_store.errors import ConflictError, TurnError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.turns import HeldTurn
-from locus_store.types.arguments import check_user
+from locus_store.types.arguments import check_text
 from locus_store.types.messages import LogInfo, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
@@ -75,7 +75,7 @@ class LocusSessionStore(LogAdapter, SessionStore):
 
     def __init__(self, log: BaseMessageLog | StorageBackend, *, user_id: str | None = None) -> None:
         super().__init__(log)
-        self.user_id = check_user(user_id)
+        self.user_id = check_text("user_id", user_id, optional=True)
 
     @classmethod
     def from_url(cls, url: str, *, user_id: str | None = None, **options: Any) -> Self:

@@ -15,7 +15,7 @@ from locus_store.backend import FullBackend, ListsVersions, StorageBackend
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.stepping import run_together
 from locus_store.types import Version, VersionsWanted
-from locus_store.types.arguments import check_ttl
+from locus_store.types.arguments import check_number, check_ttl
 
 PAGE: Final = 250
 """Versions that are read at once."""
@@ -240,8 +240,7 @@ def make_ttl_options(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) 
         if name in options:
             raise InvalidArgumentError(f"give ttl= or {name}=, not both")
     minutes = ttl.get("default_ttl")
-    if minutes is not None and (isinstance(minutes, bool) or not isinstance(minutes, int | float)):
-        raise InvalidArgumentError(f"ttl= takes default_ttl in minutes, not {minutes!r}")
+    check_number("default_ttl, in minutes,", minutes, optional=True)
     return {
         "ttl_seconds": None if minutes is None else minutes * _SECONDS,
         "refresh_on_read": ttl.get("refresh_on_read", False),

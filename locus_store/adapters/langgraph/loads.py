@@ -16,6 +16,7 @@ from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.runtime.forks import make_lock
 from locus_store.runtime.stepping import wait_for_end
 from locus_store.types import Expected, Mark
+from locus_store.types.arguments import check_list, check_mapping, check_text
 
 Key: TypeAlias = tuple[str, int]
 
@@ -109,11 +110,17 @@ def parse_config(config: RunnableConfig) -> tuple[str, str, str | None]:
     """Return the thread, namespace and checkpoint that a config names.
 
     Raises:
-        InvalidArgumentError: It names no thread.
+        InvalidArgumentError: It names no thread, or is not a config.
     """
-    configurable = config.get("configurable") or {}
+    configurable = get_configurable(config)
     thread_id = format_thread_id(configurable.get("thread_id"))
     return thread_id, configurable.get("checkpoint_ns") or "", get_checkpoint_id(config)
+
+
+def get_configurable(config: RunnableConfig) -> Mapping[str, Any]:
+    """Return what a config has under ``configurable``."""
+    found = check_mapping("a config", config).get("configurable") or {}
+    return check_mapping("configurable of a config", found)
 
 
 def format_thread_id(value: object) -> str:
@@ -133,7 +140,20 @@ def format_thread_id(value: object) -> str:
 
 def get_checkpoint_id(config: RunnableConfig) -> str | None:
     """Return the checkpoint that a config names."""
-    return (config.get("configurable") or {}).get("checkpoint_id") or None
+    found: str | None = get_configurable(config).get("checkpoint_id") or None
+    return check_text("checkpoint_id", found, optional=True)
+
+
+def check_pairs(writes: object) -> list[tuple[str, Any]]:
+    """Return a task's writes, if they are pairs of a channel and a value.
+
+    Raises:
+        InvalidArgumentError: They are not.
+    """
+    try:
+        return [(check_text("channel", name), it) for name, it in check_list("writes", writes)]
+    except (TypeError, ValueError) as exc:
+        raise InvalidArgumentError(f"writes must be pairs of a channel and a value: {exc}") from exc
 
 
 def make_parent_arguments(
@@ -157,16 +177,16 @@ def make_parent_arguments(
     if origin is not None and origin.load is not None:
         origin.load.require_own()
         expected = Expected(made_from=origin.load.mark, head=origin.load.head)
-        return {"parent_checkpoint_id": str(parent), "expected": expected}
+        return {"parent_checkpoint_id": parent, "expected": expected}
     is_fork = source in _FORKS or origin is not None
-    return {"parent_checkpoint_id": str(parent), "fork": is_fork}
+    return {"parent_checkpoint_id": parent, "fork": is_fork}
 
 
 def fork_of(parent: str | None) -> dict[str, Any]:
     """Return the arguments of a ``put`` that describe its parent, for a fork."""
     if parent is None:
         return {"is_root": True}
-    return {"parent_checkpoint_id": str(parent), "fork": True}
+    return {"parent_checkpoint_id": parent, "fork": True}
 
 
 FIRST_SWEEP: Final = 1024

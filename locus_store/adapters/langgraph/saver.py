@@ -35,6 +35,7 @@ from locus_store.adapters.langgraph.listing import (
 from locus_store.adapters.langgraph.loads import (
     GivenIds,
     Load,
+    check_pairs,
     fork_of,
     format_thread_id,
     get_checkpoint_id,
@@ -42,7 +43,7 @@ from locus_store.adapters.langgraph.loads import (
     parse_config,
 )
 from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
-from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
+from locus_store.adapters.langgraph.values import ChannelValues, StateHistory, report_value
 from locus_store.backend import FullBackend, StorageBackend, needs
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
@@ -57,7 +58,13 @@ from locus_store.saver import (
 )
 from locus_store.turns import HasSyncTurns
 from locus_store.types import LineContents, Mark, PendingWrite, Version, VersionsWanted
-from locus_store.types.arguments import MAX_COUNT, check_limit, check_list, check_text
+from locus_store.types.arguments import (
+    MAX_COUNT,
+    check_limit,
+    check_list,
+    check_mapping,
+    check_text,
+)
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
 from locus_store.values.frames import Folder
@@ -261,9 +268,13 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 written.
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
-        thread_id, checkpoint_ns, _ = parse_config(config)
+        thread_id, checkpoint_ns, parent = parse_config(config)
         line = thread_id, make_line_name(checkpoint_ns)
-        parent, versions = get_checkpoint_id(config), checkpoint["channel_versions"]
+        check_mapping("config['metadata']", config.get("metadata") or {})
+        check_mapping("metadata", metadata)
+        check_mapping("new_versions", new_versions)
+        check_mapping("checkpoint", checkpoint, "channel_versions", "channel_values")
+        versions = checkpoint["channel_versions"]
         unchanged: Mapping[str, Any] = {}
         if self.trust_new_versions:
             unchanged = self._values.find_unchanged(line, parent, versions, new_versions)
@@ -273,7 +284,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         rebuilt = [it for it in counters if it in versions.keys() - values]
         save: dict[str, Any] = {
             "thread_id": thread_id,
-            "checkpoint_id": str(checkpoint["id"]),
+            "checkpoint_id": check_text("checkpoint['id']", checkpoint.get("id")),
             "checkpoint_ns": checkpoint_ns,
             "checkpoint_data": self._values.make_state(checkpoint, line, unchanged),
             "metadata": self._values.convert_metadata(fields),
@@ -335,23 +346,22 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
         thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
-        if checkpoint_id is None:
-            raise InvalidArgumentError(
-                "put_writes needs the checkpoint_id that they are pending on"
-            )
+        check_text("the checkpoint_id in a config of writes", checkpoint_id)
+        check_text("task_id", task_id)
+        writes = check_pairs(writes)
         given = self._given.find(checkpoint_id)
         load = given.load if given else None
         keys = {(task_id, SPECIAL_CHANNELS.get(it, at)) for at, (it, _) in enumerate(writes)}
         save: dict[str, Any] = {
             "thread_id": thread_id,
-            "checkpoint_id": str(checkpoint_id),
+            "checkpoint_id": checkpoint_id,
             "checkpoint_ns": checkpoint_ns,
             "task_id": task_id,
             "task_path": task_path,
             "packed": True,
             "ttl_seconds": get_ttl(config),
             "writes": [
-                (name, self._values.store(_report_value(name, value), f"channel {name!r}"))
+                (name, self._values.store(report_value(name, value), f"channel {name!r}"))
                 for name, value in writes
             ],
         }
@@ -409,10 +419,11 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[Makers]:
-        for name in criteria:
+        for name in check_mapping("filter", criteria):
             check_text("a filter's key", name, minimum=0, maximum=MAX_KEY_CHARACTERS)
-        left = MAX_COUNT if limit is None else limit
-        if pages := self._find_pages_by_time(config, criteria, before, limit):
+        left = MAX_COUNT if limit is None else check_limit(limit)
+        below = get_checkpoint_id(before) if before else None
+        if pages := self._find_pages_by_time(config, criteria, below, limit):
             async for listed in pages:
                 shown = [it for it in listed if self._has(it, criteria)][:left]
                 left -= len(shown)
@@ -421,22 +432,16 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 if left <= 0:
                     break
             return
-        named = parse_config(config)[2] if config else None
-        size = PAGE if named or criteria else min(left, PAGE)
-        below = get_checkpoint_id(before) if before else None
-        versions = Merged(self._read_lines(config, below, size))
-        while left > 0 and (page := await versions.take_page(size)):
-            found = [it for it in page if named in {None, it.checkpoint_id}]
-            found = [it for it in found if self._has(it, criteria)][:left]
-            left -= len(found)
-            if found:
-                yield await self._read(found)
+        versions = Merged(self._read_lines(config, below, min(left, PAGE)))
+        while left > 0 and (page := await versions.take_page(min(left, PAGE))):
+            yield await self._read(page)
+            left -= len(page)
 
     def _find_pages_by_time(
         self,
         config: RunnableConfig | None,
         criteria: Mapping[str, Any],
-        before: RunnableConfig | None,
+        before: str | None,
         limit: int | None,
     ) -> AsyncIterator[Versions] | None:
         """Return the pages of a list by the backend's own order; ``None`` if others are faster.
@@ -451,7 +456,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             thread_id=thread_id,
             namespace=None if name is None else make_line_name(name),
             checkpoint_id=checkpoint_id,
-            before=get_checkpoint_id(before) if before else None,
+            before=before,
             metadata=tuple(self._iterate_hints(criteria)),
             may_continue=bool(criteria),
         )
@@ -471,14 +476,11 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
     async def _read_lines(
         self, config: RunnableConfig | None, below: str | None, size: int
     ) -> AsyncIterator[tuple[float, Lines]]:
-        """Yield the lines of a thread, or of each, as ``Merged`` takes them."""
+        """Yield the line of a config, or the lines of each thread, as ``Merged`` takes them."""
         backend = needs(self.saver.backend, FullBackend)
         if config:
-            thread_id, _, _ = parse_config(config)
-            name = config["configurable"].get("checkpoint_ns")
-            one = [] if name is None else [make_line_name(name)]
-            names = one or await backend.namespaces(thread_id)
-            yield math.inf, [ListedLine(backend, thread_id, it, below, size) for it in names]
+            thread_id, name, _ = parse_config(config)
+            yield math.inf, [ListedLine(backend, thread_id, make_line_name(name), below, size)]
             return
         size = min(size, PAGE_OF_MANY)
         async for active_at, thread_id in iterate_recent_threads(backend):
@@ -525,7 +527,7 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             ConflictError: A ``DeltaChannel`` of a checkpoint that stays is rebuilt from one of
                 them; those of other namespaces and threads may be gone.
         """
-        await self.saver.delete_for_runs([str(it) for it in run_ids])
+        await self.saver.delete_for_runs([str(it) for it in check_list("run_ids", run_ids)])
 
     delete_for_runs = make_sync_wrapper(adelete_for_runs)
 
@@ -564,6 +566,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         ancestor that has a value.
         """
         found = DeltaHistories(needs(self.saver.backend, FullBackend), self._values, self._write)
+        for name in check_list("channels", channels):
+            check_text("channel", name)
         return await found.read(parse_config(config), channels)
 
     get_delta_channel_history = make_sync_wrapper(aget_delta_channel_history)
@@ -574,13 +578,9 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         It is a string, as in LangGraph's own savers, so that their threads can continue here; a
         number if ``current`` is one.
         """
-        if isinstance(current, int | float):
-            return int(current) + 1
-        number = 0 if current is None else int(str(current).partition(".")[0])
-        return f"{number + 1:032}"
-
-
-def _report_value(channel: str, value: Any) -> Any:
-    """Return a write's value; of an error that ended a task, its text, as LangGraph's savers."""
-    is_error = channel in SPECIAL_CHANNELS and isinstance(value, BaseException)
-    return repr(value) if is_error else value
+        is_number = isinstance(current, int | float)
+        try:
+            number = int(current if is_number else str(current or 0).partition(".")[0]) + 1
+        except (ValueError, OverflowError) as exc:
+            raise InvalidArgumentError(f"{current!r:.80} is not a version of a channel") from exc
+        return number if is_number else f"{number:032}"

@@ -35,6 +35,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from locus_store.adapters.langgraph.packing import CODES, SUBCLASS, TUPLE, pack
 from locus_store.errors import SerializationError
+from locus_store.types.arguments import check_list
 from locus_store.values.codec import classes, forms
 from locus_store.values.codec.classes import Classes, Kind, find_kind
 from locus_store.values.codec.names import Name, name_of
@@ -90,7 +91,7 @@ class ExactSerializer(JsonPlusSerializer):
     """
 
     def __init__(self, allowed: Iterable[tuple[str, ...] | type] | None = None) -> None:
-        listed = tuple(allowed or ())
+        listed = check_list("allowed", allowed or ())
         super().__init__(allowed_msgpack_modules=(TUPLE, *listed))
         self._is_open = allowed is None and not _msgpack.STRICT_MSGPACK_ENABLED
         self._classes = Classes(it for it in listed if isclass(it))

@@ -40,7 +40,7 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.runtime.portals import Portals, SyncLife, make_sync_wrapper
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import BaseStore as Store
-from locus_store.types.arguments import check_limit
+from locus_store.types.arguments import check_limit, check_mapping
 from locus_store.types.items import (
     Change,
     Name,
@@ -312,10 +312,7 @@ class LangGraphStore(SyncLife, ForTenants, BaseStore):
         if value is None:
             check_name(namespace, key)
             return Remove(namespace=namespace, key=key)
-        if not isinstance(value, Mapping):
-            raise InvalidArgumentError(
-                f"the value of item {key!r} must be a dict, not {type(value).__name__}"
-            )
+        check_mapping(f"the value of item {key!r}", value)
         ttl_seconds = None if ttl is None else ttl * SECONDS
         return self.store.checked(PutItem(namespace, key, dict(value), None, ttl_seconds))
 

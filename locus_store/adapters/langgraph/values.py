@@ -14,8 +14,9 @@ from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists, Place
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier, make_list
 from locus_store.adapters.langgraph.serializer import ExactSerializer
-from locus_store.errors import SchemaError, SerializationError
+from locus_store.errors import SerializationError
 from locus_store.runtime.recent import Recent
+from locus_store.saver import SPECIAL_CHANNELS
 from locus_store.types import Version
 from locus_store.values.encoding import MAX_INT, MIN_INT, decode_canonical, encode_canonical
 from locus_store.values.frames import Folder, PackedList, decode_opened
@@ -31,6 +32,7 @@ from locus_store.values.msgpack import (
 )
 from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS
+from locus_store.versions.caches import make_kind_error
 
 _VERSIONS: Final = "channel_versions"
 _LIST_DEPTH: Final = 3
@@ -260,6 +262,12 @@ class ChannelValues:
         return {**fields, "id": version.checkpoint_id}
 
 
+def report_value(channel: str, value: Any) -> Any:
+    """Return a write's value; of an error that ended a task, its text, as LangGraph's savers."""
+    is_error = channel in SPECIAL_CHANNELS and isinstance(value, BaseException)
+    return repr(value) if is_error else value
+
+
 def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
     """Refuse a state that LangGraph did not make.
 
@@ -267,10 +275,7 @@ def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
         SchemaError: Names the thread.
     """
     if not isinstance(state.get(CHANNELS), dict) or _VERSIONS not in state:
-        raise SchemaError(
-            f"thread {version.thread_id!r} holds an agent's state and no LangGraph checkpoint; "
-            "give the graph a thread of its own"
-        )
+        raise make_kind_error(version.thread_id, is_graphs=False)
 
 
 class StateHistory:

@@ -20,12 +20,12 @@ from typing_extensions import Unpack
 from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
-from locus_store.errors import ConflictError, InvalidArgumentError, SerializationError, TurnError
+from locus_store.errors import ConflictError, SerializationError, TurnError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
-from locus_store.types.arguments import check_text, check_user
+from locus_store.types.arguments import check_mapping, check_text
 from locus_store.types.messages import LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
@@ -71,7 +71,7 @@ class LocusSession(LogAdapter, Session):
         super().__init__(log)
         check_text("session_id", session_id)
         self.session_id = session_id
-        self.user_id = check_user(user_id)
+        self.user_id = check_text("user_id", user_id, optional=True)
         self.session_settings = coerce_session_settings(session_settings or SessionSettings())
 
     @classmethod
@@ -220,8 +220,7 @@ async def _put(
 
 def make_message(item: Mapping[str, Any]) -> NewMessage:
     """Return the message of an item; its role, or else its type, is the message's role."""
-    if not isinstance(item, Mapping):
-        raise InvalidArgumentError(f"an item is a dict, not {type(item).__name__}")
+    check_mapping("an item", item)
     role = choose_role(item.get("role") or item.get("type"))
     return NewMessage(tag_numbers(item), role, text=READABLE.get_text(item))
 

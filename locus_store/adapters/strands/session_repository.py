@@ -15,7 +15,7 @@ from locus_store.blocking import BlockingMessageLog, open_message_log
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.open import Storage
 from locus_store.turns import HeldTurn
-from locus_store.types.arguments import MAX_COUNT, check_user
+from locus_store.types.arguments import MAX_COUNT, check_text
 from locus_store.types.messages import NewMessage
 from locus_store.types.tenants import ForTenants
 from locus_store.types.turns import TurnOptions
@@ -73,7 +73,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         if not isinstance(log, BlockingMessageLog):
             log = BlockingMessageLog(Storage(log).messages())
         self.log = log
-        self.user_id = check_user(user_id)
+        self.user_id = check_text("user_id", user_id, optional=True)
 
     @classmethod
     def from_url(cls, url: str, *, user_id: str | None = None, **options: Any) -> Self:

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.connections.options import AsyncEngine, SqlOptions, TableName, require_one
-from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.arguments import MAX_COUNT, check_number
 from locus_store.types.options import (
     IN_PYTHON,
     Bounds,
@@ -289,8 +289,7 @@ def limit_staleness(
         InvalidArgumentError: A value is not valid.
     """
     seconds = inf if max_staleness_seconds is None else max_staleness_seconds
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise InvalidArgumentError(f"max_staleness_seconds={seconds!r} must be above 0")
+    check_number("max_staleness_seconds", seconds, maximum=inf)
     token = _limits.set(ReadLimits(seconds, WalPosition.from_token(at_least or "")))
     try:
         yield

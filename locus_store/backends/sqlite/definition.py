@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Dialect, make_url
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.backends.sqlite.options import URL_OPTIONS
-from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
+from locus_store.backends.sqlite.dialect import make_error
+from locus_store.backends.sqlite.options import NO_FILE, URL_OPTIONS
+from locus_store.errors import InvalidArgumentError
 from locus_store.sql.schema.definition import (
     OLD_USERS,
     DatabasePlace,
@@ -23,11 +24,7 @@ from locus_store.sql.schema.definition import (
     make_user_index,
     mask_url,
 )
-from locus_store.sql.schema.migrations import (
-    get_reason,
-    make_missing_driver_error,
-    make_named_tables,
-)
+from locus_store.sql.schema.migrations import make_missing_driver_error, make_named_tables
 from locus_store.sql.schema.tables import Tables
 from locus_store.types.options import CheckpointOptions, read_options
 
@@ -150,6 +147,8 @@ def _parse_url(url: str | URL) -> URL:
             "the database URL cannot be read; expected for example sqlite:///file.db or"
             " postgresql://user@host/database"
         ) from error
+    if made.database == "":
+        raise InvalidArgumentError(NO_FILE)
     if made.drivername == "sqlite+aiosqlite":
         made = made.set(drivername="sqlite")
     if made.drivername == "sqlite" and made.database:
@@ -173,14 +172,10 @@ def _open_connection(url: URL) -> Iterator[Connection]:
     except sa.exc.ArgumentError as error:
         raise InvalidArgumentError(f"{shown}: {error}") from error
     try:
-        connection = engine.connect()
-    except DBAPIError as error:
-        raise ConnectionFailedError(f"{shown}: cannot be opened: {get_reason(error)}") from error
-    try:
-        with connection:
+        with engine.connect() as connection:
             yield connection
     except DBAPIError as error:
-        raise BackendError(f"{shown}: {get_reason(error)}") from error
+        raise make_error(shown, error) from error
 
 
 @contextmanager

@@ -380,12 +380,16 @@ class SQLiteDatabase(Database):
             )
 
     def translate_error(self, exc: Exception) -> LocusStoreError:
-        """Return the error to raise, chosen by the driver's code."""
-        is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
-        code = "SQLITE_CORRUPT" if is_no_text else _find_code(exc)
-        kind = _KINDS.get(code, BackendError)
-        remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
-        return kind(f"SQLite {self._where}: {code or type(exc).__name__}: {remedy}")
+        return make_error(f"SQLite {self._where}", exc)
+
+
+def make_error(where: str, exc: Exception) -> LocusStoreError:
+    """Return the error to raise, chosen by the driver's code."""
+    is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
+    code = "SQLITE_CORRUPT" if is_no_text else _find_code(exc)
+    kind = _KINDS.get(code, BackendError)
+    remedy = _REMEDIES.get(code, str(getattr(exc, "orig", exc)))
+    return kind(f"{where}: {code or type(exc).__name__}: {remedy}")
 
 
 def _begin(connection: Connection, statement: str) -> bool:

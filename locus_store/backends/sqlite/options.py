@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import unquote, urlsplit
 
 from typing_extensions import TypedDict
@@ -45,14 +45,18 @@ class SQLiteURLOptions(SQLiteOptions, TableName, total=False):
 
 URL_OPTIONS = SQLiteURLOptions
 
+NO_FILE: Final = "sqlite:/// has no path: write sqlite:///file.db, or sqlite:// for memory"
+
 
 def parse_place(url: str) -> tuple[dict[str, str], str]:
     """Return the path in a URL, and its query string: three slashes are relative, four absolute.
 
     Raises:
-        InvalidArgumentError: The URL has a host or a fragment.
+        InvalidArgumentError: The URL has a host or a fragment, or an empty path.
     """
     parts = urlsplit(url)
+    if parts.path == "/":
+        raise InvalidArgumentError(NO_FILE)
     if parts.netloc or parts.fragment:
         raise InvalidArgumentError(
             "a sqlite:// URL has no host and no #fragment; write sqlite:///file.db or"

@@ -333,14 +333,14 @@ sa.Table(
     sa.UniqueConstraint("thread", "namespace", "message_id", name="locus_messages_id"),
 )
 
-# The turn of a thread that is held, and those that wait. There is no row without them, and no
-# thread is needed.
+# The turn of a thread that is held, and those that wait; or an ended one, which keeps the number
+# until the thread is removed. No thread is needed.
 sa.Table(
     "locus_turns",
     METADATA,
     sa.Column("tenant", Key(TENANT_LENGTH), primary_key=True),
     sa.Column("thread_id", Key(ID_LENGTH), primary_key=True),
-    # The fencing token of the turn that is held.
+    # The fencing token of the turn that is held, or was held last.
     sa.Column("turn", BigInteger, nullable=False),
     sa.Column("expires_at", Instant, nullable=False),
     # Grows with each change.

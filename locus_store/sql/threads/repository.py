@@ -340,12 +340,12 @@ class Repository(Reads):
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         """Remove threads, expired or not, with all they own; return how much that was."""
-        threads = self.tables.threads
+        threads, log, logs = self.tables.threads, self.tables.messages, self.tables.logs
         removed = messages = 0
         for batch in split_batches(thread_ids):
+            turns.drop_ended(self, self.tables.turns.c.thread_id.in_(batch))
             which = self.is_thread(*batch)
             keys = sa.select(threads.c.thread).where(*which)
-            log, logs = self.tables.messages, self.tables.logs
             messages += self.connection.execute(log.delete().where(log.c.thread.in_(keys))).rowcount
             self.connection.execute(logs.delete().where(logs.c.thread.in_(keys)))
             removed += self._drop_lines(self.find_lines_of(batch))

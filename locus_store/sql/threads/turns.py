@@ -8,8 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import make_clock, to_microseconds
+from locus_store.sql.columns.types import EPOCH, make_clock, make_cutoff, to_microseconds
 from locus_store.sql.threads.statements import RowAccess
+from locus_store.types.options import DAY
 from locus_store.types.turns import ThreadTurn
 from locus_store.versions import turns
 from locus_store.versions.turns import Ticket
@@ -62,11 +63,17 @@ def end_turn(repository: RowAccess, thread_id: str, turn_key: str | None) -> boo
 
 
 def end_expired(repository: RowAccess) -> None:
-    """Remove the turns of a tenant that have ended without a renewal."""
-    c = repository.tables.turns.c
-    dead = sa.select(c.thread_id).where(c.tenant == repository.tenant, c.expires_at <= make_clock())
-    for thread_id in list(repository.connection.execute(dead).scalars()):
-        end_turn(repository, thread_id, "")
+    """Remove the turns of a tenant that have ended, of threads that do not exist."""
+    c, threads = repository.tables.turns.c, repository.tables.threads.c
+    is_its = threads.tenant == c.tenant, threads.thread_id == c.thread_id
+    drop_ended(repository, ~sa.exists().where(*is_its))
+
+
+def drop_ended(repository: RowAccess, which: sa.ColumnElement[bool]) -> None:
+    """Remove the turns of a tenant that were ended by a call, or without a renewal a day ago."""
+    table = repository.tables.turns
+    is_ended = table.c.tenant == repository.tenant, table.c.expires_at <= make_cutoff(DAY)
+    repository.connection.execute(table.delete().where(*is_ended, which))
 
 
 def read_tickets(repository: RowAccess, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
@@ -99,15 +106,12 @@ def _read_clock(repository: RowAccess) -> datetime:
 def _put(
     repository: RowAccess, guard: turns.ReadGuard, revision: int | None, tickets: list[Ticket]
 ) -> bool:
-    """Replace the tickets of a row, unless it has changed; without any there is no row.
+    """Replace the tickets of a row, unless it has changed.
 
     A revision is from the clock, so that a row that is created again has another one.
     """
     table = repository.tables.turns
     key = {"tenant": repository.tenant, "thread_id": guard.thread_id}
-    which = [*(table.c[name] == value for name, value in key.items()), table.c.revision == revision]
-    if not tickets:
-        return bool(repository.connection.execute(table.delete().where(*which)).rowcount)
     values = {
         "turn": tickets[0].number,
         "expires_at": tickets[0].until,
@@ -117,14 +121,14 @@ def _put(
     if revision is None:
         repository.connection.execute(table.insert().values({**key, **values}))
         return True
-    changed = table.update().where(*which).values(values)
+    changed = table.update().filter_by(**key, revision=revision).values(values)
     return bool(repository.connection.execute(changed).rowcount)
 
 
 def list_turns(repository: RowAccess, thread_id: str | None, limit: int) -> list[ThreadTurn]:
     """See ``TakesTurns.list_turns``."""
     c = repository.tables.turns.c
-    is_turn = c.tenant == repository.tenant, c.turn >= 0
+    is_turn = c.tenant == repository.tenant, c.turn >= 0, c.expires_at > EPOCH
     query = sa.select(c.thread_id, c.tickets, make_clock()).where(*is_turn)
     if thread_id is not None:
         query = query.where(c.thread_id == thread_id)

@@ -142,6 +142,11 @@ class DigestTree:
         """True if a value of the state is MessagePack."""
         return self._root.has_msgpack
 
+    @property
+    def is_graphs(self) -> bool:
+        """True for a checkpoint of LangGraph."""
+        return "channel_versions" in self._root.children
+
     def without_elements(self) -> DigestTree:
         """Return the tree without the elements of lists; a later save compares each of them."""
         return DigestTree(cast("ObjectNode", _drop_elements(self._root)))

@@ -863,6 +863,35 @@ async def test_an_agents_thread_is_refused_and_seen_by_the_plain_saver(saver):
     assert "hello" in str(found["checkpoint"]["messages"])
 
 
+async def test_a_thread_is_a_graphs_or_an_agents(saver):
+    backend = saver.saver.backend
+    agent = StorageBackendAdapter(backend, state_type=dict)
+    await agent.save({"n": 1}, "agent", "a")
+    with pytest.raises(SchemaError, match=r"'agent' holds an agent's state .* give the graph"):
+        await put(saver, "v0", at("agent"), c=1)
+    await put(saver, "v0", c=1)
+    with pytest.raises(SchemaError, match=r"'t' holds LangGraph checkpoints .* give the agent"):
+        await agent.save({"n": 1}, "t")
+    loaded = await agent.load("t")
+    with pytest.raises(SchemaError, match="'t' holds LangGraph checkpoints"):
+        await agent.save({"n": 1} | {"metadata": loaded.get("metadata", {})}, "t")
+    assert (await ids(saver, at()), await agent.list_checkpoints("agent")) == (["v0"], ["a"])
+    await agent.save(loaded | {"channel_values": {"c": 2}}, "t", "edited")
+    assert (await saver.aget_tuple(at())).checkpoint["channel_values"] == {"c": 2}
+    assert await agent.delete("t")
+    await agent.save({"n": 1}, "t", "a")
+    assert await agent.list_checkpoints("t") == ["a"]
+
+
+async def test_a_thread_that_another_writer_deleted_begins_as_an_agents(saver, opened):
+    await put(saver, "v0", c=1)
+    other = opened()
+    await other.delete("t")
+    await StorageBackendAdapter(saver.saver.backend).save({"n": 1}, "t", "a")
+    assert (await other.load("t")) == {"n": 1}
+    await other.close()
+
+
 async def test_a_graphs_thread_is_seen_by_a_checkpointer_and_found(saver):
     config = await put(saver, "v0", None, {"user_id": "u"}, messages=["an avocado"])
     await put(saver, "v1", config, messages=["an avocado", "a banana"])

@@ -25,7 +25,6 @@ from workers.forked import at_once
 
 from locus_store import SQLiteBackend
 from locus_store.errors import (
-    BackendError,
     ConnectionFailedError,
     InvalidArgumentError,
     MissingExtraError,
@@ -750,15 +749,21 @@ def test_looking_at_a_file_that_is_not_there_does_not_make_it(url: str) -> None:
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConnectionFailedError, match="cannot be opened"):
+    with pytest.raises(ConnectionFailedError, match=r"x.db: .*check that its directory exists"):
         migrate.upgrade(f"sqlite:///{tmp_path / 'no' / 'x.db'}")
+
+
+@pytest.mark.parametrize("url", ["sqlite:///", "sqlite+aiosqlite:///?prefix=mine_"])
+def test_a_url_without_a_path_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"has no path: write sqlite:///file\.db"):
+        migrate.upgrade(url)
 
 
 def test_a_file_that_is_no_database_is_told(url: str) -> None:
     path = Path(url.removeprefix("sqlite:///"))
     path.write_bytes(b"not a database at all, but long enough to be read as one" * 20)
     before = path.read_bytes()
-    with pytest.raises(BackendError, match="not a database"):
+    with pytest.raises(ConnectionFailedError, match="the file is no SQLite database"):
         migrate.upgrade(url)
     assert path.read_bytes() == before
 
