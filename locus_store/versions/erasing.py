@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -44,22 +44,29 @@ def check_condition(key: str, value: Any) -> None:
         )
 
 
+async def iterate_ids(
+    backend: Erasable, after: str | None = None, *, page: int = 100
+) -> AsyncIterator[str]:
+    """Yield the ids of all threads behind an id, ascending; ``page`` are read at once."""
+    while found := await backend.scan(page, after=after):
+        for thread_id in found:
+            yield thread_id
+        after = found[-1]
+
+
 async def find_threads(
     backend: Erasable, key: str, value: Any, *, user_id: str | None = None
 ) -> list[str]:
     """Return the live threads that ``archives.has`` is true of."""
     found: list[str] = []
-    after: str | None = None
-    while page := await backend.scan(after=after):
-        for thread_id in page:
-            try:
-                thread = await backend.read_thread(thread_id)
-            except ForgottenError:  # of a backup, say: it is removed with the others
-                found.append(thread_id)
-                continue
-            if thread is not None and has(thread, key, value, user_id=user_id):
-                found.append(thread_id)
-        after = page[-1]
+    async for thread_id in iterate_ids(backend):
+        try:
+            thread = await backend.read_thread(thread_id)
+        except ForgottenError:  # of a backup, say: it is removed with the others
+            found.append(thread_id)
+            continue
+        if thread is not None and has(thread, key, value, user_id=user_id):
+            found.append(thread_id)
     return found
 
 
