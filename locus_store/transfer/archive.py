@@ -49,7 +49,7 @@ from locus_store.versions.archives import (
     require_form,
     select,
 )
-from locus_store.versions.erasing import iterate_ids
+from locus_store.versions.reading import iterate_ids
 
 if TYPE_CHECKING:
     from locus_store.encryption.values import Sealing
@@ -175,8 +175,8 @@ async def _iterate_ids(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator
 async def all_threads(backend: StoresThreads, page: int = 500) -> AsyncIterator[str]:
     """Yield every thread of a backend, in the order of their ids; count them for who watches."""
     if is_watched():
-        expect(len([it async for it in iterate_ids(backend, page=page)]))
-    async for thread_id in iterate_ids(backend, page=page):
+        expect(len([it async for it in iterate_ids(backend.scan, page=page)]))
+    async for thread_id in iterate_ids(backend.scan, page=page):
         yield thread_id
 
 

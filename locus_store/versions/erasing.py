@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -13,6 +13,7 @@ from locus_store.types import ArchivedThread, Removed, Vacuumed
 from locus_store.values.filters import check_wanted
 from locus_store.values.sealing import ForgottenError
 from locus_store.versions.archives import has
+from locus_store.versions.reading import iterate_ids
 
 _PASSES: Final = 2
 """A thread that is saved while it is removed is met again."""
@@ -44,22 +45,12 @@ def check_condition(key: str, value: Any) -> None:
         )
 
 
-async def iterate_ids(
-    backend: Erasable, after: str | None = None, *, page: int = 100
-) -> AsyncIterator[str]:
-    """Yield the ids of all threads behind an id, ascending; ``page`` are read at once."""
-    while found := await backend.scan(page, after=after):
-        for thread_id in found:
-            yield thread_id
-        after = found[-1]
-
-
 async def find_threads(
     backend: Erasable, key: str, value: Any, *, user_id: str | None = None
 ) -> list[str]:
     """Return the live threads that ``archives.has`` is true of."""
     found: list[str] = []
-    async for thread_id in iterate_ids(backend):
+    async for thread_id in iterate_ids(backend.scan):
         try:
             thread = await backend.read_thread(thread_id)
         except ForgottenError:  # of a backup, say: it is removed with the others
