@@ -22,6 +22,7 @@ from locus_store.backends.documents.objects import (
 from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
+from locus_store.values.sealing import RecordOpener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -138,7 +139,7 @@ class ObjectsProbe:
     ) -> None:
         """Change all that is stored; segments get new names, since they never change."""
         for name, content in self.contents().items():
-            told, payloads = content.describe(), _payloads(content)
+            told, payloads = content.describe(), get_payloads(content)
             bundle = change(bundles.parse_bundle(told, payloads))
             facts = {name: it for name, it in told.items() if name not in BUNDLED}
             prints = content.payloads[: len(content.payloads) - len(payloads)]
@@ -177,9 +178,10 @@ class ObjectsProbe:
         assert contents
         if any(wanted in it.facts for it in contents.values()):
             return True
-        found = [bundles.parse_bundle(it.describe(), _payloads(it)) for it in contents.values()]
-        rows = [row for it in found for _, row in it.iterate_rows()]
-        bodies = [b"".join(unpack_frames(it.to_payload(), MAX_STATE_BYTES)) for it in rows]
+        found = [bundles.parse_bundle(it.describe(), get_payloads(it)) for it in contents.values()]
+        rows = [row.to_payload() for it in found for _, row in it.iterate_rows()]
+        opened = [RecordOpener(continues=True).open_joined(it) for it in rows]  # if it is sealed
+        bodies = [b"".join(unpack_frames(it, MAX_STATE_BYTES)) for it in opened]
         bodies += [it.write.payload for one in found for _, it in one.writes]
         return any(wanted in it for it in bodies)
 
@@ -190,7 +192,7 @@ class ObjectsProbe:
         return len(heads) + sum(len(it["lines"]) for it in heads) + versions
 
 
-def _payloads(content: bundles.ObjectContent) -> bytes:
+def get_payloads(content: bundles.ObjectContent) -> bytes:
     return content.payloads[sum(it[3] for it in content.describe().get("segments", ())) :]
 
 

@@ -96,7 +96,7 @@ async def test_a_thousand_turns_take_few_requests_and_bytes() -> None:
     await backend.write_state("another", {})
     shelf.calls.clear()
     await backend.remove("t")
-    assert shelf.calls == {"get": 1, "delete": 1, "discard": 1}  # the cache tells not enough
+    assert shelf.calls == {"get": 1, "delete": 1, "discard": 1}
     assert [it for it in shelf.stored if "/segments/" in it] == []
 
 
@@ -289,6 +289,32 @@ async def test_a_segment_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) 
             del shelf.stored[it]
     with pytest.raises(IntegrityError, match="does not exist, but the head"):
         await shelf_backend(shelf).load("t")
+
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "load": lambda it: it.load("t", "v0"),
+    "history": lambda it: it.history("t"),
+    "query": lambda it: it.query("n", 1),
+    "find": lambda it: it.find("user"),
+    "delete": lambda it: it.delete("t", "v0"),
+    "copy": lambda it: it.copy_thread("t", "copy"),
+    "export": lambda it: it.read_thread("t"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", READS)
+async def test_a_segment_in_the_place_of_another_one_is_refused(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf = Shelf()
+    for n, state in enumerate(chat(2)):
+        await shelf_backend(shelf).write_state("t", state, checkpoint_id=f"v{n}")
+    first, second = (it for it in shelf.stored if "/segments/" in it)
+    shelf.stored[first], shelf.stored[second] = shelf.stored[second], shelf.stored[first]
+    with pytest.raises(IntegrityError, match="has other versions than its head says"):
+        await READS[call](shelf_backend(shelf))
 
 
 @pytest.mark.anyio

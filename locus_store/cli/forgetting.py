@@ -46,6 +46,7 @@ from locus_store.transfer.archive import all_threads
 from locus_store.types.items import Namespace, check_namespace
 from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
 from locus_store.values.filters import check_key
+from locus_store.versions.reading import iterate_ids
 
 if TYPE_CHECKING:
     from locus_store.encryption import Receipt
@@ -170,11 +171,7 @@ async def _count_unattributed(backend: FullBackend, user: str | None) -> tuple[i
 
     Scans list the former, and lists do not. The latter matter only where a user is asked for.
     """
-    known: set[str] = set()
-    after = None
-    while page := await backend.list_threads(PAGE, after=after):
-        known.update(page)
-        after = page[-1]
+    known = {it async for it in iterate_ids(backend.list_threads, page=PAGE)}
     others = [it async for it in all_threads(backend) if it not in known]
     pending_only = sum([not await backend.exists(it) for it in others])
     return pending_only, 0 if user is None else await _count_unowned(backend, known)

@@ -13,7 +13,6 @@ from locus_store.errors import UnsupportedError
 __all__ = ["Encryption", "KeyRing", "KeyStatus", "LocalKeyRing", "Receipt", "create"]
 
 _WITHOUT: Final = {
-    "opensearch": "its index needs the text of states",
     "sharded": "a set of shards has no encryption yet",
 }
 """Folders of technologies to why they do not encrypt."""

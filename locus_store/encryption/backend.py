@@ -43,6 +43,7 @@ from locus_store.values.sealing import (
 from locus_store.values.text import query_words
 from locus_store.versions import erasing, generate_checkpoint_id
 from locus_store.versions.archives import has_versions
+from locus_store.versions.reading import iterate_ids
 from locus_store.versions.threads import ThreadTransaction
 from locus_store.wire.records import IdNeededError
 
@@ -209,7 +210,7 @@ class EncryptedBackend(LoadsKeys, FullBackend):
     async def count_keys(self) -> Counter[str]:
         """Return how many stored values each data key has sealed, and how many are in clear."""
         found = Counter[str]()
-        async for thread_id in _iterate_ids(self):
+        async for thread_id in iterate_ids(self.scan):
             found += count_keys(await super().read_thread(thread_id))
         return found
 
@@ -231,7 +232,7 @@ class EncryptedBackend(LoadsKeys, FullBackend):
         The digests of a thread that was in clear change, so that a writer who loaded it before
         gets a ``ConflictError``.
         """
-        async for thread_id in _iterate_ids(self, after):
+        async for thread_id in iterate_ids(self.scan, after=after):
             sealing = await self.get_sealing()
             current = sealing.keys.current.key_id.hex()
             if count_keys(await super().read_thread(thread_id)).keys() - {current}:
@@ -250,7 +251,7 @@ class EncryptedBackend(LoadsKeys, FullBackend):
         return None
 
     async def _iterate_threads(self) -> AsyncIterator[ArchivedThread]:
-        async for thread_id in _iterate_ids(self):
+        async for thread_id in iterate_ids(self.scan):
             if (found := await self.read_thread(thread_id)) is not None:
                 yield found
 
@@ -329,13 +330,6 @@ class JoiningEncryptedBackend(VersionsBackend, JoinsTransactions):
     async def _forget_items(self, key: str, value: Any) -> int:
         """Remove the store's items with ``value`` at ``key`` in their metadata, and their keys."""
         return await forget_items(self, key, value)
-
-
-async def _iterate_ids(backend: FullBackend, after: str | None = None) -> AsyncIterator[str]:
-    while page := await backend.scan(after=after):
-        for thread_id in page:
-            yield thread_id
-        after = page[-1]
 
 
 async def forget_items(backend: EncryptedBackend, key: str, value: Any) -> int:

@@ -217,7 +217,11 @@ class Encryption:
                     "store from its backup, or delete those values without encryption="
                 )
             await self._create(tenant, 1, os.urandom(KEY_BYTES))
-            items = await self._list(tenant)
+            if not (items := await self._list(tenant)):
+                raise EncryptionError(
+                    "the store of data keys does not list the key that it has just stored: with "
+                    "OpenSearch, its URL needs refresh=wait"
+                )
         keys = [await self._unwrap(tenant, it) for it in items]
         LOADED.update({key.key_id: key for key in keys})
         old = self._known.get(tenant)

@@ -49,6 +49,7 @@ from locus_store.versions.archives import (
     require_form,
     select,
 )
+from locus_store.versions.reading import iterate_ids
 
 if TYPE_CHECKING:
     from locus_store.encryption.values import Sealing
@@ -174,18 +175,9 @@ async def _iterate_ids(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator
 async def all_threads(backend: StoresThreads, page: int = 500) -> AsyncIterator[str]:
     """Yield every thread of a backend, in the order of their ids; count them for who watches."""
     if is_watched():
-        async for ids in _iterate_pages(backend, page):
-            expect(len(ids))
-    async for ids in _iterate_pages(backend, page):
-        for thread_id in ids:
-            yield thread_id
-
-
-async def _iterate_pages(backend: StoresThreads, page: int) -> AsyncIterator[list[str]]:
-    after: str | None = None
-    while found := await backend.scan(page, after=after):
-        yield found
-        after = found[-1]
+        expect(len([it async for it in iterate_ids(backend.scan, page=page)]))
+    async for thread_id in iterate_ids(backend.scan, page=page):
+        yield thread_id
 
 
 async def make_lines(

@@ -13,6 +13,7 @@ from locus_store.types import ArchivedThread, Removed, Vacuumed
 from locus_store.values.filters import check_wanted
 from locus_store.values.sealing import ForgottenError
 from locus_store.versions.archives import has
+from locus_store.versions.reading import iterate_ids
 
 _PASSES: Final = 2
 """A thread that is saved while it is removed is met again."""
@@ -49,17 +50,14 @@ async def find_threads(
 ) -> list[str]:
     """Return the live threads that ``archives.has`` is true of."""
     found: list[str] = []
-    after: str | None = None
-    while page := await backend.scan(after=after):
-        for thread_id in page:
-            try:
-                thread = await backend.read_thread(thread_id)
-            except ForgottenError:  # of a backup, say: it is removed with the others
-                found.append(thread_id)
-                continue
-            if thread is not None and has(thread, key, value, user_id=user_id):
-                found.append(thread_id)
-        after = page[-1]
+    async for thread_id in iterate_ids(backend.scan):
+        try:
+            thread = await backend.read_thread(thread_id)
+        except ForgottenError:  # of a backup, say: it is removed with the others
+            found.append(thread_id)
+            continue
+        if thread is not None and has(thread, key, value, user_id=user_id):
+            found.append(thread_id)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -19,6 +19,16 @@ from locus_store.values.filters import has_value
 from locus_store.values.msgpack import convert_to_json
 from locus_store.values.sealing import is_sealed, open_records
 from locus_store.versions.lines import Line, Lines, Record, Records, find_head, is_visible
+
+
+async def iterate_ids(
+    list_page: Callable[..., Any], *criteria: Any, after: str | None = None, page: int = 100
+) -> AsyncIterator[str]:
+    """Yield the ids that ``scan`` or ``list_threads`` lists behind one, ``page`` read at once."""
+    while found := await list_page(page, *criteria, after=after):
+        for thread_id in found:
+            yield thread_id
+        after = found[-1]
 
 
 def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
 from locus_store.types import Head, Snapshot
 from locus_store.types.arguments import check_limit
 from locus_store.values.filters import check_wanted, has_value
+from locus_store.versions.reading import iterate_ids
 
 _PAGE: Final = 100
 _SHELL: Final = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
@@ -60,7 +60,7 @@ async def search_data(backend: Listable, path: str, value: Any, limit: int) -> l
     rows: list[dict[str, Any]] = []
     if limit == 0:
         return rows
-    async for thread_id in _iterate_threads(backend, "*"):
+    async for thread_id in iterate_ids(backend.list_threads, "*", page=_PAGE):
         kept = await backend.read_state(thread_id)
         if kept is not None and has_value(kept.state, path, value):
             rows.append(_make_row(kept))
@@ -72,15 +72,7 @@ async def search_data(backend: Listable, path: str, value: Any, limit: int) -> l
 async def count(backend: Listable, pattern: str) -> int:
     """Return the number of threads whose id matches a pattern of SQL's ``LIKE``."""
     shell = "".join(_SHELL.get(it, it) for it in pattern)
-    return sum([1 async for _ in _iterate_threads(backend, shell)])
-
-
-async def _iterate_threads(backend: Listable, pattern: str) -> AsyncIterator[str]:
-    after: str | None = None
-    while page := await backend.list_threads(_PAGE, pattern, after=after):
-        for thread_id in page:
-            yield thread_id
-        after = page[-1]
+    return sum([1 async for _ in iterate_ids(backend.list_threads, shell, page=_PAGE)])
 
 
 def _make_row(snapshot: Snapshot) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from places import IndexPlace, Place
+from tiers import full
 
 from locus_store import Encryption, InMemoryStore, LocalKeyRing
 
@@ -20,3 +22,11 @@ def encryption() -> Encryption:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/data.db"
+
+
+@pytest.fixture(params=["sqlite", "file", *full("opensearch")])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A storage of each form: rows, documents, and documents beside an index of their words."""
+    if request.param == "opensearch":
+        return IndexPlace(request.getfixturevalue("index"))
+    return Place(tmp_path / "data", request.param)

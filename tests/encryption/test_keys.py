@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_stored import contents, fill, read
+from places import IndexPlace, Place, read_files
+from test_stored import fill, read
 
 from locus_store import (
     Encryption,
@@ -77,12 +78,10 @@ async def test_two_processes_create_one_key(old: Encryption) -> None:
     assert (await old.load("acme")).current != (await old.load("other")).current
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file", "memory"])
 async def test_data_is_sealed_again_beside_a_writer(
-    scheme: str, old: Encryption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: Encryption, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    urls = {"sqlite": f"sqlite:///{tmp_path}/d.db", "file": f"file://{tmp_path}/d"}
-    async with open_storage(urls.get(scheme, "memory://"), encryption=old) as storage:
+    async with open_storage(place.url, encryption=old) as storage:
         states = await fill(storage)
         tenant = storage.backend.tenant or ""
         [before] = await count(storage)
@@ -103,11 +102,8 @@ async def test_data_is_sealed_again_beside_a_writer(
         assert await storage.backend.load("t", "v0") == states[0]
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
-async def test_a_storage_in_clear_is_converted(
-    scheme: str, old: Encryption, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path}/d.db" if scheme == "sqlite" else f"file://{tmp_path}/d"
+async def test_a_storage_in_clear_is_converted(old: Encryption, place: Place) -> None:
+    url = place.url
     async with open_storage(url) as storage:
         states = await fill(storage)
         await fill(storage, "u")
@@ -123,8 +119,10 @@ async def test_a_storage_in_clear_is_converted(
     async with open_storage(url, encryption=old) as storage:
         await read(storage, states)
         await read(storage, states, "u")
-    if scheme == "file":  # the journal of items keeps replaced values until it is written anew
-        assert b"Zoe" not in contents(tmp_path, "threads/*.json")
+    if isinstance(place, IndexPlace):
+        assert b"Zoe" not in place.read()
+    elif url.startswith("file:"):  # the journal of items keeps values until it is written anew
+        assert b"Zoe" not in read_files(place.path, "threads/*.json")
 
 
 async def test_a_destroyed_key_makes_copies_of_the_data_unreadable(

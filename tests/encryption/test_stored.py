@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
+from places import Place
 
 from locus_store import (
     Encryption,
@@ -65,21 +65,13 @@ async def read(storage: Any, states: list[dict[str, Any]], thread_id: str = "t")
     assert (item.value, item.metadata) == ({"x": WORDS}, {"about": WORDS})
 
 
-def contents(path: Path, pattern: str = "*") -> bytes:
-    return b"".join(it.read_bytes() for it in path.rglob(pattern) if it.is_file())
-
-
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
-async def test_no_content_is_in_the_files(
-    scheme: str, encryption: Encryption, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path}/data.db" if scheme == "sqlite" else f"file://{tmp_path}/data"
-    async with open_storage(url, encryption=encryption) as storage:
+async def test_no_content_is_stored_in_clear(encryption: Encryption, place: Place) -> None:
+    async with open_storage(place.url, encryption=encryption) as storage:
         states = await fill(storage)
         await read(storage, states)
-    assert b"Zoe" not in contents(tmp_path)
+    assert b"Zoe" not in place.read()
     again = Encryption(encryption.ring, encryption.keys)
-    async with open_storage(url, encryption=again) as storage:
+    async with open_storage(place.url, encryption=again) as storage:
         await read(storage, states)
 
 
@@ -205,11 +197,11 @@ async def test_rows_are_tampered_with_at_random(encryption: Encryption, url: str
 
 
 async def test_a_clear_storage_is_refused_unless_it_is_being_converted(
-    encryption: Encryption, url: str
+    encryption: Encryption, place: Place
 ) -> None:
-    async with open_storage(url) as storage:
+    async with open_storage(place.url) as storage:
         states = await fill(storage)
-    async with open_storage(url, encryption=encryption) as storage:
+    async with open_storage(place.url, encryption=encryption) as storage:
         for reading in (storage.backend.load("t"), storage.backend.get_writes("t", "v2")):
             with pytest.raises(EncryptionError, match="in clear"):
                 await reading
@@ -218,7 +210,7 @@ async def test_a_clear_storage_is_refused_unless_it_is_being_converted(
         with pytest.raises(EncryptionError, match="in clear"):
             await storage.store().get(("t",), "k")
     lenient = Encryption(encryption.ring, encryption.keys, required=False)
-    async with open_storage(url, encryption=lenient) as storage:
+    async with open_storage(place.url, encryption=lenient) as storage:
         await read(storage, states)
         state = {"said": [*states[-1]["said"], "more"]}
         await storage.backend.write_state("t", state, checkpoint_id="v3")
@@ -226,24 +218,23 @@ async def test_a_clear_storage_is_refused_unless_it_is_being_converted(
         assert await storage.backend.load("t", "v1") == states[1]
 
 
-async def test_listed_keys_of_metadata_stay_in_clear(encryption: Encryption, url: str) -> None:
+async def test_listed_keys_of_metadata_stay_in_clear(encryption: Encryption, place: Place) -> None:
     chosen = Encryption(encryption.ring, encryption.keys, clear=["city"])
-    async with open_storage(url, encryption=chosen) as storage:
+    async with open_storage(place.url, encryption=chosen) as storage:
         backend = storage.backend
         await backend.write_state("t", {"n": 1}, metadata={"city": "Bern", "who": "Zoe"})
         for key, value in (("city", "Bern"), ("who", "Zoe")):
             assert [it.thread_id for it in await backend.query(key, value)] == ["t"]
             assert await backend.threads_where(key, value) == ["t"]
-    found = contents(Path(url.removeprefix("sqlite:///")).parent)
+    found = place.read()
     assert b"Bern" in found
     assert b"Zoe" not in found
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
 async def test_hashed_keys_of_metadata_are_found_and_not_read(
-    scheme: str, encryption: Encryption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encryption: Encryption, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"sqlite:///{tmp_path}/d.db" if scheme == "sqlite" else f"file://{tmp_path}/d"
+    url = place.url
     chosen = Encryption(encryption.ring, encryption.keys, hashed=["city", "user_id", "tags"])
     async with open_storage(url, encryption=chosen) as storage:
         backend, cities = storage.backend, ["Bern", ["Bern", "Ulm"], 3, None, {"a": "Bern"}]
@@ -268,25 +259,24 @@ async def test_hashed_keys_of_metadata_are_found_and_not_read(
     async with open_storage(url, encryption=again) as storage:
         listed = [await storage.backend.history(f"t{at}") for at in range(len(cities))]
         assert [it.metadata["city"] for [it] in listed] == cities
-    assert b"Bern" not in contents(tmp_path)
-    assert b"zoe" not in contents(tmp_path)
+    assert b"Bern" not in place.read()
+    assert b"zoe" not in place.read()
 
 
-async def test_objects_of_their_own_encrypt(encryption: Encryption, url: str) -> None:
-    async with open_message_log(url, encryption=encryption) as log:
+async def test_objects_of_their_own_encrypt(encryption: Encryption, place: Place) -> None:
+    async with open_message_log(place.url, encryption=encryption) as log:
         await log.append("t", [(WORDS, "user")])
         await log.backend.copy_thread("t", "u")
         assert await log.contents("u") == [WORDS]
-    async with open_store(url, encryption=encryption) as store:
+    async with open_store(place.url, encryption=encryption) as store:
         await store.put(("a",), "k", WORDS)
         assert [it.value for it in await store.search((), query="secret")] == [WORDS]
-    assert b"Zoe" not in contents(Path(url.removeprefix("sqlite:///")).parent)
+    assert b"Zoe" not in place.read()
 
 
-@pytest.mark.parametrize("url", ["opensearch://127.0.0.1:1/i", "sharded:sqlite:///a sqlite:///b"])
-def test_a_storage_without_encryption_is_refused(url: str, encryption: Encryption) -> None:
+def test_a_storage_without_encryption_is_refused(encryption: Encryption) -> None:
     with pytest.raises(UnsupportedError, match="encryption"):
-        open_storage(url, encryption=encryption)
+        open_storage("sharded:sqlite:///a sqlite:///b", encryption=encryption)
 
 
 async def test_a_cache_outside_of_the_process_is_refused(encryption: Encryption) -> None:

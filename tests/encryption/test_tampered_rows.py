@@ -148,25 +148,31 @@ def list_reads(storage: Any, thread_id: str) -> list[Callable[[], Awaitable[Any]
 
 
 async def read_stored(
-    url: str, encryption: Encryption
+    url: str, encryption: Encryption, other_url: str | None = None
 ) -> tuple[list[ArchivedThread], list[StoreItem]]:
     """Return the sealed threads and items of a new storage, then those of another tenant."""
     threads, items = list[ArchivedThread](), list[StoreItem]()
-    for tenant in ("default", "other"):
-        async with open_storage(url, encryption=encryption, tenant=tenant) as storage:
+    of_other: dict[str, Any] = {"tenant": "other"}
+    for place, options in ((url, {}), (other_url or url, of_other)):
+        async with open_storage(place, encryption=encryption, **options) as storage:
             for thread_id in THREADS:
                 await fill(storage, thread_id)
-        async with open_storage(url, tenant=tenant) as plain:
+        async with open_storage(place, **options) as plain:
             for thread_id in THREADS:
                 threads.append(await plain.backend.read_thread(thread_id))
                 items.append(await plain.store().get_item((thread_id,), "k"))
     return threads, items
 
 
-async def count_refused(url: str, encryption: Encryption, rows: int) -> Counter[str]:
-    """Tamper that many times; return how often in each way, and how often nothing was changed."""
+async def count_refused(
+    url: str, encryption: Encryption, rows: int, other_url: str | None = None
+) -> Counter[str]:
+    """Tamper that many times; return how often in each way, and how often nothing was changed.
+
+    ``other_url`` is of a storage with tenants, if that of ``url`` has none.
+    """
     rng, tried = random.Random(rows), Counter[str]()
-    threads, items = await read_stored(url, encryption)
+    threads, items = await read_stored(url, encryption, other_url)
     async with open_storage(url, encryption=encryption) as storage, open_storage(url) as plain:
         wholes = {it: await read_whole(storage, it) for it in THREADS}
         parts = {it: [await read() for read in list_reads(storage, it)] for it in THREADS}

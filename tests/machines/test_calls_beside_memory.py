@@ -18,6 +18,7 @@ CALLS = 3000 if LONG else 150
         "file",
         *full("sqlite", "objects", "objects-segments", "redis", "s3", "http", "http-sqlite"),
         *full("sqlite-encrypted", "file-encrypted", "redis-encrypted", "http-encrypted"),
+        *full("opensearch-encrypted", "s3-encrypted", "oracle-encrypted"),
         *full("postgresql", "postgresql-segments", "sharded", "opensearch", "oci"),
     ],
 )

@@ -14,6 +14,14 @@ from locus_store import (
     InMemoryMessageLog,
     InMemoryStore,
     MemoryBackend,
+    OCIBucketMessageLog,
+    OCIBucketStore,
+    OpenSearchBackend,
+    OpenSearchMessageLog,
+    OpenSearchStore,
+    OracleBackend,
+    OracleMessageLog,
+    OracleStore,
     PostgreSQLBackend,
     PostgreSQLMessageLog,
     PostgreSQLStore,
@@ -31,9 +39,22 @@ from locus_store import (
     sqlite_checkpointer,
 )
 from locus_store.backends.http.backend import HTTPBackend, HTTPMessageLog, HTTPStore
+from locus_store.backends.oci.backend import BucketBackend
 from locus_store.encryption import Encryption, LocalKeyRing, create
 from locus_store.types.options import CheckpointOptions, split_options
-from storages import Storage, file, http, memory, postgresql, redis, s3, sqlite
+from storages import (
+    Storage,
+    file,
+    http,
+    memory,
+    oci,
+    opensearch,
+    oracle,
+    postgresql,
+    redis,
+    s3,
+    sqlite,
+)
 
 ENCRYPTION = Encryption(LocalKeyRing({"a": bytes(32)}, "a"), InMemoryStore())
 
@@ -100,34 +121,35 @@ class _Each(Storage):
 
     kinds: tuple[Any, Any, Any]
 
-    def place(self) -> tuple[Any, ...]:
-        return ()
+    def build(self, construct: Any, kind: Any, **options: Any) -> Any:
+        """Return an object on the storage, which one of the functions above makes."""
+        return construct(kind, **options)
 
     def checkpointer(self, **options: Any) -> Any:
-        return make_checkpointer(self.kinds[0], *self.place(), **options)
+        return self.build(make_checkpointer, self.kinds[0], **options)
 
     def backend(self) -> Any:
-        return make(self.kinds[0], *self.place())
+        return self.build(make, self.kinds[0])
 
     def store(self, **options: Any) -> Any:
-        return make(self.kinds[1], *self.place(), **{"dimension": 3, **options})
+        return self.build(make, self.kinds[1], **{"dimension": 3, **options})
 
     def log(self, **options: Any) -> Any:
-        return make(self.kinds[2], *self.place(), **options)
+        return self.build(make, self.kinds[2], **options)
 
 
 class Files(_Each, file.Files):
     kinds = (FileBackend, FileStore, FileMessageLog)
 
-    def place(self) -> tuple[Any, ...]:
-        return (self.directory,)
+    def build(self, construct: Any, kind: Any, **options: Any) -> Any:
+        return construct(kind, self.directory, **options)
 
 
 class OnValkey(_Each, redis.OnValkey):
     kinds = (RedisBackend, RedisStore, RedisMessageLog)
 
-    def place(self) -> tuple[Any, ...]:
-        return (self.url,)
+    def build(self, construct: Any, kind: Any, **options: Any) -> Any:
+        return construct(kind, self.url, **options)
 
     def probe(self) -> redis.RedisProbe:
         self._probe = self._probe or ValkeyProbe(self.url)
@@ -139,19 +161,54 @@ class ValkeyProbe(redis.RedisProbe):
         return any(text.encode() in content for _, content in self.contents())
 
 
-class OnBucket(s3.OnService):
-    def checkpointer(self, **options: Any) -> Any:
-        return make_checkpointer(S3Backend, **self.place.options(**options))
+class OnDouble(_Each, oracle.Double):
+    """Oracle's dialect over a double."""
+
+    kinds = (OracleBackend, OracleStore, OracleMessageLog)
+
+    def build(self, construct: Any, kind: Any, **options: Any) -> Any:
+        return construct(kind, **oracle.PLACE, **options)
+
+    def probe(self) -> FileProbe:
+        return FileProbe(self.server.path)
+
+
+class _OfObjects(_Each):
+    """Heads and segments, whose backends are closed behind a test."""
+
+    backends: list[Any]
+    options: Any
+    """Returns the options that open the storage, with others."""
+
+    def build(self, construct: Any, kind: Any, **options: Any) -> Any:
+        return construct(kind, **self.options(**options))
 
     def backend(self) -> Any:
-        self.backends.append(make(S3Backend, **self.place.options()))
+        self.backends.append(super().backend())
         return self.backends[-1]
 
-    def store(self, **options: Any) -> Any:
-        return make(S3Store, **self.place.options(**{"dimension": 3, **options}))
 
-    def log(self, **options: Any) -> Any:
-        return make(S3MessageLog, **self.place.options(**options))
+class OnBucket(_OfObjects, s3.OnService):
+    kinds = (S3Backend, S3Store, S3MessageLog)
+
+    def options(self, **options: Any) -> Any:
+        return self.place.options(**options)
+
+
+class OnOCIBucket(_OfObjects, oci.OnBucket):
+    """Through Oracle's SDK to a double of its API."""
+
+    kinds = (BucketBackend, OCIBucketStore, OCIBucketMessageLog)
+
+    def options(self, **options: Any) -> Any:
+        return self.bucket.options(**options)
+
+
+class OnIndex(_OfObjects, opensearch.OnIndex):
+    kinds = (OpenSearchBackend, OpenSearchStore, OpenSearchMessageLog)
+
+    def options(self, **options: Any) -> Any:
+        return self.index.options(**options)
 
 
 class Memory(_Each, memory.Memory):

@@ -16,6 +16,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.stepping import run_together
 from locus_store.types import Version, VersionsWanted
 from locus_store.types.arguments import check_number, check_ttl
+from locus_store.versions.reading import iterate_ids
 
 PAGE: Final = 250
 """Versions that are read at once."""
@@ -201,12 +202,9 @@ async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[fl
         for thread in new:
             yield thread.active_at.timestamp(), thread.thread_id
         after = page[-1].thread_id
-    after = None
-    while rest := await backend.scan(after=after):
-        for thread_id in rest:
-            if thread_id not in seen:
-                yield math.inf, thread_id
-        after = rest[-1]
+    async for thread_id in iterate_ids(backend.scan):
+        if thread_id not in seen:
+            yield math.inf, thread_id
 
 
 _TTL_SECONDS: Final = "ttl_seconds"

@@ -205,7 +205,15 @@ class Source:
         return [it for it in self.table if namespace in it.spans]
 
     def read(self, segments: Sequence[Segment]) -> list[Bundle]:
-        return self.reader.read(self.thread_id, [it.name for it in segments])
+        bundles = self.reader.read(self.thread_id, [it.name for it in segments])
+        for segment, bundle in zip(segments, bundles, strict=True):
+            for namespace, runs in segment.spans.items():
+                if not {at for run in runs for at in run} <= bundle.rows.get(namespace, {}).keys():
+                    raise IntegrityError(
+                        f"segment {segment.name!r} of thread {self.thread_id!r} has other versions "
+                        "than its head says; restore it from a backup, or delete the thread"
+                    )
+        return bundles
 
 
 class SegmentedHistory(History):

@@ -236,6 +236,10 @@ class IndexClient(BlockingClient):
         found = self.request_documents("POST", "_search", body, **options)
         return None if "error" in found else found
 
+    def refresh_now(self) -> None:
+        """Let the following searches show all acknowledged writes."""
+        self.request_documents("POST", "_refresh", statuses=(failures.MISSING,))
+
     def iterate_hits(
         self, body: Mapping[str, Any], *, size: int | None = None, view: str | None = None
     ) -> Iterator[Sequence[Any]]:

@@ -137,6 +137,12 @@ class IndexDocuments(ObjectDocuments):
             if one.name in keys and (its.is_done or is_newer):
                 del changes.written[keys[one.name]]
 
+    def keys(self, after: str = "") -> Iterator[str]:
+        """See ``Documents``; of all heads that were acknowledged, none is missing."""
+        if not after:
+            self.objects.refresh_now()
+        return super().keys(after)
+
     def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
         """See ``Documents``; the first thousand keys are one search."""
         seen = set[str]()

@@ -74,10 +74,6 @@ class ItemIndex(IndexClient):
             answers += [it.tag if it.is_done else None for it in found]
         return answers
 
-    def refresh_now(self) -> None:
-        """Let the following searches show all acknowledged writes."""
-        self.request_documents("POST", "_refresh", statuses=(failures.MISSING,))
-
     def iterate_pages(self, body: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
         """Yield the hits of one view of the index in pages of the body's size."""
         with self._open_view() as view:

@@ -358,6 +358,7 @@ class OpenSearchStore(_Writing, BaseStore):
         return await self._run(self._list_namespaces, match, limit + offset, offset)
 
     def _list_namespaces(self, match: NamespaceMatch, end: int, offset: int) -> list[Namespace]:
+        self.index.refresh_now()
         scope = _make_scope(match.fixed, recursive=True)
         self._finish_batches(scope)
         found: dict[Namespace, None] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from test_tampered_rows import count_refused
@@ -24,3 +25,9 @@ async def test_tampered_rows_of_postgresql(encryption: Encryption, migrated_data
 
 async def test_tampered_rows_of_redis(encryption: Encryption, redis_url: str) -> None:
     print(await count_refused(redis_url, encryption, ROWS))
+
+
+async def test_tampered_documents_of_opensearch(
+    encryption: Encryption, index: Any, url: str
+) -> None:
+    print(await count_refused(index.url(), encryption, ROWS, url))
