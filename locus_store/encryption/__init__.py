@@ -14,7 +14,6 @@ __all__ = ["Encryption", "KeyRing", "KeyStatus", "LocalKeyRing", "Receipt", "cre
 
 _WITHOUT: Final = {
     "opensearch": "its index needs the text of states",
-    "sharded": "a set of shards has no encryption yet",
 }
 """Folders of technologies to why they do not encrypt."""
 
@@ -32,7 +31,7 @@ def create(kind: type[Any], *place: Any, encryption: object, **options: Any) -> 
     chosen = make_encryption(encryption)
     made = derive.derive_class(kind)(*place, **options)
     own = getattr(made, "backend", None)  # that a message log or a store has made for itself
-    if isinstance(own, StorageBackend) and not isinstance(own, backend.EncryptedBackend):
+    if isinstance(own, StorageBackend) and own is not options.get("backend"):
         own.__class__ = backend.derive_class(type(own))
         _equip(own, chosen)
     return _equip(made, chosen)

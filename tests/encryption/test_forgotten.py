@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from test_sealing import make_data_key
-from test_stored import fill
+from test_stored import fill, make_url
 
 from locus_store import Encryption, EncryptionError, open_storage
 from locus_store.types import PendingWrite
@@ -67,13 +67,13 @@ async def assert_unreadable(storage: Any, thread_id: str) -> None:
 
 
 @pytest.mark.parametrize("clear", [[], ["user_id"]], ids=["sealed", "clear"])
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+@pytest.mark.parametrize("scheme", ["sqlite", "file", "sharded"])
 async def test_no_backup_of_a_forgotten_person_is_read(
     scheme: str, clear: list[str], encryption: Encryption, tmp_path: Path
 ) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     data.mkdir()
-    url = f"sqlite:///{data}/d.db" if scheme == "sqlite" else f"file://{data}/d"
+    url = make_url(scheme, data)
     chosen = Encryption(encryption.ring, encryption.keys, clear=clear)
     async with open_storage(url, encryption=chosen) as storage:
         await fill_person(storage, "zoe", "t")
@@ -84,7 +84,7 @@ async def test_no_backup_of_a_forgotten_person_is_read(
         tenant = storage.backend.tenant or ""
         assert (await storage.backend.forget_user("zoe"))["threads"] == 1
         receipts = await chosen.list_receipts(tenant)
-        assert sum(len(it.key_ids) for it in receipts) == (2 if scheme == "sqlite" else 1)
+        assert sum(len(it.key_ids) for it in receipts) == (1 if scheme == "file" else 2)
         assert (await storage.backend.forget_user("zoe"))["threads"] == 0
         assert await chosen.list_receipts(tenant) == receipts
         await assert_readable(storage, "u", others)
@@ -96,7 +96,7 @@ async def test_no_backup_of_a_forgotten_person_is_read(
     async with open_storage(url, encryption=again) as storage:
         await assert_unreadable(storage, "t")
         await assert_readable(storage, "u", others)
-        if scheme == "sqlite":  # files find the items of a user by their namespace only
+        if scheme != "file":  # files find the items of a user by their namespace only
             with pytest.raises(EncryptionError, match="forgotten"):
                 await storage.store().get(("m", "zoe"), "k")
         assert (await storage.backend.forget_user("zoe"))["threads"] == 1
@@ -138,9 +138,9 @@ async def test_a_forgetting_that_was_killed_is_completed_by_the_next(
                 await backend.forget_user("zoe")
         assert await encryption.list_receipts("default") == []
         await backend.forget_user("nobody")
-        [receipt] = await encryption.list_receipts("default")
-        assert len(receipt.key_ids) == 1
-        assert (await backend.forget_user("zoe"))["store"] == 1
+        receipts = await encryption.list_receipts("default")
+        assert sum(len(it.key_ids) for it in receipts) == 2  # the thread's, and the item's
+        assert (await backend.forget_user("zoe"))["store"] == 0
         await assert_readable(storage, "u", others)
 
 
@@ -189,6 +189,26 @@ async def test_a_thread_that_is_saved_meanwhile_keeps_its_key(
         assert await backend.load("t") == {"n": 1}
         [receipt] = await encryption.list_receipts("default")
         assert len(receipt.key_ids) == 1
+
+
+async def test_two_that_are_forgotten_at_once_have_no_keys_after_it(
+    encryption: Encryption, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is forgotten as a whole while the other's thread is noted, and not yet removed."""
+    async with open_storage(url, encryption=encryption) as storage:
+        await fill_person(storage, "zoe", "t")
+        await fill_person(storage, "max", "u")
+        backend, other = storage.backend, storage.backend.for_tenant("default")
+        remove = backend.remove_thread
+
+        async def remove_after_the_other(thread_id: str, **which: Any) -> Any:
+            await other.forget_user("max")
+            return await remove(thread_id, **which)
+
+        monkeypatch.setattr(backend, "remove_thread", remove_after_the_other)
+        await backend.forget_user("zoe")
+        receipts = await encryption.list_receipts("default")
+        assert sum(len(it.key_ids) for it in receipts) == 4  # of two threads, and of their users
 
 
 async def test_a_process_that_has_not_read_the_keys_loses_what_it_saves(

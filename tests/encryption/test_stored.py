@@ -69,18 +69,27 @@ def contents(path: Path, pattern: str = "*") -> bytes:
     return b"".join(it.read_bytes() for it in path.rglob(pattern) if it.is_file())
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+def make_url(scheme: str, directory: Path) -> str:
+    """Return the URL of a storage in a directory; ``sharded``: of a set of two databases."""
+    if scheme == "file":
+        return f"file://{directory}/data"
+    if scheme == "sqlite":
+        return f"sqlite:///{directory}/data.db"
+    return f"sharded:sqlite:///{directory}/a.db sqlite:///{directory}/b.db"
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "file", "sharded"])
 async def test_no_content_is_in_the_files(
     scheme: str, encryption: Encryption, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path}/data.db" if scheme == "sqlite" else f"file://{tmp_path}/data"
+    url = make_url(scheme, tmp_path)
     async with open_storage(url, encryption=encryption) as storage:
-        states = await fill(storage)
-        await read(storage, states)
+        states = {it: await fill(storage, it) for it in "tuvw"}
     assert b"Zoe" not in contents(tmp_path)
     again = Encryption(encryption.ring, encryption.keys)
     async with open_storage(url, encryption=again) as storage:
-        await read(storage, states)
+        for thread_id, some in states.items():
+            await read(storage, some, thread_id)
 
 
 STATEMENTS = {
@@ -239,11 +248,11 @@ async def test_listed_keys_of_metadata_stay_in_clear(encryption: Encryption, url
     assert b"Zoe" not in found
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+@pytest.mark.parametrize("scheme", ["sqlite", "file", "sharded"])
 async def test_hashed_keys_of_metadata_are_found_and_not_read(
     scheme: str, encryption: Encryption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"sqlite:///{tmp_path}/d.db" if scheme == "sqlite" else f"file://{tmp_path}/d"
+    url = make_url(scheme, tmp_path)
     chosen = Encryption(encryption.ring, encryption.keys, hashed=["city", "user_id", "tags"])
     async with open_storage(url, encryption=chosen) as storage:
         backend, cities = storage.backend, ["Bern", ["Bern", "Ulm"], 3, None, {"a": "Bern"}]
@@ -283,10 +292,9 @@ async def test_objects_of_their_own_encrypt(encryption: Encryption, url: str) ->
     assert b"Zoe" not in contents(Path(url.removeprefix("sqlite:///")).parent)
 
 
-@pytest.mark.parametrize("url", ["opensearch://127.0.0.1:1/i", "sharded:sqlite:///a sqlite:///b"])
-def test_a_storage_without_encryption_is_refused(url: str, encryption: Encryption) -> None:
+def test_a_storage_without_encryption_is_refused(encryption: Encryption) -> None:
     with pytest.raises(UnsupportedError, match="encryption"):
-        open_storage(url, encryption=encryption)
+        open_storage("opensearch://127.0.0.1:1/i", encryption=encryption)
 
 
 async def test_a_cache_outside_of_the_process_is_refused(encryption: Encryption) -> None:

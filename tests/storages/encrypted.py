@@ -33,7 +33,7 @@ from locus_store import (
 from locus_store.backends.http.backend import HTTPBackend, HTTPMessageLog, HTTPStore
 from locus_store.encryption import Encryption, LocalKeyRing, create
 from locus_store.types.options import CheckpointOptions, split_options
-from storages import Storage, file, http, memory, postgresql, redis, s3, sqlite
+from storages import Storage, file, http, memory, postgresql, redis, s3, sharded, sqlite
 
 ENCRYPTION = Encryption(LocalKeyRing({"a": bytes(32)}, "a"), InMemoryStore())
 
@@ -75,6 +75,22 @@ class FileProbe(sqlite.FileProbe):
     def holds(self, text: str) -> bool:
         files = [it.read_bytes() for it in self._path.parent.glob(f"{self._path.name}*")]
         return any(text.encode() in it for it in files)
+
+
+class OfFiles(sharded.OfFiles):
+    def new(self, factory: Any, place: Any, **options: Any) -> Any:
+        return super().new(factory, place, encryption=ENCRYPTION, **options)
+
+    def probe(self) -> sharded.ShardsProbe:
+        return sharded.ShardsProbe([FileProbe(it) for it in self.files])
+
+
+class OfServers(sharded.OfServers):
+    def new(self, factory: Any, place: Any, **options: Any) -> Any:
+        return super().new(factory, place, encryption=ENCRYPTION, **options)
+
+    def probe(self) -> sharded.ShardsProbe:
+        return sharded.ShardsProbe([ServerProbe(it) for it in self.urls])
 
 
 class OnServer(postgresql.OnServer):
