@@ -8,7 +8,7 @@ power is a class below, as in ``class Mine(SearchesText, ListsThreads)``; ``capa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -900,7 +900,7 @@ class ErasesThreads(QueriesMetadata, StoresThreads):
         Raises:
             ConflictError: Another caller saves the user's threads at the same time.
         """
-        return await self._erase(partial(self.threads_of, user_id), f"of user {user_id!r}")
+        return await self._erase(partial(self.threads_of, user_id), "user_id", user_id)
 
     async def forget_where(self, key: str, value: Any) -> dict[str, int]:
         """Remove the threads of ``threads_where`` with all they own; return how much of each kind.
@@ -913,12 +913,12 @@ class ErasesThreads(QueriesMetadata, StoresThreads):
             InvalidArgumentError: The condition makes no sense; nothing was removed.
         """
         erasing.check_condition(key, value)
-        return await self._erase(partial(self.threads_where, key, value), f"where {key!r} matches")
+        return await self._erase(partial(self.threads_where, key, value), key, value)
 
-    async def _erase(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
+    async def _erase(self, find: erasing.FindThreads, key: str, value: Any) -> dict[str, int]:
         if isinstance(self, Expires):
             await self.expire()  # what expired is not listed, and may be among them
-        return await erasing.erase(self, find, which)
+        return await erasing.erase(self, find, key, value)
 
 
 class Vacuums(StorageBackend):

@@ -482,7 +482,7 @@ class BackendMessageLog(BaseMessageLog):
         self.backend = backend
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
-        self._owns = owns
+        self.owns = owns
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "MessageLog", 1)
@@ -491,5 +491,5 @@ class BackendMessageLog(BaseMessageLog):
         await self.backend.open()
 
     async def close(self) -> None:
-        if self._owns:
+        if self.owns:
             await self.backend.close()

@@ -131,13 +131,12 @@ class Storage(Closing):
     @property
     def has_store(self) -> bool:
         """True if ``store`` returns one."""
-        return isinstance(self.backend, HasShards) or self._find_class("store") is not None
+        return self._find_class("store") is not None
 
     @property
     def has_messages(self) -> bool:
         """True if ``messages`` returns a message log."""
-        has_its_own = isinstance(self.backend, DocumentBackend | HasShards)
-        return has_its_own or self._find_class("messages") is not None
+        return isinstance(self.backend, DocumentBackend) or self._find_class("messages") is not None
 
     def checkpointer(
         self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
@@ -159,21 +158,18 @@ class Storage(Closing):
         Raises:
             UnsupportedError: The storage has no store.
         """
-        made: BaseStore
         kind = self._find_class("store")
         options: dict[str, Any] = {"dimension": dimension, "metric": metric, "embed": embed}
-        if isinstance(self.backend, HasShards):
-            made = _make_sharded_store(self.backend, options, owns=False)
-            self._made.add(made)
-            return made
         if kind is None:
             raise UnsupportedError(f"there is no store beside a {type(self.backend).__name__}")
         if kind.__name__ == TECHNOLOGIES["memory"].store:
             find = import_module("locus_store.backends.memory.store").find_store
             return cast("BaseStore", find(self.backend, partial(self._make, kind, options)))
-        made = self._make(kind, {"backend": self.backend, **options})
+        made: Any = self._make(kind, {"backend": self._first, **options})
+        if self._first is not self.backend:  # a batch of items is one transaction
+            made.shards = self.backend
         self._made.add(made)
-        return made
+        return cast("BaseStore", made)
 
     def messages(self, *, ttl_seconds: float | None = None) -> BaseMessageLog:
         """Return the message log of this storage; see ``BaseMessageLog``.
@@ -186,7 +182,9 @@ class Storage(Closing):
         if isinstance(self.backend, DocumentBackend):
             made = self._make(DocumentMessageLog, {**options, "owns": False})
         elif isinstance(self.backend, HasShards):
-            made = _make_sharded_log(self.backend, ttl_seconds, owns=False)
+            logs = [Storage(it).messages(ttl_seconds=ttl_seconds) for it in self.backend.shards]
+            kind = import_module("locus_store.backends.sharded").ShardedMessageLog
+            made = self._make(kind, {"backend": self.backend, "logs": logs})
         elif kind := self._find_class("messages"):
             made = self._make(kind, options)
         else:
@@ -198,9 +196,14 @@ class Storage(Closing):
     def _make(self, kind: Any, options: Mapping[str, Any]) -> Any:
         return _make(kind, {**options, "encryption": getattr(self.backend, "encryption", None)})
 
+    @property
+    def _first(self) -> StorageBackend:
+        """The backend, or that of the first database of a set, which has the store."""
+        return self.backend.shards[0] if isinstance(self.backend, HasShards) else self.backend
+
     def _find_class(self, part: Part) -> Any:
         """Return the class of the backend's technology, or of one that it extends."""
-        for kind in type(self.backend).__mro__:
+        for kind in type(self._first).__mro__:
             folder = kind.__module__.removeprefix("locus_store.backends.").partition(".")[0]
             if folder in TECHNOLOGIES:
                 return _import_class(folder, part)
@@ -215,20 +218,6 @@ class Storage(Closing):
         for made in list(self._made):
             await made.close()
         await self.backend.close()
-
-
-def _make_sharded_store(backend: Any, options: Mapping[str, Any], *, owns: bool) -> BaseStore:
-    """Return the store of a set, in its first database: a batch of items is one transaction."""
-    made: Any = Storage(backend.shards[0]).store(**options)
-    made.shards, made.owns = backend, owns
-    return cast("BaseStore", made)
-
-
-def _make_sharded_log(backend: Any, ttl_seconds: float | None, *, owns: bool) -> BaseMessageLog:
-    kind = import_module("locus_store.backends.sharded").ShardedMessageLog
-    logs = [Storage(it).messages(ttl_seconds=ttl_seconds) for it in backend.shards]
-    made: BaseMessageLog = kind(backend, logs, owns=owns)
-    return made
 
 
 def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
@@ -286,18 +275,23 @@ def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) ->
     """
     check_urls(urls)
     of_checkpoints, others = split_options(CheckpointOptions, options)
-    if "encryption" in others or any("encryption=" in it for it in urls):
-        raise UnsupportedError("a set of shards has no encryption yet: encrypt databases, one each")
     for name in {it for names in HANDED_IN.values() for it in names} & others.keys():
         raise InvalidArgumentError(f"{name}= leads to one database; give the URL of each shard")
-    each = [open_storage(url, **others) for url in urls]
+    named = [_read(it, _choose_folder(it), options).get("encryption") for it in urls]
+    if any(it != named[0] for it in named):
+        raise InvalidArgumentError(
+            "encryption= is of the set, and the URLs of its shards differ in it: pass it as an"
+            " argument, or write the same into each URL"
+        )
+    each = [open_storage(url, **{**others, "encryption": None}) for url in urls]
     for at, storage in enumerate(each, 1):
         for name in storage._options:  # noqa: SLF001  (of this class)
             raise InvalidArgumentError(
                 f"the URL of shard {at} has {name}=, which is of the set: pass it as an argument"
             )
     kind = import_module("locus_store.backends.sharded").ShardedBackend
-    return Storage(kind([it.backend for it in each]), **of_checkpoints)
+    own = {"shards": [it.backend for it in each], "encryption": named[0]}
+    return Storage(_make(kind, own), **of_checkpoints)
 
 
 def open_checkpointer(
@@ -394,11 +388,11 @@ def _open_alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
 def _open_alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     """Return the store or the message log of a set, which is closed with it."""
     names = {"dimension", "metric", "embed"} if part == "store" else {"ttl_seconds"}
-    backend = open_storage(url, **{it: options[it] for it in options.keys() - names}).backend
+    storage = open_storage(url, **{it: options[it] for it in options.keys() - names})
     own = {it: options[it] for it in options.keys() & names}
-    if part == "store":
-        return _make_sharded_store(backend, own, owns=True)
-    return _make_sharded_log(backend, own.get("ttl_seconds"), owns=True)
+    made: Any = storage.store(**own) if part == "store" else storage.messages(**own)
+    made.owns = True
+    return made
 
 
 def _import_class(folder: str, part: Part) -> Any:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from copy import copy
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.backend import ErasesThreads, FullBackend, JoinsTransactions, StorageBackend
-from locus_store.encryption.contracts import LoadsKeys
+from locus_store.encryption.contracts import LoadsKeys, open_statuses
 from locus_store.encryption.values import CLEAR, Sealing, count_keys, require_answer
 from locus_store.errors import IntegrityError, LocusStoreError, UnsupportedError
 from locus_store.runtime.loops import run_off_loop
@@ -42,8 +42,10 @@ from locus_store.values.sealing import (
 )
 from locus_store.values.text import query_words
 from locus_store.versions import erasing, generate_checkpoint_id
-from locus_store.versions.archives import has_versions
+from locus_store.versions.archives import make_copy
+from locus_store.versions.erasing import FindThreads
 from locus_store.versions.reading import iterate_ids
+from locus_store.versions.sharding import HasShards
 from locus_store.versions.threads import ThreadTransaction
 from locus_store.wire.records import IdNeededError
 
@@ -127,7 +129,7 @@ class EncryptedBackend(LoadsKeys, FullBackend):
         found: list[ThreadStatus] = []
         while len(found) < criteria.limit:
             page = await super().find_statuses(shown)  # type: ignore[misc]  # of the storage
-            opened = await self._unseal(partial(_open_statuses, statuses=page))
+            opened = await self._unseal(partial(open_statuses, statuses=page))
             found += [it for it in opened if criteria.takes(it)]
             if len(page) < shown.limit:
                 break
@@ -180,25 +182,24 @@ class EncryptedBackend(LoadsKeys, FullBackend):
         found = await self.read_thread(source_thread_id)
         if found is None or not await self.has_thread(source_thread_id):
             return False
-        active_at = datetime.now(UTC) if has_versions(found) else found.active_at
-        await self.restore(replace(found, thread_id=dest_thread_id, active_at=active_at))
+        await self.restore(make_copy(found, dest_thread_id))
         return True
 
-    async def _erase(self, find: Callable[[], Awaitable[list[str]]], which: str) -> dict[str, int]:
+    async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
         """Remove threads, and destroy their keys."""
-        noted = set[str]()
+        noted = set[Subject]()
 
         async def find_and_note() -> list[str]:
             found = await find()
-            new = {make_thread_subject(it) for it in found if it not in noted}
+            new = set(map(make_thread_subject, found)) - noted
             await self.encryption.note(self._tenant_name, new)
-            noted.update(found)
+            noted.update(new)
             return found
 
         try:
-            return await super()._erase(find_and_note, which)
+            return await super()._erase(find_and_note, key, value)
         finally:
-            await self.encryption.destroy_noted(self._tenant_name, self._find_gone)
+            await self.encryption.destroy_noted(self._tenant_name, self._find_gone, noted)
 
     async def _find_gone(self, subjects: set[Subject]) -> set[Subject] | None:
         """Return the threads of a note that are not stored; ``None``: they are not threads."""
@@ -324,12 +325,39 @@ class VersionsBackend(EncryptedBackend):
 class JoiningEncryptedBackend(VersionsBackend, JoinsTransactions):
     """The same, of a SQL database."""
 
+    def join_set(self) -> None:
+        """Do nothing: ``open`` refuses one shard of several, as keys are judged by all of them."""
+
     async def commit_on(self, save: Save, connection: object) -> Written:
         return await super().commit_on((await self.get_sealing()).seal_save(save), connection)
 
     async def _forget_items(self, key: str, value: Any) -> int:
-        """Remove the store's items with ``value`` at ``key`` in their metadata, and their keys."""
         return await forget_items(self, key, value)
+
+
+class OpenedShard(JoiningEncryptedBackend):
+    """The same, of a shard that its set reads for a moment; the set has the store and the keys."""
+
+    async def _find_gone(self, _: set[Subject]) -> set[Subject] | None:
+        return None
+
+    async def _forget_items(self, _: str, __: Any) -> int:
+        return 0
+
+
+class ShardedEncryptedBackend(VersionsBackend):
+    """The same, of a set of shards, which are not encrypted by themselves: moves need no keys."""
+
+    def _see(self, shard: StorageBackend) -> Any:
+        """Return a shard that encrypts: threads may be out of their place."""
+        opened: Any = copy(shard)
+        opened.__class__ = derive_class(type(shard), OpenedShard)
+        opened.encryption = self.encryption
+        return opened
+
+    async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
+        counts = await super()._erase(find, key, value)
+        return counts | {"store": await forget_items(self, key, value)}
 
 
 async def forget_items(backend: EncryptedBackend, key: str, value: Any) -> int:
@@ -415,27 +443,24 @@ class ClientBackend(VersionsBackend):
         except LocusStoreError as exc:
             report_unswept("a deletion", thread_id, exc)
 
-    async def forget_user(self, user_id: str) -> dict[str, int]:
-        return await self._forget(ErasesThreads.forget_user(self, user_id), "user_id", user_id)
+    forget_user = ErasesThreads.forget_user  # the service knows no owners, of items either
+    forget_where = ErasesThreads.forget_where
 
-    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
-        return await self._forget(ErasesThreads.forget_where(self, key, value), key, value)
-
-    async def _forget(
-        self, threads: Awaitable[dict[str, int]], key: str, value: Any
-    ) -> dict[str, int]:
-        """Remove threads and items here: the service knows the owners of neither."""
-        counts = await threads
+    async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
+        counts = await super()._erase(find, key, value)
         has_store = self.service.description.has_store  # type: ignore[attr-defined]
         return counts | ({"store": await forget_items(self, key, value)} if has_store else {})
 
 
 @cache
-def derive_class(kind: type[StorageBackend]) -> type[EncryptedBackend]:
+def derive_class(
+    kind: type[StorageBackend], base: type[EncryptedBackend] | None = None
+) -> type[EncryptedBackend]:
     """Return the class of a backend that encrypts."""
-    base = JoiningEncryptedBackend if issubclass(kind, JoinsTransactions) else EncryptedBackend
-    if kind.__module__ == "locus_store.backends.http.backend":
-        base = ClientBackend
+    if base is None:
+        base = JoiningEncryptedBackend if issubclass(kind, JoinsTransactions) else EncryptedBackend
+        base = ShardedEncryptedBackend if issubclass(kind, HasShards) else base
+        base = ClientBackend if kind.__module__ == "locus_store.backends.http.backend" else base
     made: type[EncryptedBackend] = type(
         kind.__name__, (base, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}
     )
@@ -483,31 +508,6 @@ def _make_head(thread: ArchivedThread, record: ArchivedRecord) -> Head:
 def _open_head(sealing: Sealing, head: Head) -> Head:
     place = head.thread_id, "", head.checkpoint_id
     return replace(head, metadata=sealing.open_metadata(head.metadata, *place))
-
-
-def _open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[ThreadStatus]:
-    found = []
-    for status in statuses:
-        open_message = partial(sealing.open_message, status.thread_id)
-        opened: dict[str, Any] = {"message": _open_unless_damaged(open_message, status.message)}
-        if status.metadata is not None:
-            open_record = sealing.make_opener(continues=True).open_joined
-            opened["record"] = _open_unless_damaged(open_record, status.record)
-            place = status.thread_id, "", status.checkpoint_id or ""
-            fields = sealing.open_fields(status.metadata, status.labels, *place)
-            opened["metadata"], opened["labels"] = fields
-        found.append(replace(status, **opened))
-    return found
-
-
-def _open_unless_damaged(open_value: Callable[[Any], T], value: Any) -> T | None:
-    """Return an opened value; ``None`` if it is damaged, as its own page says."""
-    try:
-        return None if value is None else open_value(value)
-    except UnknownKeyError:
-        raise
-    except IntegrityError:
-        return None
 
 
 def _open_writes(

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
-from typing import Any, Final
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.encryption.values import (
     CLEAR,
@@ -17,7 +17,7 @@ from locus_store.encryption.values import (
     make_item_subject,
     require_answer,
 )
-from locus_store.errors import ConflictError
+from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
 from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Put, StoreItem, Wanted
@@ -32,6 +32,11 @@ from locus_store.values.sealing import (
     Subject,
     UnknownKeyError,
 )
+
+if TYPE_CHECKING:
+    from locus_store.versions.sizes import ThreadStatus
+
+T = TypeVar("T")
 
 _PAGE: Final = 1000
 _EVERYTHING: Final = 2**30
@@ -224,7 +229,7 @@ class EncryptedStore(Encrypts, BaseStore):
                 subjects |= {make_item_subject(item)} if item else set()
         await self.encryption.note(tenant, subjects)
         removed = sum([await self.delete(*it) for it in wanted])
-        await self.encryption.destroy_noted(tenant, self._find_gone)
+        await self.encryption.destroy_noted(tenant, self._find_gone, subjects)
         return removed
 
     async def _open_unless_forgotten(self, item: StoreItem) -> StoreItem | None:
@@ -246,13 +251,34 @@ class EncryptedStore(Encrypts, BaseStore):
 
 def _ask_for_all(request: Wanted) -> Wanted:
     """Return criteria of all items of a prefix: the storage knows neither values nor metadata."""
-    return Wanted(
-        prefix=request.prefix,
-        filter=Filter({}),
-        metadata_filter=Filter({}),
-        limit=_PAGE,
-        recursive=request.recursive,
-    )
+    every = Filter({})
+    return replace(request, filter=every, metadata_filter=every, words=(), limit=_PAGE, offset=0)
+
+
+def open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[ThreadStatus]:
+    """Return the statuses of threads with their contents."""
+    found = []
+    for status in statuses:
+        open_message = partial(sealing.open_message, status.thread_id)
+        opened: dict[str, Any] = {"message": _open_unless_damaged(open_message, status.message)}
+        if status.metadata is not None:
+            open_record = sealing.make_opener(continues=True).open_joined
+            opened["record"] = _open_unless_damaged(open_record, status.record)
+            place = status.thread_id, "", status.checkpoint_id or ""
+            fields = sealing.open_fields(status.metadata, status.labels, *place)
+            opened["metadata"], opened["labels"] = fields
+        found.append(replace(status, **opened))
+    return found
+
+
+def _open_unless_damaged(open_value: Callable[[Any], T], value: Any) -> T | None:
+    """Return an opened value; ``None`` if it is damaged, as its own page says."""
+    try:
+        return None if value is None else open_value(value)
+    except UnknownKeyError:
+        raise
+    except IntegrityError:
+        return None
 
 
 @cache

@@ -380,24 +380,30 @@ class Encryption:
             await self.keys.put(_name(tenant, _NOTED), os.urandom(8).hex(), value)
 
     async def destroy_noted(
-        self, tenant: str, find_gone: Callable[[set[Subject]], Awaitable[set[Subject] | None]]
+        self,
+        tenant: str,
+        find_gone: Callable[[set[Subject]], Awaitable[set[Subject] | None]],
+        own: Collection[Subject],
     ) -> None:
         """Destroy the keys of noted subjects of which nothing is stored; keep a receipt.
 
         ``find_gone`` returns those of the subjects of a note, whose keys are destroyed; ``None``:
-        the note is another caller's, and stays.
+        the note is of others. Subjects that are stored stay noted, unless they are the caller's
+        ``own``: another process may be about to delete them.
         """
-        done: list[StoreItem] = []
+        left: dict[str, set[Subject]] = {}
         gone: set[Subject] = set()
         for item in await self.keys.list(_name(tenant, _NOTED), limit=_MOST_KEYS):
-            found = await find_gone({tuple(it) for it in item.value})
+            noted: set[Subject] = {tuple(it) for it in item.value}
+            found = await find_gone(noted)
             if found is not None:
-                done.append(item)
+                left[item.key] = noted - found - set(own)
                 gone |= found
         while gone and not await self._puncture(tenant, sorted(gone)):
             pass  # another process has changed a data key meanwhile
-        for item in done:
-            await self.keys.delete(_name(tenant, _NOTED), item.key)
+        for key, rest in left.items():
+            await self.note(tenant, rest)
+            await self.keys.delete(_name(tenant, _NOTED), key)
 
     async def _puncture(self, tenant: str, subjects: list[Subject]) -> bool:
         """Destroy the keys of subjects, unless another process changes a data key meanwhile."""

@@ -523,9 +523,6 @@ def count_item_key(item: StoreItem) -> str:
 class Encrypts:
     """The part of a backend, a message log or a store that encrypts."""
 
-    needs_no_loop = False
-    moves_between_threads = False
-
     encryption: Encryption
     sealed_format: ClassVar[int] = FORMAT
 
@@ -554,7 +551,7 @@ class Encrypts:
 
     async def has_sealed(self) -> bool:
         """Return whether the storage has sealed values, as far as a few of its threads tell."""
-        owner: Any = getattr(self, "backend", None)
+        owner: Any = getattr(self, "shards", None) or getattr(self, "backend", None)
         return await owner.has_sealed() if isinstance(owner, Encrypts) else False
 
     async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:

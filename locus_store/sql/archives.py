@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -74,13 +75,9 @@ def read_writes(
     repo: Repository, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
     """See ``StoresWrites.writes_of``."""
-    threads, lines = repo.tables.threads, repo.tables.lines
-    line = repo.connection.execute(
-        sa.select(lines.c.line)
-        .join(threads, make_same_thread_condition(repo.tables))
-        .where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id)
-        .where(lines.c.namespace == namespace, is_live(repo.tables))
-    ).scalar()
+    lines = repo.tables.lines
+    is_it = lines.c.thread_id == thread_id, lines.c.namespace == namespace
+    line = repo.connection.execute(_select_live(repo, lines.c.line).where(*is_it)).scalar()
     return {} if line is None else pending.group_by_checkpoint(repo, line, checkpoint_ids)
 
 
@@ -88,14 +85,9 @@ def list_writes(
     reads: Reads, thread_id: str, namespace: str, checkpoint_id: str | None
 ) -> list[ArchivedWrite]:
     """See ``KeepsEffects.list_writes``."""
-    threads, lines, writes = reads.tables.threads, reads.tables.lines, reads.tables.writes
-    query = (
-        sa.select(writes)
-        .join(lines, lines.c.line == writes.c.line)
-        .join(threads, make_same_thread_condition(reads.tables))
-        .where(lines.c.tenant == reads.tenant, lines.c.thread_id == thread_id)
-        .where(lines.c.namespace == namespace, is_live(reads.tables))
-    )
+    lines, writes = reads.tables.lines, reads.tables.writes
+    is_it = lines.c.thread_id == thread_id, lines.c.namespace == namespace
+    query = _select_live(reads, *writes.c, of=writes).where(*is_it)
     if checkpoint_id is not None:
         query = query.where(writes.c.checkpoint_id == checkpoint_id)
     found = _make_archived_writes(reads.connection.execute(query).mappings())
@@ -104,13 +96,9 @@ def list_writes(
 
 def list_namespaces(repo: Repository, thread_id: str) -> list[str]:
     """See ``StoresThreads.namespaces``."""
-    threads, lines = repo.tables.threads, repo.tables.lines
-    query = (
-        sa.select(lines.c.namespace)
-        .join(threads, make_same_thread_condition(repo.tables))
-        .where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id)
-        .where(lines.c.head.is_not(None), is_live(repo.tables))
-    )
+    lines = repo.tables.lines
+    is_it = lines.c.thread_id == thread_id, lines.c.head.is_not(None)
+    query = _select_live(repo, lines.c.namespace).where(*is_it)
     return sorted(repo.connection.execute(query).scalars())
 
 
@@ -127,6 +115,22 @@ def scan(repo: Repository, limit: int, after: str | None) -> list[str]:
 
 def read_thread(repo: Repository, thread_id: str) -> ArchivedThread | None:
     """See ``StoresThreads.read_thread``."""
+    thread = read_stored(repo, thread_id)
+    return thread and replace(thread, lines=[_divide_segments(it) for it in thread.lines])
+
+
+def _divide_segments(line: ArchivedLine) -> ArchivedLine:
+    """Return a line whose records have their payloads."""
+    if not line.segments:
+        return line
+    rows = [(it.sequence, it.payload) for it in line.records]
+    payloads = dict(fill_payloads(rows, line.segments))
+    records = [replace(it, payload=payloads[it.sequence]) for it in line.records]
+    return replace(line, records=records, segments=[])
+
+
+def read_stored(repo: Repository, thread_id: str) -> ArchivedThread | None:
+    """See ``JoinsShards.read_stored``."""
     threads, logs = repo.tables.threads, repo.tables.logs
     row = repo.connection.execute(
         sa.select(threads.c.thread, *(threads.c[name] for name in _THREAD)).where(
@@ -161,6 +165,7 @@ def _read_lines(repo: Repository, thread_id: str) -> list[ArchivedLine]:
             floor=row.floor,
             last_sequence=row.last_sequence,
             records=_read_records(repo, row.line),
+            segments=[one for _, one in repo.read_all_segments(row.line)],
             writes=sorted(
                 _make_archived_writes(pending.read_rows(repo, row.line)),
                 key=versions.make_archive_sort_key,
@@ -178,16 +183,8 @@ def _read_records(repo: Repository, line: int) -> list[ArchivedRecord]:
         .where(checkpoints.c.line == line)
         .order_by(checkpoints.c.sequence)
     )
-    rows = repo.connection.execute(query).all()
-    own = [(row.sequence, row.payload) for row in rows]
-    is_whole = all(payload for _, payload in own)
-    payloads = dict(
-        fill_payloads(own, () if is_whole else [one for _, one in repo.read_all_segments(line)])
-    )
-    return [
-        ArchivedRecord(**{**row._mapping, "payload": payloads[row.sequence]})  # noqa: SLF001
-        for row in rows
-    ]
+    rows = repo.connection.execute(query).mappings()
+    return [ArchivedRecord(**row) for row in rows]
 
 
 def _make_archived_writes(rows: Iterable[sa.RowMapping]) -> Iterable[ArchivedWrite]:
@@ -289,9 +286,12 @@ def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> No
             for write in archive.writes
         ],
     )
-    versions.settle(repo, line)
+    segments = [{"line": line.line, **it._asdict()} for it in archive.segments]
+    pending.insert(repo, repo.tables.segments, segments)
+    if not segments:  # else the next save begins a chain: the sizes of sealed records are unknown
+        versions.settle(repo, line)
     repo.update(line)
-    if repo.has_index:
+    if repo.has_index and not any(it.is_sealed for it in archive.segments):
         repo.index_line(line.line)
 
 
@@ -309,7 +309,8 @@ def find_threads(repo: Repository, key: str, value: Any, user_id: str | None) ->
         for row in repo.connection.execute(named)
         if (user_id is not None and row.user_id == user_id) or has_value(row.metadata, key, value)
     ]
-    query = _select_live(repo, lines.c.thread_id, versions_.c.metadata, versions_.c.labels).where(
+    columns = lines.c.thread_id, versions_.c.metadata, versions_.c.labels
+    query = _select_live(repo, *columns, of=versions_).where(
         sa.or_(
             repo.may_have(versions_.c.metadata, key, value),
             repo.may_have(versions_.c.labels, key, value),
@@ -327,7 +328,8 @@ def find_tagged(repo: Repository, key: str, value: Any) -> list[tuple[str, str, 
     """See ``QueriesMetadata.tagged``."""
     lines, versions_ = repo.tables.lines, repo.tables.checkpoints
     columns = lines.c.thread_id, lines.c.namespace, versions_.c.checkpoint_id, versions_.c.metadata
-    query = _select_live(repo, *columns).where(repo.may_have(versions_.c.metadata, key, value))
+    may_match = repo.may_have(versions_.c.metadata, key, value)
+    query = _select_live(repo, *columns, of=versions_).where(may_match)
     return [
         (thread_id, namespace, checkpoint_id)
         for thread_id, namespace, checkpoint_id, metadata in repo.connection.execute(query)
@@ -335,15 +337,15 @@ def find_tagged(repo: Repository, key: str, value: Any) -> list[tuple[str, str, 
     ]
 
 
-def _select_live(repo: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Return a query over versions, their lines and live threads."""
-    threads, lines, versions_ = (repo.tables.threads, repo.tables.lines, repo.tables.checkpoints)
-    return (
-        sa.select(*columns)
-        .join_from(versions_, lines, versions_.c.line == lines.c.line)
-        .join(threads, make_same_thread_condition(repo.tables))
-        .where(lines.c.tenant == repo.tenant, is_live(repo.tables))
-    )
+def _select_live(
+    reads: Reads, *columns: sa.ColumnElement[Any], of: sa.Table | None = None
+) -> sa.Select[Any]:
+    """Return a query over the lines of live threads, and over the rows of a table that has them."""
+    t = reads.tables
+    rows = t.lines if of is None else t.lines.join(of, of.c.line == t.lines.c.line)
+    found = rows.join(t.threads, make_same_thread_condition(t))
+    query = sa.select(*columns).select_from(found)
+    return query.where(t.lines.c.tenant == reads.tenant, is_live(t))
 
 
 def forget_items(repo: Repository, key: str, value: Any) -> int:

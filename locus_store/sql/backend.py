@@ -32,7 +32,7 @@ from locus_store.sql.quotas import (
     measure_writes,
 )
 from locus_store.sql.schema.user_ids import take
-from locus_store.sql.sharding import SqlShard, copy_archived
+from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlThreadInfo, SqlTurns
 from locus_store.sql.threads.repository import Repository
@@ -65,7 +65,8 @@ from locus_store.types.thread_info import UserIdType
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_wanted
 from locus_store.values.text import query_words
-from locus_store.versions.erasing import Sweep
+from locus_store.versions.archives import make_copy
+from locus_store.versions.erasing import FindThreads, Sweep
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ class SqlBackend(
 
     @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
-        return await self._write(lambda repository: repository.save(save))
+        return self._join_soon(save, await self._write(lambda it: it.save(save)))
 
     @limit_calls(measure_save)
     async def commit_on(self, save: Save, connection: object) -> Written:
@@ -253,8 +254,9 @@ class SqlBackend(
         names = source_thread_id, dest_thread_id
         if thread is None:
             return await self._write_copy(lambda it: copying.copy_thread(it, *names))
-        database = self._database
-        return await self._write_copy(lambda it: copy_archived(it, database, thread, names[1]))
+        copy = make_copy(thread, dest_thread_id)
+        await self._write_copy(lambda it: archives.restore(it, copy))
+        return True
 
     async def require_user_id_type(self, users: UserIdType) -> None:
         database = self._database
@@ -355,12 +357,8 @@ class SqlBackend(
             lambda it: archives.find_threads(it, key, value, user_id), self._runner
         )
 
-    async def forget_user(self, user_id: str) -> dict[str, int]:
-        counts = await super().forget_user(user_id)
-        return counts | {"store": await self._forget_items("user_id", user_id)}
-
-    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
-        counts = await super().forget_where(key, value)
+    async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
+        counts = await super()._erase(find, key, value)
         return counts | {"store": await self._forget_items(key, value)}
 
     async def _forget_items(self, key: str, value: Any) -> int:

@@ -316,7 +316,7 @@ class SqlMessageLog(BackendMessageLog):
         record_calls(self, self._shared.database.audit, OF_MESSAGES, READS_OF_MESSAGES)
 
     def _enter(self, tenant: str) -> None:
-        self.backend, self._owns = self.backend.for_tenant(tenant), False
+        self.backend, self.owns = self.backend.for_tenant(tenant), False
         self._shared = self.backend.shared
 
     async def _write(self, body: Callable[[Repository], T]) -> T:

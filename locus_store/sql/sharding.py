@@ -7,20 +7,19 @@ from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar
-from uuid import uuid4
 
 import sqlalchemy as sa
 
 from locus_store.sql import archives
 from locus_store.sql.connections.database import Database
 from locus_store.sql.schema.status import SHARDS_SETTING
-from locus_store.sql.threads import copying, listing
+from locus_store.sql.threads import listing
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import FOREVER, Active, ArchivedThread, Head
 from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
 
 T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
@@ -67,6 +66,9 @@ class SqlShard(JoinsShards):
 
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
         return await self._write(lambda it: _swap_move(it, thread_id, old, new))
+
+    async def read_stored(self, thread_id: str) -> ArchivedThread | None:
+        return await self._read(lambda it: archives.read_stored(it, thread_id), self._runner)
 
     async def take_thread(self, thread: ArchivedThread, move: Move) -> bool:
         return await self._write(lambda it: _take_thread(it, thread, move))
@@ -162,7 +164,7 @@ def _drop_move(repository: Repository, move: Move) -> bool:
 
 def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> bool:
     thread_id, taken = thread.thread_id, replace(move, is_taken=True)
-    if not repository.lock(thread_id) or archives.read_thread(repository, thread_id) != thread:
+    if not repository.lock(thread_id) or archives.read_stored(repository, thread_id) != thread:
         return False
     if not _swap_move(repository, thread_id, move, taken):
         return False
@@ -172,45 +174,17 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
     return True
 
 
-def copy_archived(
-    repository: Repository, database: Database, thread: ArchivedThread, destination: str
-) -> bool:
-    """Copy a thread of another database, which is another tenant's here until the end."""
-    other = database.for_tenant(f"{HIDDEN_TENANT}{uuid4().hex}")
-    other.enter_tenant(repository.connection)
-    hidden = other.make_repository(repository.connection)
-    archives.restore(hidden, thread)
-    copying.copy_thread(hidden, thread.thread_id, destination)
-    hidden.drop_threads([thread.thread_id])
-    return _admit_thread(hidden, database, destination, "copied")
-
-
-def _admit_thread(
-    repository: Repository, database: Database, thread_id: str, verb: str = "moved"
-) -> bool:
+def _admit_thread(repository: Repository, database: Database, thread_id: str) -> bool:
     """Store a thread again below the tenant of a database: no row may change its tenant."""
     if repository.is_live_thread(thread_id) is None or not repository.lock(thread_id):
         return False
-    thread = archives.read_thread(repository, thread_id)
-    updated_at = repository.connection.execute(
-        sa.select(sa.func.max(repository.tables.lines.c.updated_at)).where(
-            *_is_of(repository, thread_id)
-        )
-    ).scalar()
+    thread = archives.read_stored(repository, thread_id)
     repository.drop_threads([thread_id])
     if thread is None:  # it has expired
         return True
     database.enter_tenant(repository.connection)
     other = database.make_repository(repository.connection)
     if other.is_live_thread(thread_id):
-        raise make_occupied_error(thread_id, verb)
+        raise make_occupied_error(thread_id, "moved")
     archives.restore(other, thread)
-    change = other.tables.lines.update().where(*_is_of(other, thread_id))
-    repository.connection.execute(change.values(updated_at=updated_at))  # a copy's own
     return True
-
-
-def _is_of(repository: Repository, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions of a thread's lines."""
-    c = repository.tables.lines.c
-    return c.tenant == repository.tenant, c.thread_id == thread_id

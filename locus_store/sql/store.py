@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
@@ -81,7 +80,7 @@ class SqlStore(BaseStore):
         self.moves_between_threads = self.embed is None and backend.moves_between_threads
         self.needs_no_loop = self.embed is None and needs_no_loop(backend)
         self.owns = owns
-        self.shards: StorageBackend | None = None
+        self.shards: Any = None
         """The set of whose first shard this is the store; it is opened before the first call."""
 
         self._shared = backend.shared
@@ -120,6 +119,7 @@ class SqlStore(BaseStore):
 
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)
+        self.shards = self.shards and self.shards.for_tenant(tenant)
         self._calls = PerLoop(self._make_calls)
         self._shared = self.backend.shared
         self.owns = False
@@ -137,7 +137,7 @@ class SqlStore(BaseStore):
 
     async def _open(self) -> StoreContext:
         if self.shards is not None:
-            await self.shards.open()
+            await self.shards.shard_set.open()
         database, runner = self._shared.database, self._shared.runner
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None

@@ -407,7 +407,7 @@ class _Reader:
         elif kind == "end":
             return self._end(entry["lines"])
         elif kind == "line":
-            self._lines.append({**entry, "records": [], "writes": []})
+            self._lines.append({**entry, "records": [], "writes": [], "segments": []})
         elif kind == "version":
             self._lines[-1]["records"].append(_parse_version(entry))
         elif kind == "write":

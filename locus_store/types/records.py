@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -437,6 +437,9 @@ class ArchivedLine:
     writes: list[ArchivedWrite]
     """Ordered by checkpoint id, task id and index."""
 
+    segments: list[Any] = field(default_factory=list)
+    """Of a move between SQL databases: ``versions.segments``, whose records have no payloads."""
+
 
 class ArchivedMessage(NamedTuple):
     """One entry of a message log. A tuple: a log of many messages has as many of them."""
@@ -492,14 +495,10 @@ class ArchivedThread:
     """Ordered by namespace. Logs of messages that are not among them are derived."""
 
     def __post_init__(self) -> None:
-        logs = {it.namespace: it for it in (*_derive_logs(self.messages), *self.logs)}
+        newest = {it.namespace: (it.sequence, it.created_at) for it in self.messages}
+        derived = {
+            name: ArchivedLog(namespace=name, revision=1, last_sequence=at, changed_at=changed_at)
+            for name, (at, changed_at) in newest.items()
+        }
+        logs = derived | {it.namespace: it for it in self.logs}
         object.__setattr__(self, "logs", [logs[name] for name in sorted(logs)])
-
-
-def _derive_logs(messages: Sequence[ArchivedMessage]) -> list[ArchivedLog]:
-    """Return the logs of messages that an archive has without their logs."""
-    newest = {it.namespace: (it.sequence, it.created_at) for it in messages}
-    return [
-        ArchivedLog(namespace=name, revision=1, last_sequence=at, changed_at=changed_at)
-        for name, (at, changed_at) in newest.items()
-    ]

@@ -6,7 +6,7 @@ import asyncio
 import base64
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from locus_store.errors import (
@@ -152,6 +152,12 @@ def find_newest_at(thread: ArchivedThread) -> datetime:
 def has_versions(thread: ArchivedThread) -> bool:
     """Return whether a thread has a version, in any namespace."""
     return any(line.head is not None for line in thread.lines)
+
+
+def make_copy(thread: ArchivedThread, thread_id: str) -> ArchivedThread:
+    """Return the copy of a thread; one that has versions is active from now on."""
+    active_at = datetime.now(UTC) if has_versions(thread) else thread.active_at
+    return replace(thread, thread_id=thread_id, active_at=active_at)
 
 
 def compute_idle_since(active_at: datetime, logs: Iterable[ArchivedLog]) -> datetime:

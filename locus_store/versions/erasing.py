@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from locus_store.errors import BackendError, ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.runtime import observe
@@ -14,6 +14,8 @@ from locus_store.values.filters import check_wanted
 from locus_store.values.sealing import ForgottenError
 from locus_store.versions.archives import has
 from locus_store.versions.reading import iterate_ids
+
+FindThreads: TypeAlias = Callable[[], Awaitable[list[str]]]
 
 _PASSES: Final = 2
 """A thread that is saved while it is removed is met again."""
@@ -61,20 +63,20 @@ async def find_threads(
     return found
 
 
-async def erase(
-    backend: Erasable, find: Callable[[], Awaitable[list[str]]], which: str
-) -> dict[str, int]:
+async def erase(backend: Erasable, find: FindThreads, key: str, value: Any) -> dict[str, int]:
     """Remove the threads that ``find`` returns, with all they own; return how much of each kind.
 
     Args:
         backend: Where they are.
         find: Is called again after each pass.
-        which: Says in the error which threads they are.
+        key: Of the metadata, or ``user_id``; the error says which threads they are.
+        value: At that key.
 
     Raises:
         BackendError: Data of some threads stays; the others are removed.
         ConflictError: Another caller saves such threads at the same time.
     """
+    which = f"of user {value!r}" if key == "user_id" else f"where {key!r} matches"
     failed = list[BackendError]()
     counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
     for _ in range(_PASSES):

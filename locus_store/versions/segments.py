@@ -100,6 +100,12 @@ class RecordSegment(NamedTuple):
         return [(self.last, body[begin : begin + lengths[0]])]
 
     @property
+    def is_sealed(self) -> bool:
+        """Its records are sealed: only with keys are they divided, and they have no text."""
+        body, begin, *_ = self._unpack_body()
+        return is_sealed(body[begin : begin + 1])
+
+    @property
     def _sealed_place(self) -> Place:
         return ("segment", self.chain, self.first, self.last)
 

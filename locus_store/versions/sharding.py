@@ -169,6 +169,7 @@ class HasShards:
     """A backend over the databases of a set, whose module is imported with the first set."""
 
     shards: Sequence[Any]
+    shard_set: Any
 
 
 class JoinsShards(ABC):
@@ -207,6 +208,13 @@ class JoinsShards(ABC):
     @abstractmethod
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
         """Store a move; ``False``: another one than ``old`` is stored, and stays."""
+
+    @abstractmethod
+    async def read_stored(self, thread_id: str) -> ArchivedThread | None:
+        """Return what is stored of a thread as it is stored: ``restore`` takes it.
+
+        Sealed records stay in their segments, which a move cannot divide without keys.
+        """
 
     @abstractmethod
     async def take_thread(self, thread: ArchivedThread, move: Move) -> bool:

@@ -24,9 +24,9 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/data.db"
 
 
-@pytest.fixture(params=["sqlite", "file", *full("opensearch")])
+@pytest.fixture(params=["sqlite", "file", "sharded", *full("opensearch")])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A storage of each form: rows, documents, and documents beside an index of their words."""
+    """A storage of each form: rows, documents, two shards, documents beside an index of words."""
     if request.param == "opensearch":
         return IndexPlace(request.getfixturevalue("index"))
     return Place(tmp_path / "data", request.param)

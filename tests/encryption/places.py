@@ -14,13 +14,20 @@ def read_files(path: Path, pattern: str = "*") -> bytes:
     return b"".join(it.read_bytes() for it in path.rglob(pattern) if it.is_file())
 
 
+URLS = {
+    "sqlite": "sqlite:///{}/d.db",
+    "file": "file://{}/d",
+    "sharded": "sharded:sqlite:///{0}/a.db sqlite:///{0}/b.db",
+}
+
+
 class Place:
     """A storage in files."""
 
     def __init__(self, path: Path, scheme: str) -> None:
         self.path = path
         path.mkdir()
-        self.url = f"sqlite:///{path}/d.db" if scheme == "sqlite" else f"file://{path}/d"
+        self.url = URLS[scheme].format(path)
 
     def read(self) -> bytes:
         """Return what is stored."""

@@ -67,12 +67,12 @@ async def read(storage: Any, states: list[dict[str, Any]], thread_id: str = "t")
 
 async def test_no_content_is_stored_in_clear(encryption: Encryption, place: Place) -> None:
     async with open_storage(place.url, encryption=encryption) as storage:
-        states = await fill(storage)
-        await read(storage, states)
+        states = {it: await fill(storage, it) for it in "tuvw"}
     assert b"Zoe" not in place.read()
     again = Encryption(encryption.ring, encryption.keys)
     async with open_storage(place.url, encryption=again) as storage:
-        await read(storage, states)
+        for thread_id, some in states.items():
+            await read(storage, some, thread_id)
 
 
 STATEMENTS = {
@@ -272,11 +272,6 @@ async def test_objects_of_their_own_encrypt(encryption: Encryption, place: Place
         await store.put(("a",), "k", WORDS)
         assert [it.value for it in await store.search((), query="secret")] == [WORDS]
     assert b"Zoe" not in place.read()
-
-
-def test_a_storage_without_encryption_is_refused(encryption: Encryption) -> None:
-    with pytest.raises(UnsupportedError, match="encryption"):
-        open_storage("sharded:sqlite:///a sqlite:///b", encryption=encryption)
 
 
 async def test_a_cache_outside_of_the_process_is_refused(encryption: Encryption) -> None:

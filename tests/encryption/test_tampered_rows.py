@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_sealing import tamper
-from test_stored import fill
+from test_stored import fill, make_url
 
 from locus_store import Encryption, IntegrityError, open_storage
 from locus_store.encryption.values import SEALED
@@ -246,7 +247,11 @@ async def test_no_tampered_row_is_accepted(encryption: Encryption, url: str) -> 
     assert len(tried) > 10
 
 
-async def test_tampered_rows_are_refused(encryption: Encryption, url: str) -> None:
+@pytest.mark.parametrize("scheme", ["sqlite", "sharded"])
+async def test_tampered_rows_are_refused(
+    scheme: str, encryption: Encryption, tmp_path: Path
+) -> None:
+    url = make_url(scheme, tmp_path)
     tried = await count_refused(url, encryption, ROWS)
     assert len(tried) > 10
     assert tried["equal"] < ROWS / 10

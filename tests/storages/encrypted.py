@@ -53,6 +53,7 @@ from storages import (
     postgresql,
     redis,
     s3,
+    sharded,
     sqlite,
 )
 
@@ -96,6 +97,22 @@ class FileProbe(sqlite.FileProbe):
     def holds(self, text: str) -> bool:
         files = [it.read_bytes() for it in self._path.parent.glob(f"{self._path.name}*")]
         return any(text.encode() in it for it in files)
+
+
+class OfFiles(sharded.OfFiles):
+    def new(self, factory: Any, place: Any, **options: Any) -> Any:
+        return super().new(factory, place, encryption=ENCRYPTION, **options)
+
+    def probe(self) -> sharded.ShardsProbe:
+        return sharded.ShardsProbe([FileProbe(it) for it in self.files])
+
+
+class OfServers(sharded.OfServers):
+    def new(self, factory: Any, place: Any, **options: Any) -> Any:
+        return super().new(factory, place, encryption=ENCRYPTION, **options)
+
+    def probe(self) -> sharded.ShardsProbe:
+        return sharded.ShardsProbe([ServerProbe(it) for it in self.urls])
 
 
 class OnServer(postgresql.OnServer):

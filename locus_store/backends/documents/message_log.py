@@ -37,7 +37,7 @@ class DocumentMessageLog(BackendMessageLog):
         self._threads = backend._threads  # noqa: SLF001  (of this engine)
 
     def _enter(self, tenant: str) -> None:
-        self.backend, self._owns = self.backend.for_tenant(tenant), False
+        self.backend, self.owns = self.backend.for_tenant(tenant), False
         self._threads = self.backend._threads  # noqa: SLF001  (of this engine)
 
     async def change(self, change: LogChange) -> LogChanged:

@@ -163,7 +163,7 @@ class PostgreSQLBackend(ServerBackend):
                     timeout_seconds=self._save_timeout_seconds,
                 )
                 self._saves[pool] = saves
-            return await saves.submit(save)
+            return self._join_soon(save, await saves.submit(save))
 
     async def read_token(self) -> str:
         """Return a token of all that is committed now, for ``limit_staleness(at_least=…)``."""

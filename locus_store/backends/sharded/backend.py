@@ -12,7 +12,7 @@ from locus_store.backends.sharded.shard_set import Shard, ShardSet
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
-from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
+from locus_store.types import Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
 from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards
 
@@ -39,7 +39,7 @@ _READS = (
 )
 _WRITES = (
     *("remove", "store_writes", "restore", "prune", "renew", "put_facts", "clear_versions"),
-    *("step_turn", "end_turn"),
+    *("step_turn", "end_turn", "rewrite_thread"),
 )
 
 _Routed: Any = type(
@@ -100,10 +100,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
                     "a shard has replicas=, whose answers may be older than the move of a thread;"
                     " leave it out"
                 )
-            if (shard.tenant, shard.max_state_bytes) != (
-                shards[0].tenant,
-                shards[0].max_state_bytes,
-            ):
+            if (shard.tenant, shard.max_state_bytes) != (first.tenant, first.max_state_bytes):
                 raise InvalidArgumentError(
                     "the shards have different tenants or max_state_bytes; give those options to"
                     " the set, and not in the URLs"
@@ -153,10 +150,8 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
         A change that has to wait for the place of its thread continues if the caller is cancelled.
         """
         check_text("thread_id", thread_id)
-        turn, at = (
-            f"{self.tenant}\0{thread_id}",
-            self.shard_set.find_settled(self.tenant, thread_id),
-        )
+        turn = f"{self.tenant}\0{thread_id}"
+        at = self.shard_set.find_settled(self.tenant, thread_id)
 
         async def change() -> T:
             return await ask(self.shards[await self.shard_set.settle(self.shards, thread_id)])
@@ -210,7 +205,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
         """See ``StoresThreads``; to another shard, the copy becomes visible at its end."""
         check_text("source_thread_id", source_thread_id)
         # After the writes to the source that wait for its place.
-        await self.change_at(source_thread_id, self._identify)
+        await self.change_at(source_thread_id, self.identify)
 
         async def copy(dest: Shard) -> bool:
             source = self.shards[await self.shard_set.settle(self.shards, source_thread_id)]
@@ -219,16 +214,14 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
             if not await source.has_thread(source_thread_id):
                 return False
             thread = await source.read_thread(source_thread_id)
-            return thread is not None and await self._copy_to(dest, thread, dest_thread_id)
+            copy_it: Any = dest.copy_thread  # of a SQL database: it takes another one's thread
+            return bool(thread and await copy_it(source_thread_id, dest_thread_id, thread=thread))
 
         return await self.change_at(dest_thread_id, copy)
 
-    async def _identify(self, shard: Shard) -> int:
+    async def identify(self, shard: Shard) -> int:
+        """Return the number of a shard."""
         return self.shard_set.stores[shard.store_id]
-
-    async def _copy_to(self, dest: Shard, thread: ArchivedThread, thread_id: str) -> bool:
-        copy: Any = dest.copy_thread  # of a SQL database: it takes the thread of another one
-        return bool(await copy(thread.thread_id, thread_id, thread=thread))
 
 
 def _check_tenant(tenant: str | None) -> None:

@@ -42,7 +42,7 @@ class ShardedMessageLog(BackendMessageLog):
         return f"ShardedMessageLog({self.backend!r})"
 
     def _enter(self, tenant: str) -> None:
-        self.backend, self._owns = self.backend.for_tenant(tenant), False
+        self.backend, self.owns = self.backend.for_tenant(tenant), False
         self._logs = [it.for_tenant(tenant) for it in self._logs]
 
     def _wrap(self, ask: Callable[[BaseMessageLog], Awaitable[T]]) -> Callable[[Shard], Any]:
@@ -52,7 +52,8 @@ class ShardedMessageLog(BackendMessageLog):
     async def change(self, change: LogChange) -> LogChanged:
         async def apply(shard: Shard) -> LogChanged:
             for other in {it.thread_id for it in change.also} - {change.thread_id}:
-                if await self.backend.change_at(other, _identify) != shard.store_id:
+                place = await self.backend.change_at(other, self.backend.identify)
+                if place != await self.backend.identify(shard):
                     raise UnsupportedError(
                         f"threads {change.thread_id!r} and {other!r} are in different shards, and"
                         " their logs cannot be changed in one transaction; nothing was written"
@@ -90,10 +91,6 @@ class ShardedMessageLog(BackendMessageLog):
             return await self.backend.read_at(criteria.thread_id, self._wrap(ask))
         found = await self.backend.shard_set.gather(self.backend.shards, self._wrap(ask))
         return [it for some in found for it in some]
-
-
-async def _identify(shard: Shard) -> str:
-    return shard.store_id
 
 
 def _sort(logs: list[T], name: Callable[[T], tuple[str, str]], limit: int) -> list[T]:

@@ -271,7 +271,12 @@ class ShardSet:
                 return False
             if (await shards[at].find_move(thread_id))[0]:
                 if (await old.find_move(thread_id))[0]:
-                    raise make_twice_error(thread_id, was, at)
+                    raise ConflictError(
+                        f"thread {thread_id!r} is in shard {was + 1}, and another one of this id is"
+                        f" in shard {at + 1}, where it belongs: a client wrote it after it had"
+                        " stood still for long, or a database was restored. Look at both in their"
+                        " databases, by the URLs of the two, and delete one there"
+                    )
                 continue  # another client has moved it
             mine = Move(tenant=old.tenant or "", thread_id=thread_id, target=at)
             if not await old.reserve_move(thread_id, found, mine):
@@ -298,7 +303,7 @@ class ShardSet:
     async def _take(self, shards: Sequence[Shard], thread_id: str, was: int, move: Move) -> bool:
         """Copy a thread to the new shard, hidden, and remove it from the old one if it is same."""
         old, hidden = shards[was], shards[move.target].for_tenant(move.hidden_tenant)
-        thread = await old.read_thread(thread_id)
+        thread = await old.read_stored(thread_id)
         if thread is not None:
             await hidden.restore(thread)
             if await old.take_thread(thread, move):
@@ -327,7 +332,11 @@ class ShardSet:
                 await pause(_PAUSE_SECONDS)
             else:
                 if not await hidden.may_see_all_tenants():
-                    raise make_unseen_error(thread_id)
+                    raise BackendError(
+                        f"thread {thread_id!r} changes its shard, and row security hides its copy"
+                        " from this role: nothing was read or written. Run 'locus-store shards"
+                        " rebalance' with a role that sees all tenants"
+                    )
         await shards[was].drop_move(move)
 
     async def gather(
@@ -377,25 +386,6 @@ class ShardSet:
                 hidden = shard.for_tenant(name)
                 for thread_id in await hidden.scan():
                     await hidden.remove_thread(thread_id)
-
-
-def make_twice_error(thread_id: str, was: int, at: int) -> ConflictError:
-    """Return the error of a thread that is in the shard where it was and where it belongs."""
-    return ConflictError(
-        f"thread {thread_id!r} is in shard {was + 1}, and another one of this id is in shard"
-        f" {at + 1}, where it belongs: a client wrote it after it had stood still for long, or a"
-        " database was restored. Look at both in their databases, by the URLs of the two, and"
-        " delete one there"
-    )
-
-
-def make_unseen_error(thread_id: str) -> BackendError:
-    """Return the error of a thread whose copy row security hides from the role."""
-    return BackendError(
-        f"thread {thread_id!r} changes its shard, and row security hides its copy from this role:"
-        " nothing was read or written. Run 'locus-store shards rebalance' with a role that sees all"
-        " tenants"
-    )
 
 
 def make_used_error(number: int) -> InvalidArgumentError:

@@ -5,7 +5,7 @@ The rules are in ``versions.segments``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeVar
@@ -18,7 +18,7 @@ from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.observe import report_not_joined
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.threads.repository import Repository
-from locus_store.types import Written
+from locus_store.types import Save, Written
 from locus_store.versions import segments
 from locus_store.versions.segments import RecordSegment, UnjoinedRecord
 
@@ -109,15 +109,12 @@ class SqlSegments(StorageBackend):
         self._background = PerLoop(Background)
         """Shared by the objects of all tenants."""
 
-    async def write_state(
-        self, thread_id: str, data: Mapping[str, Any], *, namespace: str = "", **options: Any
-    ) -> Written:
-        written = await super().write_state(thread_id, data, namespace=namespace, **options)
-        is_head = written.outcome == "head" and options.get("connection") is None
-        if is_head and segments.is_time(written.mark.sequence):
-            name = self.tenant, thread_id, namespace
-            self._background.get().submit(name, partial(self._join, thread_id, namespace))
-        return written
+    def _join_soon(self, save: Save, result: Written) -> Written:
+        """Join records in the background after a save, from time to time; return the result."""
+        if result.outcome == "head" and segments.is_time(result.mark.sequence):
+            name = self.tenant, save.thread_id, save.namespace
+            self._background.get().submit(name, partial(self._join, *name[1:]))
+        return result
 
     async def _join(self, thread_id: str, namespace: str) -> None:
         """Join the records of a thread's head, as long as there are enough."""

@@ -648,7 +648,7 @@ async def test_a_copy_finds_a_thread_that_moves_meanwhile(
     await made(urls[:2])
     moving = next(it for it in THREADS if choose_shard(3, "default", it) == 2)
     async with open_sharded(urls[:3]) as storage:
-        identify = storage.backend._identify
+        identify = storage.backend.identify
 
         async def rebalance_and_identify(shard: Any) -> Any:
             found = await identify(shard)
@@ -656,7 +656,7 @@ async def test_a_copy_finds_a_thread_that_moves_meanwhile(
                 await rebalanced(urls[:3])
             return found
 
-        monkeypatch.setattr(storage.backend, "_identify", rebalance_and_identify)
+        monkeypatch.setattr(storage.backend, "identify", rebalance_and_identify)
         assert await storage.checkpointer().copy_thread(moving, "copy")
         assert (await storage.checkpointer(state_type=dict).load("copy"))["of"] == moving
     check_places(urls[:3], [*THREADS, "copy"])
@@ -828,7 +828,7 @@ async def test_a_copy_to_another_shard_that_fails_at_its_end_leaves_nothing(
         source = next(it for it in THREADS if place(it) == 0)
         dest = next(f"c{it}" for it in range(99) if place(f"c{it}") == 1)
         with monkeypatch.context() as patch:
-            patch.setattr("locus_store.sql.sharding._admit_thread", fail)
+            patch.setattr("locus_store.sql.archives._restore_line", fail)
             with pytest.raises(BackendError, match="ended here"):
                 await storage.checkpointer().copy_thread(source, dest)
         assert rows(urls[1], "SELECT thread_id FROM locus_threads WHERE tenant <> 'default'") == []

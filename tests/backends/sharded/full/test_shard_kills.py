@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tiers import ALL, first_of
 
-from locus_store import open_sharded, open_storage
+from locus_store import Encryption, InMemoryStore, LocalKeyRing, open_sharded, open_storage
 from locus_store.backends.sharded import shard_set
 from locus_store.backends.sharded.rebalance import rebalance
+from locus_store.versions import segments
 from locus_store.versions.sharding import choose_shard
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ async def find_state(storage: Any) -> list[str]:
     return [newest.state, *("taken" if it.is_taken else "reserved" for it in moves)]
 
 
-async def check(urls: list[str], counts: dict[str, int]) -> None:
+async def check(urls: list[str], counts: dict[str, int], options: dict[str, Any]) -> None:
     """Each thread has each of its versions, and is in its shard only."""
     for number, url in enumerate(urls):
         async with open_storage(url) as storage:
@@ -123,31 +124,41 @@ async def check(urls: list[str], counts: dict[str, int]) -> None:
             assert [it.name for it in await storage.backend.tenants()] == ["default"]
             assert await storage.backend.list_moves() == []
             assert await storage.backend.damage() == []
-    async with open_sharded(urls) as storage:
+    async with open_sharded(urls, **options) as storage:
         checkpointer = storage.checkpointer(state_type=dict)
         assert sorted(await checkpointer.list_threads(limit=100_000)) == sorted(counts)
         for thread_id, count in counts.items():
             assert len(await checkpointer.list_checkpoints(thread_id, limit=100_000)) == count
+            state: Any = await checkpointer.load(thread_id)
+            assert state["n"] == count
 
 
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["clear", "encrypted"])
 async def test_a_killed_rebalance_loses_and_doubles_nothing(
-    make_url: Callable[[], str], worker: Any, monkeypatch: pytest.MonkeyPatch
+    is_encrypted: bool, make_url: Callable[[], str], worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Encrypted, the clients have the keys, and the rebalance that is killed has none."""
+    options = dict[str, Any]()
+    if is_encrypted:
+        ring = LocalKeyRing({"a": bytes(32)}, "a")
+        options["encryption"] = Encryption(ring, InMemoryStore())
+    monkeypatch.setattr(segments, "RECORDS", 4)
     monkeypatch.setattr(shard_set, "LEASE_SECONDS", 0.01)
     monkeypatch.setattr(shard_set, "ANNOUNCED_SECONDS", 0.05)
     monkeypatch.setattr(shard_set, "WAITS", 10_000)  # a write waits for the last rebalance
     dice, kills, met = random.Random(2), 0, Counter[str]()
     while kills < TRIALS:
         urls, counts = [make_url()], dict[str, int]()
-        async with open_sharded(urls) as storage:
+        async with open_sharded(urls, **options) as storage:
             for it in range(THREADS):
                 await Writer(storage, counts).save(f"t{it}")
         while len(urls) < SHARDS and kills < TRIALS:
             urls.append(make_url())
-            kills += await kill_some(worker, urls, counts, (dice, met), TRIALS - kills)
-            await check(urls, counts)
-        kills += await kill_some(worker, urls, counts, (dice, met), 5, removes_last=True)
-        await check(urls[:-1], counts)
+            tools = dice, met, options
+            kills += await kill_some(worker, urls, counts, tools, TRIALS - kills)
+            await check(urls, counts, options)
+        kills += await kill_some(worker, urls, counts, tools, 5, removes_last=True)
+        await check(urls[:-1], counts, options)
     print(f"{kills} kills, in the states {dict(met)}")
 
 
@@ -155,14 +166,14 @@ async def kill_some(
     worker: Any,
     urls: list[str],
     counts: dict[str, int],
-    tools: tuple[random.Random, Counter[str]],
+    tools: tuple[random.Random, Counter[str], dict[str, Any]],
     most: int,
     *,
     removes_last: bool = False,
 ) -> int:
     """Kill a rebalance ten times at most while a client writes, and complete it."""
-    dice, met = tools
-    async with open_sharded(urls) as storage, open_sharded(urls) as another:
+    dice, met, options = tools
+    async with open_sharded(urls, **options) as storage, open_sharded(urls) as another:
         writer = Writer(storage, counts)
         writing = asyncio.create_task(writer.run())
         line = ["remove", *urls] if removes_last else urls
