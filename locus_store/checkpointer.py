@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
@@ -425,7 +424,8 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         if check_ttl(ttl_seconds) is not None:
             needs(self.backend, Expires)
         data, carried = self._codec.dump(state)
-        run = _make_run_key(data)
+        run_id = data.get("run_id")
+        run = make_thread_key(run_id) if isinstance(run_id, str) else None
         origin = self._find_origin(thread_id, carried, run)
         writer = origin.load_id if origin else None
         with Saving(self._storage, thread_id):
@@ -627,11 +627,6 @@ def _make_origin(thread_id: str, snapshot: Snapshot | None) -> LoadedVersion:
         made_from=snapshot.version.mark if snapshot else None,
         head=snapshot.head if snapshot else None,
     )
-
-
-def _make_run_key(data: Mapping[str, Any]) -> str | None:
-    run_id = data.get("run_id")
-    return make_thread_key(run_id) if isinstance(run_id, str) else None
 
 
 def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:

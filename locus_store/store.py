@@ -388,7 +388,9 @@ class BaseStore(ForTenants, Closing, ABC):
             return []
         if query is None or not embeds:
             return [*map(as_given, await self.recent(wanted))]
-        [vector] = await self._compute_embeddings([_check_query(query)])
+        if not isinstance(query, str) or not query.strip():
+            raise InvalidArgumentError(f"query must be a str, not {query!r}")
+        [vector] = await self._compute_embeddings([query])
         return [*map(as_given, await self.nearest(wanted, vector, None))]
 
     async def search_many(
@@ -609,12 +611,6 @@ async def call_embedder(call: Any, *args: Any) -> Any:
         return await call(*args)
     found = await asyncio.to_thread(call, *args)
     return await found if isinstance(found, Awaitable) else found
-
-
-def _check_query(query: object) -> str:
-    if not isinstance(query, str) or not query.strip():
-        raise InvalidArgumentError(f"query must be a str, not {query!r}")
-    return query
 
 
 def _canonicalize_metadata(metadata: object) -> dict[str, Any]:

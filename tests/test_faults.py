@@ -32,7 +32,7 @@ from locus_store.testing import CheckpointerContract
 from locus_store.types import CheckpointerCapabilities
 from locus_store.values import frames, text
 from locus_store.values.encoding import unpack_frames
-from locus_store.versions import lines as lines_, quotas, reading, removing, saving, turns
+from locus_store.versions import lines as lines_, quotas, reading, removing, saving, sizes, turns
 from locus_store.versions.erasing import Swept
 from locus_store.versions.saving import Placement
 from locus_store.versions.threads import Thread, ThreadTransaction
@@ -317,6 +317,15 @@ def field_names_are_searched(patch: Patch) -> None:
 @caught_by("test_neither_case_nor_accents_matter")
 def case_matters(patch: Patch) -> None:
     patch.setattr(text, "fold", lambda it: it)
+
+
+@caught_by("test_all_words_must_be_there")
+def a_list_shows_what_lacks_the_text(patch: Patch) -> None:
+    def takes(self, status):
+        return took(replace(self, text=None), status)
+
+    took = sizes.StatusesWanted.takes
+    patch.setattr(sizes.StatusesWanted, "takes", takes)
 
 
 @caught_by("test_a_copys_text_is_its_own")

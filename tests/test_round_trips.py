@@ -6,6 +6,8 @@ import asyncio
 import os
 import threading
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ from locus_store import MemoryBackend, postgresql_checkpointer, sqlite_checkpoin
 from locus_store.sql.threads import searching
 from locus_store.types import VersionsWanted
 from locus_store.values.text import Match
+from locus_store.versions.sizes import StatusesWanted, ThreadStatus
 
 if TESTS_RUN:
     from locus_store import HTTPBackend
@@ -107,12 +110,99 @@ async def test_search_reads_many_threads_in_one_statement(
     assert counts[0] == counts[1] <= 5, sent
 
 
-async def test_search_fetches_the_versions_of_returned_hits_only(checkpointer: Any) -> None:
+async def test_search_fetches_the_metadata_of_returned_hits_only(checkpointer: Any) -> None:
     await grow(checkpointer, *range(5))
     with statements() as sent:
         assert len(await checkpointer.search("tea", 2)) == 2
-    reading = [it for it in sent if "payload" in it and "checkpoint_id" in it]
+    reading = [it for it in sent if "payload" in it and "metadata" in it]
     assert reading == []
+
+
+FILTERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"text": "milk tea"},
+    {"text": "3"},
+    {"text": "tea", "user_id": "alex", "kind": "agent", "badge": "interrupted"},
+    {"text": "tea", "metadata": ("k", 1), "pattern": "t*", "until": datetime.now(UTC)},
+)
+
+
+async def test_all_filters_of_a_list_are_one_statement_with_an_index(tmp_path: Path) -> None:
+    with sqlite_statements() as sent:
+        async with sqlite_checkpointer(str(tmp_path / "x.db"), state_type=dict) as checkpointer:
+            await checkpointer.backend.create_search_index()
+            await grow(checkpointer, *range(6))
+        async with sqlite_checkpointer(str(tmp_path / "x.db"), state_type=dict) as checkpointer:
+            await checkpointer.list_threads()
+            for wanted in FILTERS:
+                sent.clear()
+                await checkpointer.backend.find_statuses(StatusesWanted(limit=4, **wanted))
+                ours = [it for it in sent if "FROM locus_" in it]  # FTS5 asks tables of its own
+                assert len(ours) == 1, wanted
+
+
+async def test_all_filters_of_a_list_are_one_round_trip_with_an_index(
+    postgresql: Any, migrated_database: str
+) -> None:
+    parts = urlsplit(migrated_database)
+    proxy = CountingProxy(parts.port)
+    url = proxy.url(postgresql, parts.path[1:])
+    async with postgresql_checkpointer(url, state_type=dict, pool_size=1) as checkpointer:
+        await checkpointer.backend.create_search_index()
+        await grow(checkpointer, *range(6))
+        for wanted in FILTERS:
+            for _ in range(6):
+                before = proxy.trips
+                await checkpointer.backend.find_statuses(StatusesWanted(limit=4, **wanted))
+            assert proxy.trips - before == 1, wanted
+    proxy.close()
+
+
+async def test_without_an_index_statements_follow_the_threads_that_lack_a_text(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened() as checkpointer:
+        await grow(checkpointer, *range(40))
+
+        async def count(text: str) -> int:
+            with statements() as sent:
+                found = await checkpointer.backend.find_statuses(StatusesWanted(limit=2, text=text))
+            assert [it.thread_id for it in found[:1]] == [f"t{39 if text == 'tea' else 0}"]
+            return len([it for it in sent if "locus_threads" in it or "locus_lines" in it])
+
+        assert await count("tea") == 2  # the newest two, and what a list shows of them
+        assert await count("0") == 4  # 2, 8 and 32 threads are looked at
+        monkeypatch.setattr(searching, "BATCH_BYTES", 1)
+        assert await count("tea") > 2
+
+
+@pytest.mark.parametrize("is_indexed", [False, True], ids=["unindexed", "indexed"])
+@pytest.mark.parametrize("size", [1, 300, 700])
+async def test_a_list_in_small_batches_finds_the_same(
+    size: int, is_indexed: bool, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(keep_last=2) as checkpointer:
+        if is_indexed:
+            await checkpointer.backend.create_search_index()
+        await grow(checkpointer, *range(9))
+        await checkpointer.save({"said": ["tea", "milk"] * 40}, "large")
+        await checkpointer.save({"said": ["tea", "milk"] * 41 + ["last"]}, "large")
+        await grow(checkpointer, *range(9, 11))
+
+        async def read_pages(limit: int) -> list[ThreadStatus]:
+            found, wanted = list[ThreadStatus](), StatusesWanted(limit=limit, text="milk tea")
+            while page := await checkpointer.backend.find_statuses(wanted):
+                assert len(page) <= limit
+                found, wanted = found + page, replace(wanted, place=page[-1].place)
+            return found
+
+        expected = await read_pages(99)
+        assert [it.thread_id for it in expected][:3] == ["t10", "t9", "large"]
+        assert len(expected) == 12
+        for name, value in (("BATCH_BYTES", size), ("BATCH", 2)):
+            monkeypatch.setattr(searching, name, value)
+        for limit in (1, 3, 99):
+            assert await read_pages(limit) == expected
 
 
 @pytest.mark.parametrize("size", [1, 300, 700])

@@ -71,18 +71,14 @@ def render_json(document: object, *, indent: bool = False) -> str:
     try:
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else None).decode()
     except TypeError:  # a lone surrogate: a byte of a file's name that is no UTF-8
-        text = _dump_standard_json(document, indent=indent)
+        form: Any = {"indent": 2} if indent else {"separators": (",", ":")}
+        text = json.dumps(document, default=datetime.isoformat, ensure_ascii=False, **form)
     return _SPECIAL.sub(_escape_in_json, text)
 
 
 def escape_json(line: bytes) -> bytes:
     """Return a line of JSON that is safe to show on a terminal, and reads back the same."""
     return _SPECIAL.sub(_escape_in_json, line.decode()).encode()
-
-
-def _dump_standard_json(document: object, *, indent: bool) -> str:
-    form: Any = {"indent": 2} if indent else {"separators": (",", ":")}
-    return json.dumps(document, default=datetime.isoformat, ensure_ascii=False, **form)
 
 
 _SPECIAL = re.compile(r"[^\n\x20-\x7e]")

@@ -17,7 +17,6 @@ from locus_store.errors import IntegrityError, LocusStoreError, UnsupportedError
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import report_unswept, skip_too_large
 from locus_store.types import (
-    ArchivedRecord,
     ArchivedThread,
     ArchivedWrite,
     Head,
@@ -125,12 +124,17 @@ class EncryptedBackend(LoadsKeys, FullBackend):
             user_id=criteria.user_id if "user_id" in clear else None,
             kind=criteria.kind if "source" in clear else None,
             metadata=named if named and named[0].partition(".")[0] in clear else None,
+            text=None,
         )
         found: list[ThreadStatus] = []
         while len(found) < criteria.limit:
             page = await super().find_statuses(shown)  # type: ignore[misc]  # of the storage
             opened = await self._unseal(partial(open_statuses, statuses=page))
-            found += [it for it in opened if criteria.takes(it)]
+            if criteria.text is not None:
+                words, own = query_words(criteria.text), replace(criteria, text=None)
+                opened = [it for it in opened if own.takes(it)]
+                opened = [it.with_hit(await self._find_in(it.thread_id, words)) for it in opened]
+            found += filter(criteria.takes, opened)
             if len(page) < shown.limit:
                 break
             shown = replace(shown, place=page[-1].place)
@@ -161,9 +165,8 @@ class EncryptedBackend(LoadsKeys, FullBackend):
 
         def open_with(sealing: Sealing) -> list[ArchivedWrite]:
             opened = partial(sealing.open_write, thread_id, namespace)
-            require_answer(
-                checkpoint_id is None or {it.checkpoint_id for it in found} <= {checkpoint_id}
-            )
+            names = {it.checkpoint_id for it in found}
+            require_answer(checkpoint_id is None or names <= {checkpoint_id})
             return [replace(it, write=opened(it.checkpoint_id, it.write)) for it in found]
 
         return await self._unseal(open_with)
@@ -251,11 +254,6 @@ class EncryptedBackend(LoadsKeys, FullBackend):
             return ((await self.get_sealing()).hash_value(key, value),)
         return None
 
-    async def _iterate_threads(self) -> AsyncIterator[ArchivedThread]:
-        async for thread_id in iterate_ids(self.scan):
-            if (found := await self.read_thread(thread_id)) is not None:
-                yield found
-
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         value = check_wanted(key, value)
         check_limit(limit)
@@ -263,15 +261,19 @@ class EncryptedBackend(LoadsKeys, FullBackend):
             found = await super().query(key, *stored, limit)
             return await self._unseal(lambda it: [_open_head(it, head) for head in found])
         heads = [
-            (record.created_at, record.sequence, _make_head(thread, record))
-            async for thread in self._iterate_threads()
+            (record.created_at, record.sequence, thread.thread_id, record)
+            async for thread in _iterate_threads(self)
             for line in thread.lines
             if not line.namespace and line.head is not None
             for record in line.records
             if record.sequence >= line.floor or record.sequence == line.head
             if is_found(record.metadata, record.labels, key, value)
         ]
-        return [head for *_, head in sorted(heads, key=lambda it: it[:2], reverse=True)[:limit]]
+        heads.sort(key=lambda it: it[:2], reverse=True)
+        return [
+            Head(thread_id=of, updated_at=at, checkpoint_id=r.checkpoint_id, metadata=r.metadata)
+            for at, _, of, r in heads[:limit]
+        ]
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         value = check_wanted(key, value)
@@ -279,7 +281,7 @@ class EncryptedBackend(LoadsKeys, FullBackend):
             return await super().tagged(key, *stored)
         return [
             (thread.thread_id, line.namespace, record.checkpoint_id)
-            async for thread in self._iterate_threads()
+            async for thread in _iterate_threads(self)
             for line in thread.lines
             for record in line.records
             if has_value(record.metadata, key, value)
@@ -295,13 +297,17 @@ class EncryptedBackend(LoadsKeys, FullBackend):
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
-        wanted, hits = query_words(query), list[Hit]()
-        async for thread in self._iterate_threads():
-            search = partial(self._search, thread.thread_id, thread, wanted)
-            size = sum(len(it.payload) for line in thread.lines for it in line.records)
-            if (hit := await run_off_loop(search, size)) is not None:
-                hits.append(hit)
+        words = query_words(query)
+        hits = [
+            hit async for it in iterate_ids(self.scan) if (hit := await self._find_in(it, words))
+        ]
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
+
+    async def _find_in(self, thread_id: str, words: list[str]) -> Hit | None:
+        if (thread := await self.read_thread(thread_id)) is None:
+            return None
+        size = sum(len(it.payload) for line in thread.lines for it in line.records)
+        return await run_off_loop(partial(self._search, thread_id, thread, words), size)
 
     @skip_too_large
     def _search(self, thread_id: str, source: ArchivedThread, words: list[str]) -> Hit | None:
@@ -358,6 +364,12 @@ class ShardedEncryptedBackend(VersionsBackend):
     async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
         counts = await super()._erase(find, key, value)
         return counts | {"store": await forget_items(self, key, value)}
+
+
+async def _iterate_threads(backend: FullBackend) -> AsyncIterator[ArchivedThread]:
+    async for thread_id in iterate_ids(backend.scan):
+        if (found := await backend.read_thread(thread_id)) is not None:
+            yield found
 
 
 async def forget_items(backend: EncryptedBackend, key: str, value: Any) -> int:
@@ -422,8 +434,7 @@ class ClientBackend(VersionsBackend):
         return removed
 
     async def prune(self, thread_id: str) -> int:
-        removed = await super().prune(thread_id)
-        if removed:
+        if removed := await super().prune(thread_id):
             await self._squash(thread_id)
         return removed
 
@@ -461,9 +472,8 @@ def derive_class(
         base = JoiningEncryptedBackend if issubclass(kind, JoinsTransactions) else EncryptedBackend
         base = ShardedEncryptedBackend if issubclass(kind, HasShards) else base
         base = ClientBackend if kind.__module__ == "locus_store.backends.http.backend" else base
-    made: type[EncryptedBackend] = type(
-        kind.__name__, (base, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}
-    )
+    about = {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    made: type[EncryptedBackend] = type(kind.__name__, (base, kind), about)
     return made
 
 
@@ -494,15 +504,6 @@ def _require_named(
     """Refuse another version than the one that was asked for."""
     names = version.thread_id, version.namespace, version.checkpoint_id
     require_answer(names == (thread_id, namespace, checkpoint_id or version.checkpoint_id))
-
-
-def _make_head(thread: ArchivedThread, record: ArchivedRecord) -> Head:
-    return Head(
-        thread_id=thread.thread_id,
-        checkpoint_id=record.checkpoint_id,
-        metadata=record.metadata,
-        updated_at=record.created_at,
-    )
 
 
 def _open_head(sealing: Sealing, head: Head) -> Head:

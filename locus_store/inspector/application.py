@@ -157,7 +157,10 @@ class Inspector:
             require_same_origin(request)
         name = request.path.removeprefix("/")
         if name in _FILES:
-            return _make_file_response(name)
+            content = (FOLDER / "static" / name).read_bytes()
+            return Response(
+                content, 200, SECURITY | {"cache-control": "max-age=3600"}, _FILES[name]
+            )
         if name == "login":
             return await self._log_in(request, as_json=as_json)
         viewer = await self._entrance.find_viewer(request)
@@ -268,11 +271,6 @@ def _render_failure(status: int, message: str, *, as_json: bool) -> Response:
     values = {"status": status, "message": escape(message)}  # may hold a surrogate of an address
     page = Page("error", "Error", values, status=status)
     return render(page, as_json=as_json, request=None)
-
-
-def _make_file_response(name: str) -> Response:
-    content = (FOLDER / "static" / name).read_bytes()
-    return Response(content, 200, SECURITY | {"cache-control": "max-age=3600"}, _FILES[name])
 
 
 async def _answer_unless_left(

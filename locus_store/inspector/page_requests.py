@@ -48,8 +48,8 @@ class Query:
         given = _parse_pairs(text)
         self._values = _parse_pairs(given.pop("at", ""))
         for name, value in given.items():
-            kind, plain = _split_kind(name)
-            self._values[plain] = _DECODERS[kind](value)
+            form = next(it for it in _DECODERS if name.startswith(it))
+            self._values[name.removeprefix(form)] = _DECODERS[form](value)
 
     def get_text(self, name: str, default: str = "") -> str:
         return self._values.get(name, default)
@@ -117,12 +117,6 @@ _DECODERS: Final[dict[str, Callable[[str], str]]] = {
     ESCAPED: decode_typed,
     "": str,
 }
-
-
-def _split_kind(name: str) -> tuple[str, str]:
-    """Return the form of a parameter, and its name."""
-    kind = next(it for it in _DECODERS if name.startswith(it))
-    return kind, name.removeprefix(kind)
 
 
 def _parse_pairs(text: str) -> dict[str, str]:

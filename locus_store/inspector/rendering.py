@@ -204,7 +204,9 @@ def _draw_row(columns: list[str | None], version_id: str, parent_id: str | None)
     A column holds the id of the version that its line ends at.
     """
     came = [at for at, it in enumerate(columns) if it == version_id]
-    at = came[0] if came else _find_free(columns)
+    if not came and None not in columns:
+        columns.append(None)
+    at = came[0] if came else columns.index(None)
     lines = [_draw_line(it, 0, at, _HEIGHT // 2) for it in came]
     lines += [
         _draw_line(column, 0, column, _HEIGHT)
@@ -219,15 +221,8 @@ def _draw_row(columns: list[str | None], version_id: str, parent_id: str | None)
     while columns and columns[-1] is None:
         columns.pop()
     width = _WIDTH * min(max([len(columns), at + 1, *(it + 1 for it in came)]), _MOST)
-    return _Drawn(
-        _compute_middle(at), " ".join(dict.fromkeys(lines)), width
-    )  # the last column has many
-
-
-def _find_free(columns: list[str | None]) -> int:
-    if None not in columns:
-        columns.append(None)
-    return columns.index(None)
+    drawn = " ".join(dict.fromkeys(lines))  # the last column has many
+    return _Drawn(_compute_middle(at), drawn, width)
 
 
 def _compute_middle(column: int) -> int:

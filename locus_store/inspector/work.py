@@ -307,7 +307,8 @@ class Descriptions:
             for version in missing:
                 if changes := found.get(version.checkpoint_id):
                     self._kept.put((backend.tenant, version.mark), changes)
-            same = [it for it in versions if self._has_no_change(backend, it)]
+            known = ((it, self._kept.get((backend.tenant, it.mark))) for it in versions)
+            same = [version for version, changes in known if changes == BriefChanges()]
             rewound = await _find_rewound(backend, versions, same)
         except TimeoutError:
             reason = f"they took longer than {WAIT:g} seconds"
@@ -322,9 +323,6 @@ class Descriptions:
             )
             for version in versions
         }, reason
-
-    def _has_no_change(self, backend: StorageBackend, version: Version) -> bool:
-        return self._kept.get((backend.tenant, version.mark)) == BriefChanges()
 
 
 async def _find_rewound(

@@ -74,9 +74,8 @@ def serve(url: str, settings: ServeOptions, announce: Callable[[str], None]) -> 
         )
     if not 0 <= settings.port <= MAX_PORT:
         raise InvalidArgumentError(f"--port must be from 0 to {MAX_PORT}")
-    service = make_application(
-        url, settings
-    )  # raises for a wrong option, before the port is announced
+    # Raises for a wrong option, before the port is announced.
+    service = make_application(url, settings)
     with listen(settings.host, settings.port) as listener:
         announce(f"http://{settings.literal_host}:{listener.getsockname()[1]}")
         if settings.workers == 1:

@@ -232,12 +232,13 @@ class SqlBackend(
         self, batch: list[searching.Candidate], words: list[str]
     ) -> list[searching.Ranked]:
         """Return the lines of a batch that match; text is compared outside any transaction."""
-        parts = [searching.Part([candidate.line for candidate in batch])]
-        if searching.is_large(batch):
-            parts = await self._query(lambda it: searching.split_parts(it, batch), self._lists)
+        lines, parts = [it.line for it in batch], list[Any]([None])
+        if batch[0].stored_bytes > searching.BATCH_BYTES:  # a line by itself
+            parts = await self._query(lambda it: searching.split_parts(it, lines[0]), self._lists)
         matching = searching.Matching(words, self.max_state_bytes)
         for part in parts:
-            records = await self._query(partial(searching.read_records, part=part), self._lists)
+            read = partial(searching.read_records, lines=lines, sequences=part)
+            records = await self._query(read, self._lists)
             await run_in_thread(partial(matching.add, records))
         return matching.ranked
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import deepcopy
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from locus_store.errors import InvalidArgumentError, NotFoundError, SerializationError
 from locus_store.testing.kit import NUMBERS, TEXTS, Another, Kit, exact, expect, requires, seam
+from locus_store.timeline.graph import list_statuses
+from locus_store.versions.sizes import StatusesWanted
 
 
 @seam("loop")
@@ -202,7 +205,16 @@ class Search(Kit):
     """``search`` finds all words, has no operators, and is the same on every backend."""
 
     async def find_threads(self, checkpointer: Any, query: str, limit: int = 10) -> list[str]:
-        """Return the ids of the threads found, in order."""
+        """Return the ids of the threads found, in order; check the list with the text."""
+        every, found = await checkpointer.search(query, 999), list[Any]()
+        if (backend := getattr(checkpointer, "backend", None)) is not None:
+            wanted = StatusesWanted(limit=2, text=query)
+            while len(found) <= len(every) and (page := await list_statuses(backend, None, wanted)):
+                found += [(it.thread_id, it.found) for it in page]
+                wanted = replace(wanted, place=page[-1].place)
+            hits = {it["thread_id"]: (it["checkpoint_id"], it["snippet"]) for it in every}
+            names = await checkpointer.list_threads(999)
+            assert found == [(it, hits[it]) for it in names if it in hits]
         return [hit["thread_id"] for hit in await checkpointer.search(query, limit)]
 
     async def test_all_words_must_be_there(self, checkpointer: Any) -> None:

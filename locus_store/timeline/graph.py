@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from locus_store.backend import (
     ListsThreads,
+    SearchesText,
     StorageBackend,
     StoresThreads,
     StoresWrites,
@@ -22,7 +23,7 @@ from locus_store.errors import IntegrityError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.notebooks import Table
 from locus_store.timeline.paths import CHANNELS, Path, is_bookkeeping
-from locus_store.types import ArchivedMessage, PendingWrite, Version
+from locus_store.types import ArchivedMessage, Hit, PendingWrite, Version
 from locus_store.types.logs import select_head
 from locus_store.types.messages import LogInfo
 from locus_store.types.thread_info import DescribesThreads
@@ -276,7 +277,8 @@ async def list_statuses(
     """Return the threads that meet the conditions, the most recently active first.
 
     SQL databases find them by one statement, documents in one pass, and a service of them in one
-    request. Another backend is asked for each thread, and of its last ``LOOKED_AT`` threads only.
+    request. Another backend is asked for each thread, and of its last ``LOOKED_AT`` threads only,
+    or the best ``LOOKED_AT`` with the text.
 
     Args:
         backend: The storage.
@@ -289,24 +291,29 @@ async def list_statuses(
     if isinstance(backend, ListsStatuses):
         with suppress(UnsupportedError):  # a service over another backend
             return await backend.find_statuses(criteria)
-    gate = asyncio.Semaphore(AT_ONCE)
+    gate, text, hits = asyncio.Semaphore(AT_ONCE), criteria.text, dict[str, Hit]()
+    if text is not None:
+        best = await needs(backend, SearchesText).find(text, LOOKED_AT)
+        hits = {it.thread_id: it for it in best}
 
     async def read(thread_id: str, active_at: datetime | None = None) -> ThreadStatus:
         async with gate:
-            return await _read_status(backend, log, thread_id, active_at)
+            status = await _read_status(backend, log, thread_id, active_at)
+            return status.with_hit(hits.get(thread_id))
 
     if criteria.thread_ids is not None:
         named = await asyncio.gather(*map(read, criteria.thread_ids))
         return [it for it in named if criteria.takes(it)][: criteria.limit]
     found: list[ThreadStatus] = []
     lists, after = needs(backend, ListsThreads), criteria.place
-    for _ in range(0, LOOKED_AT, PAGE):
+    left = LOOKED_AT if text is None else len(hits)
+    while left > 0 and len(found) < criteria.limit:
         page = await lists.recent(PAGE, criteria.pattern, after=after)
-        read_page = await asyncio.gather(*(read(it.thread_id, it.active_at) for it in page))
-        found += [it for it in read_page if criteria.takes(it)]
-        if len(page) < PAGE or len(found) >= criteria.limit:
+        some = [it for it in page if text is None or it.thread_id in hits]
+        found += filter(criteria.takes, await asyncio.gather(*(read(*it) for it in some)))
+        if len(page) < PAGE:
             break
-        after = page[-1].thread_id
+        after, left = page[-1].thread_id, left - len(some)
     return found[: criteria.limit]
 
 

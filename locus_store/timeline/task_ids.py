@@ -168,7 +168,9 @@ class TaskIds:
     def _list_named_tasks(self, name: str) -> Iterator[Renamed]:
         """Yield what a task of a name may be that no other one calls."""
         yield from self._iterate_tasks(f"{_PULL}{name}")
-        for number in range(self._count_sends()):
+        sent = unwrap(self.state[CHANNELS])[1].get(_SENT, [])
+        count = len(sent) if isinstance(sent, list) else _PLACES  # at most, if they are encrypted
+        for number in range(count):
             yield self._make(f"{_PUSH}{number:010d}, {_NO_CALL}", name, (_PUSHED, str(number)))
 
     def _iterate_calls(self, name: str, caller: Renamed) -> Iterator[Renamed]:
@@ -214,11 +216,6 @@ class TaskIds:
             yield tuple(sorted(channels))
         yield (_START,)
         yield from ((it,) for it in known)
-
-    def _count_sends(self) -> int:
-        """Return the number of ``Send``; an upper bound if they are encrypted."""
-        sent = unwrap(self.state[CHANNELS])[1].get(_SENT, [])
-        return len(sent) if isinstance(sent, list) else _PLACES
 
     def _iterate_sent(self, place: int) -> Iterator[str]:
         sent = unwrap(self.state[CHANNELS])[1].get(_SENT)

@@ -62,17 +62,13 @@ def apply(transaction: ThreadTransaction, edit: LogEdit) -> LogChanged:
     )
     thread.logs = {**thread.logs, edit.namespace: made}
     transaction.touch(edit)
-    _set_owner(transaction, thread, edit)
-    is_pop = edit.cut is not None and edit.cut.kind == "newest"
-    return LogChanged(made.revision, mine[-1] if is_pop else None)
-
-
-def _set_owner(transaction: ThreadTransaction, thread: Thread, edit: LogEdit) -> None:
     if thread.user_id is None and edit.user_id is not None:
         transaction.adds_only = False  # the document's first line changes
         thread.user_id = edit.user_id
     if edit.is_kept:
         thread.expires_at = FOREVER
+    is_pop = edit.cut is not None and edit.cut.kind == "newest"
+    return LogChanged(made.revision, mine[-1] if is_pop else None)
 
 
 def _cut(mine: list[ArchivedMessage], edit: LogEdit, cut: Cut) -> list[ArchivedMessage]:

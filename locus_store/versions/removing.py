@@ -55,7 +55,10 @@ def forget(
         return
     for sequence, payload in _make_payloads(lines, line, gone):
         lines.rewrite(line, sequence, payload)
-    _adopt_children(lines, line, gone)
+    nearest = _find_remaining_ancestors(gone)
+    for child in lines.children(line, nearest.keys()):
+        if child.parent is not None and child.sequence not in nearest:
+            lines.adopt(line, child.sequence, nearest[child.parent])
     head_gone = any(it.sequence == line.head for it in gone)
     lines.remove(line, [it.sequence for it in gone])
     if head_gone:
@@ -180,8 +183,9 @@ def compute_payloads_of_chain(
         if place in behind:
             change = frames.compare_states(folder.get_state(), before, packed=True)
             basis = None if before is None else before.digest
-            payload = reseal(record, _choose_payload(change), basis, change.tree.digest)
-            yield until[place][0], payload
+            made, most = change.frames, change.tree.state_bytes // 2
+            made = change.to_payload() if made is None or len(made) > most else made
+            yield until[place][0], reseal(record, made, basis, change.tree.digest)
 
 
 def _make_unreadable_error(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
@@ -193,12 +197,6 @@ def _make_unreadable_error(checkpoint_id: str, exc: IntegrityError) -> Integrity
     return type(exc)(message)
 
 
-def _choose_payload(change: frames.Change) -> bytes:
-    if change.frames is None or len(change.frames) > change.tree.state_bytes // 2:
-        return change.to_payload()
-    return change.frames
-
-
 def _find_remaining_ancestors(records: Sequence[Record]) -> dict[int, int | None]:
     """Return each removed version's nearest remaining ancestor."""
     nearest: dict[int, int | None] = {}
@@ -206,13 +204,6 @@ def _find_remaining_ancestors(records: Sequence[Record]) -> dict[int, int | None
         parent = record.parent
         nearest[record.sequence] = nearest.get(parent, parent) if parent is not None else None
     return nearest
-
-
-def _adopt_children(lines: Lines, line: Line, records: Sequence[Record]) -> None:
-    nearest = _find_remaining_ancestors(records)
-    for child in lines.children(line, nearest.keys()):
-        if child.parent is not None and child.sequence not in nearest:
-            lines.adopt(line, child.sequence, nearest[child.parent])
 
 
 def _find_new_head(lines: Lines, line: Line, records: Sequence[Record]) -> int | None:

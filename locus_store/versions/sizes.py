@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import check_text, compile_thread_pattern
 from locus_store.values.filters import check_key, has_value, is_found
+from locus_store.values.text import query_words
 
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel of a task that waits for an answer."""
@@ -84,12 +85,19 @@ class ThreadStatus:
     stored_bytes: int | None = None
     """Of the versions and messages; ``None``: not known."""
 
+    found: tuple[str, str] | None = None
+    """The version with most of the wanted words, and its text around the first of them."""
+
     @property
     def kind(self) -> str:
         """Return what saves the thread, of ``KINDS``."""
         if self.metadata is not None:
             return "graph" if self.metadata.get("source") in GRAPH_SOURCES else "agent"
         return "session" if self.user_id is not None else "log"
+
+    def with_hit(self, hit: Any) -> ThreadStatus:
+        """Return it with the ``checkpoint_id`` and ``snippet`` of a hit, if there is one."""
+        return replace(self, found=hit and (hit.checkpoint_id, hit.snippet))
 
     def __str__(self) -> str:
         noun = "message" if self.messages == 1 else "messages"
@@ -132,9 +140,13 @@ class StatusesWanted:
     """The last activity, inclusive, as ``until``."""
 
     until: datetime | None = None
+    text: str | None = None
+    """All its words are in visible versions of the root namespace, as ``find`` compares them."""
 
     def __post_init__(self) -> None:
         compile_thread_pattern(self.pattern)
+        if self.text is not None:
+            query_words(self.text)
         for thread_id in self.thread_ids or ():
             check_text("thread_id", thread_id)
         check_text("user_id", self.user_id, optional=True)
@@ -159,6 +171,7 @@ class StatusesWanted:
             and (self.badge is None or self.badge in status.badges)
             and (at is None or self.since is None or at >= self.since)
             and (at is None or self.until is None or at <= self.until)
+            and (self.text is None or status.found is not None)
         )
 
     def _matches(self, thread_id: str) -> bool:

@@ -231,15 +231,20 @@ async def test_a_backend_without_such_lists_is_asked_for_each_thread(
     assert re.fullmatch(r"messages (= |\+ 1: )'Zurich then'", changes)
     assert (await find(backend, user_id="alex")).keys() == {"chat", "waits"}
     assert (await find(backend, "waits", "chat", badge="interrupted")).keys() == {"waits"}
+    assert (await find(backend, text="bern then")).keys() == {"lost"}
+    assert (await find(backend, text="bern", badge="interrupted")).keys() == set()
+    assert (await find(backend, "lost", "chat", text="bern")).keys() == {"lost"}
     wanted = StatusesWanted(limit=1, place="chat", user_id="alex")
     assert [it.thread_id for it in await list_statuses(backend, log, wanted)] == ["waits"]
 
 
 async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
     log, now = Storage(backend).messages(), datetime.now(UTC)
-    await backend.write_state("a", {}, metadata={"user_id": "alex", "step": 1})
-    await backend.write_state("b", {}, labels={"user_id": "alex", "tags": ["x"]})
-    await backend.write_state("c", {}, metadata={"source": "loop", "step": 1})
+    await backend.write_state("a", {"n": "Bern"}, metadata={"user_id": "alex", "step": 1})
+    await backend.write_state("b", {"n": "Zug"}, labels={"user_id": "alex", "tags": ["x"]})
+    await backend.write_state("b", {"n": "bern"}, labels={"user_id": "alex", "tags": ["x"]})
+    await backend.write_state("c", {"n": "Bern"}, metadata={"source": "loop", "step": 1})
+    await backend.write_state("c", {"n": "Bern"}, namespace="sub")
     await log.append("d", [NewMessage("Hi.")], user_id="alex")
     await backend.write_state("b%", {}, metadata={"step": {"n": [1, 2]}})
     conditions: list[tuple[dict[str, Any], str]] = [
@@ -255,6 +260,12 @@ async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
         ({"kind": "session"}, "d"),
         ({"kind": "log"}, ""),
         ({"badge": "turn"}, ""),
+        ({"text": "BERN"}, "cba"),
+        ({"text": "zug bern"}, "b"),
+        ({"text": "bern", "user_id": "alex"}, "ba"),
+        ({"text": "bern", "metadata": ("step", 1), "kind": "agent"}, "a"),
+        ({"text": "bern", "badge": "turn"}, ""),
+        ({"text": "hi"}, ""),
         ({"since": now - timedelta(hours=1), "pattern": "[ab]"}, "ba"),
         ({"since": now + timedelta(hours=1)}, ""),
         ({"until": now - timedelta(hours=1)}, ""),
@@ -263,7 +274,12 @@ async def test_threads_meet_all_conditions_of_a_list(backend: Any) -> None:
     for wanted, expected in conditions:
         assert "".join(await find(backend, **wanted)) == expected, wanted
     assert "".join(await find(backend, *"abd")) == "dba"
-    for wrong in ({"user_id": "a\0b"}, {"pattern": "\0"}, {"metadata": ("", 1)}):
+    assert "".join(await find(backend, *"abd", text="bern")) == "ba"
+    assert {it.found for it in (await find(backend)).values()} == {None}
+    [found] = (await find(backend, text="zug")).values()
+    history = await backend.history("b")
+    assert found.found == (history[-1].checkpoint_id, "Zug")
+    for wrong in ({"text": "%"}, {"user_id": "a\0b"}, {"pattern": "\0"}, {"metadata": ("", 1)}):
         with pytest.raises(InvalidArgumentError):
             await find(backend, **wrong)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 from locus_store.adapters.locus.records import (
@@ -115,7 +115,9 @@ class SourceKeys:
         self._seen[name] = row.fingerprint
         if row.is_index or row.saved_as is not None:
             return row
-        return replace(row, updated_at=_find_update_time(data, where))
+        # The SDK stored a state without its adapter; keys have no time.
+        at = data.get("updated_at")
+        return replace(row, updated_at=datetime.now(UTC) if at is None else parse_time(at, where))
 
     async def read(self, entry: Entry) -> Content:
         name = self._prefix.encode() + entry.key.encode(errors="surrogateescape")
@@ -124,9 +126,3 @@ class SourceKeys:
         if data is None or compute_fingerprint(data) != self._seen[name]:
             raise make_changed_error(entry)
         return unwrap(data, None, entry.where)
-
-
-def _find_update_time(data: dict[str, Any], where: str) -> datetime:
-    """Return the time of a state that the SDK stored without its adapter; keys have no time."""
-    found = data.get("updated_at")
-    return datetime.now(UTC) if found is None else parse_time(found, where)

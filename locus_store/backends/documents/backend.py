@@ -102,7 +102,9 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
                 failed.append(exc)
         failed += await self._threads.look(self._threads.sweep)
         for first in failed:
-            raise type(first)(f"{first} ({_describe_sweep(failed, sweep)})") from first
+            done = f"removed from the others: threads {sweep.threads}, versions {sweep.removed}"
+            others = f"; {len(failed) - 1} more, which `locus-store verify` names"
+            raise type(first)(f"{first} ({done}{others if failed[1:] else ''})") from first
 
     async def commit(self, save: Save) -> Written:
         return await self._threads.make(save.thread_id, lambda it: claim_and_save(it, save))
@@ -439,11 +441,6 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         of_documents = max_bytes // 2
         super().limit_cache(max_bytes - of_documents)
         self._threads.limit(of_documents)
-
-
-def _describe_sweep(failures: Sequence[LocusStoreError], sweep: Sweep) -> str:
-    more = f"; {len(failures) - 1} more, which `locus-store verify` names" if failures[1:] else ""
-    return f"removed from the others: threads {sweep.threads}, versions {sweep.removed}{more}"
 
 
 def _has(history: History, sequence: int, key: str, value: Any) -> bool:

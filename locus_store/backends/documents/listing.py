@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
+from typing import TypeAlias
 
 from locus_store import versions
 from locus_store.backend import KeepsEffects, ListsVersions, TakesTurns
@@ -16,6 +17,7 @@ from locus_store.types import (
     FOREVER,
     ArchivedMessage,
     ArchivedWrite,
+    Hit,
     LineContents,
     PendingWrite,
     Save,
@@ -34,6 +36,7 @@ from locus_store.types.thread_info import (
     require_owner,
 )
 from locus_store.types.turns import ThreadTurn, TurnStep
+from locus_store.values.text import query_words
 from locus_store.versions import logs, turns
 from locus_store.versions.histories import History, Row
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
@@ -50,6 +53,8 @@ from locus_store.versions.sizes import (
     parse_place,
 )
 from locus_store.versions.threads import Thread, ThreadTransaction
+
+FindsText: TypeAlias = Callable[[Thread], "Hit | None"]
 
 
 class DocumentVersionLists(ListsVersions, KeepsEffects):
@@ -257,28 +262,38 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
 
     _threads: DocumentThreads
     _iterate_recent: Callable[[int], Iterator[Thread]]
+    _make_hit: Callable[[str, Thread, list[str]], Hit | None]
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
-        """See ``ListsStatuses``; each document is read once, and no segment."""
+        """See ``ListsStatuses``; each document is read once, and segments only for a text."""
 
         def find() -> list[ThreadStatus]:
+            ids, search = self._make_search(criteria.text)
+            ids = ids if criteria.thread_ids is None else criteria.thread_ids
             threads = (
                 self._iterate_recent(criteria.limit + 1)
-                if criteria.thread_ids is None
+                if ids is None
                 else sorted(
-                    (it for it in self._threads.read_all(criteria.thread_ids) if it.exists),
+                    (it for it in self._threads.read_all(ids) if it.exists),
                     key=lambda it: it.active_at,
                     reverse=True,
                 )
             )
             statuses = ((it, make_status(it)) for it in skip_to_place(threads, criteria.place))
-            taken = (it for it in statuses if criteria.takes(it[1]))
+            others = replace(criteria, text=None)
+            looked = ((it, one.with_hit(search(it))) for it, one in statuses if others.takes(one))
+            taken = (it for it in looked if criteria.takes(it[1]))
             return [
                 replace(status, stored_bytes=_measure(thread))
                 for thread, status in islice(taken, criteria.limit)
             ]
 
         return await self._threads.look(find)
+
+    def _make_search(self, text: str | None) -> tuple[Collection[str] | None, FindsText]:
+        """Return the ids of the threads that may have a text, ``None``: many, and its search."""
+        words = query_words(text) if text is not None else []
+        return None, lambda it: self._make_hit(it.thread_id, it, words) if words else None
 
     async def put_facts(self, put: PutThread) -> None:
         await self._threads.make(put.thread_id, lambda it: put_facts(it, put))

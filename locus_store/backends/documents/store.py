@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -122,7 +122,8 @@ class DocumentStore(ItemStore):
             if attempt:
                 pauses.sleep()
             try:
-                with self._open_access(changes=changes) as access:
+                held = self._documents.held(HEAD, creates=True) if changes else None
+                with held or nullcontext(self._documents) as access:
                     return self._attempt(access, group, trusts=trusts)
             except ChangedError:
                 trusts = False
@@ -130,11 +131,6 @@ class DocumentStore(ItemStore):
             f"{self._documents.locate(HEAD)} is being changed by {self._documents.rivals}; nothing "
             "was written"
         )
-
-    def _open_access(self, *, changes: bool) -> AbstractContextManager[Access]:
-        if changes:
-            return self._documents.held(HEAD, creates=True)
-        return nullcontext(self._documents)
 
     def _attempt(self, access: Access, group: _Group, *, trusts: bool) -> None:
         """Do a group's work on the newest items, and write its changes.
@@ -165,7 +161,9 @@ class DocumentStore(ItemStore):
             is_written = True
         finally:
             if not is_written:
-                self._roll_back()
+                before, self._before = self._before, {}
+                for name, kept in before.items():
+                    super()._set(name, kept)
         self._before = {}
 
     def _set(self, name: Name, entry: KeptItem | None) -> None:
@@ -185,11 +183,6 @@ class DocumentStore(ItemStore):
             elif before is not kept:
                 found.renewed.append(kept)
         return found
-
-    def _roll_back(self) -> None:
-        before, self._before = self._before, {}
-        for name, kept in before.items():
-            super()._set(name, kept)
 
     def reset(self) -> None:
         self._namespaces, self._before = {}, {}

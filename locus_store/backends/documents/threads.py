@@ -173,9 +173,8 @@ class DocumentThreads:
 
     def _read_each(self, size: int = 0) -> Iterator[tuple[datetime | None, datetime, Thread]]:
         """Yield the times of documents, newest first, and of activity, and the live threads."""
-        for page in self.documents.iterate_newest(
-            size and size + 1
-        ):  # one more ends the last one's wait
+        size = size and size + 1  # one more ends the last one's wait
+        for page in self.documents.iterate_newest(size):
             access = self._read_together([it.key for it in page])
             for at, found in self.documents.run_each(partial(self._read_dated, access), page):
                 if found is not None and found.thread.is_live(self.documents.read_clock):

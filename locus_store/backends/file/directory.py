@@ -205,7 +205,10 @@ class Directory:
         """
         path, deadline = self.get_path(name), time.monotonic() + self._timeout
         with translate_errors(path):
-            self._sweep_once()
+            if not self._is_swept:
+                self._is_swept = True
+                with suppress(LocusStoreError):  # another user's file does not hinder a save
+                    self.sweep()
             while True:
                 with self._open_file(name) as (place, descriptor):
                     if place is not None and descriptor is not None:
@@ -330,12 +333,6 @@ class Directory:
                 with self._require_place(folder) as place:
                     os.rmdir(place.name, dir_fd=place.directory)
                 folder = os.path.dirname(folder)
-
-    def _sweep_once(self) -> None:
-        if not self._is_swept:
-            self._is_swept = True
-            with suppress(LocusStoreError):  # another user's file does not hinder a save
-                self.sweep()
 
     def sweep(self) -> None:
         """Remove the temporary files of killed writers."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from sys import maxsize
 from typing import Any, Final
 
 from typing_extensions import Unpack
 
 from locus_store import versions
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.listing import FindsText
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import HEADS, SEGMENTS
 from locus_store.backends.opensearch import failures, index, search
@@ -26,6 +28,7 @@ from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.filters import check_wanted, has_value, is_found
+from locus_store.values.text import query_words
 from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread
 
@@ -81,6 +84,22 @@ class OpenSearchBackend(DocumentBackend):
             return hits
         seen = {it.thread_id for it in hits}
         return hits + await self._threads.look(self._find_stemmed, query, limit - len(hits), seen)
+
+    def _make_search(self, text: str | None) -> tuple[Collection[str] | None, FindsText]:
+        """See ``DocumentThreadInfo``; with a language, also of other forms of the words."""
+        _, find = super()._make_search(text)
+        if text is None:
+            return None, find
+        pages = search.find_with_words(self.index, query_words(text), search.PAGE)
+        forms = dict[str, Hit]()
+        if self.index.access["language"] is not None:
+            forms = {it.thread_id: it for it in self._find_stemmed(text, maxsize, set())}
+        ids = {it for page in pages for it in page} | forms.keys()
+        few = ids if len(ids) <= search.PAGE else None
+        return (
+            few,
+            lambda it: (find(it) or forms.get(it.thread_id)) if it.thread_id in ids else None,
+        )
 
     def _find_stemmed(self, query: str, limit: int, thread_ids: set[str]) -> list[Hit]:
         found: dict[str, Hit] = {}

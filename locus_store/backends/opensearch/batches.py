@@ -43,7 +43,8 @@ class Replacement:
 
     def make_intent(self, batch: str) -> BulkWrite:
         """Return the write that announces the replacement."""
-        before = self.found.source if self.found else _select_name(self.source or {})
+        own = self.source or {}
+        before = self.found.source if self.found else {it: own[it] for it in ("namespace", "key")}
         source = {**before, "batch": batch, "intent": self.source}
         return make_item_write(self.id, self.found.tag if self.found else None, source)
 
@@ -150,10 +151,6 @@ def _decide_document(document: Document, states: States) -> Mapping[str, Any] | 
     if states.get(document.batch, {}).get("state") != COMMITTED:
         return document.restore()
     return document.source.get("intent")
-
-
-def _select_name(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: source[name] for name in ("namespace", "key")}
 
 
 def _make_decision(batch: str, state: str, ids: Sequence[str]) -> BulkWrite:

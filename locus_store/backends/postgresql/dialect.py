@@ -259,7 +259,6 @@ class PostgreSQLDatabase(ServerDatabase):
         return PostgreSQLRepository(connection, self.tenancy)
 
     def read_settings(self, settings: Settings) -> None:
-        super().read_settings(settings)
         self._opened.has_partitions = PARTITIONS_SETTING in settings.raw
         self._opened.has_row_security = ROW_SECURITY_SETTING in settings.raw
 

@@ -181,7 +181,9 @@ class Positions:
         sees_writes = not (may_lack_writes and (self._is_limited or limits.seconds < inf))
         with self._lock:
             now, seconds = time.monotonic(), min(self._stale_seconds, limits.seconds)
-            self._end_joined()
+            for joined in [it for it in self._joined if not it[0].is_active]:
+                self._joined.remove(joined)
+                self._note_number(joined[1])  # of the caller's transaction, which has ended
             number = max(self._any, self._threads.get(thread_id, 0)) if thread_id else self._writes
             is_open = any(thread_id in {None, it} or it is None for _, it in self._joined)
             states = self._states
@@ -195,12 +197,6 @@ class Positions:
                 self._ask_soon(pool)
         needed = found and limits.raise_position(found.position)
         return found._replace(position=needed) if found and needed else None
-
-    def _end_joined(self) -> None:
-        """Number the writes of the caller's transactions that have ended."""
-        for joined in [it for it in self._joined if not it[0].is_active]:
-            self._joined.remove(joined)
-            self._note_number(joined[1])
 
     def _ask_soon(self, pool: LoopPool) -> None:
         if pool not in self._asking:

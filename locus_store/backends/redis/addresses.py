@@ -71,7 +71,10 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
     }
     pool["health_check_interval"] = IDLE_SECONDS
     if scheme != "unix":
-        pool["socket_keepalive"], pool["socket_keepalive_options"] = True, _get_keepalive()
+        # The system ends connections a minute after a host has vanished.
+        alive = {getattr(socket, name, 0): value for name, value in ALIVE.items()}
+        alive.pop(0, None)
+        pool["socket_keepalive"], pool["socket_keepalive_options"] = True, alive
     if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them
         pool["reinitialize_steps"] = 0
     pool |= {"db": db} if db else {}
@@ -104,12 +107,6 @@ def _test_connections(client: Callable[[], Any]) -> Any:
 
 def _make_tested_class(kind: type[Any]) -> type[Any]:
     return type(kind.__name__, (Tried, kind), {})
-
-
-def _get_keepalive() -> dict[int, int]:
-    """Return options by which the system ends connections a minute after a host has vanished."""
-    options = {getattr(socket, name, 0): value for name, value in ALIVE.items()}
-    return {option: value for option, value in options.items() if option}
 
 
 def _require_one_place(

@@ -372,7 +372,9 @@ class LoopClient(loops.LoopResources):
                     if not repeats and failures.is_lost(exc):
                         raise ChangedError from exc
                 else:
-                    self._note_reached()
+                    if not self.was_reached:
+                        self.was_reached = True
+                        observe.report_opened(f"redis {self.where}")
                     if caller and caller.cancelling() > asked:
                         # asyncio.wait_for of Python 3.11, by which redis-py sends, swallows it
                         raise asyncio.CancelledError
@@ -384,11 +386,6 @@ class LoopClient(loops.LoopResources):
                 self._is_idle.set()  # close waits for it
                 if self._is_over:  # it was begun before the end, and went on behind it
                     await self._close_client()
-
-    def _note_reached(self) -> None:
-        if not self.was_reached:
-            self.was_reached = True
-            observe.report_opened(f"redis {self.where}")
 
     def make_retry_time(self) -> RetryTime:
         return RetryTime(self, self._retry_seconds)

@@ -128,9 +128,8 @@ class SQLiteBackend(SqlBackend):
         super().__init__(
             database, runner, max_state_bytes=given["max_state_bytes"], audit=make_audit(given)
         )
-        self.moves_between_threads = self.needs_no_loop = (
-            file is not None
-        )  # an engine's connections may belong to one thread
+        # An engine's connections may belong to one thread.
+        self.moves_between_threads = self.needs_no_loop = file is not None
 
     def __repr__(self) -> str:
         return f"SQLiteBackend({self._where!r})"

@@ -38,9 +38,6 @@ from locus_store.types import Mark, Save, Written
 from locus_store.values import frames
 from locus_store.values.text import split_words
 
-_INDEXED_WORDS = 64
-"""Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
-
 _INDEX = "INSERT INTO {0}(rowid, words) VALUES (?, ?)"
 _UNINDEX = "INSERT INTO {0}({0}, rowid, words) VALUES ('delete', ?, ?)"
 
@@ -188,19 +185,10 @@ class SQLiteRepository(Repository):
         ]
         self.connection.exec_driver_sql(statement.format(self._index), values)
 
-    def find_lines(self, words: Sequence[str]) -> list[int] | None:
-        """Return the lines that have each word in some version."""
-        if not self.has_index:
-            return None
-        one = (
-            f"SELECT DISTINCT rowid >> {_SEQUENCE_BITS} AS line FROM {self._index} "  # noqa: S608
-            "WHERE words MATCH ?"  # our own name; the word is bound
-        )
-        some = words[:_INDEXED_WORDS]  # the lines are looked at again
-        found = self.connection.exec_driver_sql(
-            " INTERSECT ".join([one] * len(some)), tuple(f'"{word}"' for word in some)
-        )
-        return [row[0] for row in found]
+    def select_lines(self, word: str) -> sa.Select[Any]:
+        index = sa.table(f"{self.tables.prefix}search", sa.column("words"), sa.column("rowid"))
+        line = index.c.rowid.op(">>", return_type=sa.BigInteger())(_SEQUENCE_BITS)
+        return sa.select(line).where(index.c.words.op("MATCH")(f'"{word}"'))
 
     def find_faults(self) -> list[str]:
         """Run ``PRAGMA integrity_check`` on pages and indexes, then check each value's type."""

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import (
-    LimitsTenants,
-    ListsThreads,
-    SearchesText,
-    SharedByTenants,
-    StorageBackend,
-    needs,
-)
+from locus_store.backend import LimitsTenants, ListsThreads, SearchesText, SharedByTenants, needs
 from locus_store.errors import LocusStoreError, UnsupportedError
 from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest, Query
@@ -25,10 +17,7 @@ from locus_store.types.messages import decode_message
 from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted, ThreadStatus
 
 if TYPE_CHECKING:
-    from locus_store.messages import BaseMessageLog
     from locus_store.timeline.paths import Step
-    from locus_store.types import Hit
-
 
 SHOWN: Final = (
     *("thread_id", "active_at", "kind", "badges", "messages", "versions", "stored_bytes"),
@@ -40,10 +29,7 @@ LISTED: Final = 100
 """Threads on a page."""
 
 FOUND: Final = 1_000
-"""Threads that are counted, and those with a text that are filtered at once, the best first."""
-
-FURTHER: Final = 10
-"""Times as many are searched for where the other filters leave too few."""
+"""Threads that are counted."""
 
 FILTERS: Final = ("text", "kind", "badge", "user", "metadata", "id", "since", "until")
 
@@ -57,17 +43,10 @@ async def show_threads(request: PageRequest) -> Page:
     """
     backend, query = request.parts.threads, request.query
     given = {name: query.get_text(name).strip() for name in FILTERS}
-    wanted, hits, is_all = _make_wanted(query, given), dict[str, "Hit"](), False
+    wanted = _make_wanted(query, given)
     log = Storage(backend).messages() if backend.capabilities.messages else None
-    before = query.get_number("after") if given["text"] else 0
-    if given["text"]:
-        limited = replace(wanted, place=None, limit=before + wanted.limit)
-        statuses, hits, is_all = await _find(backend, log, given["text"], limited)
-    else:
-        statuses = await list_statuses(backend, log, wanted)
-    shown, has_more = statuses[before : before + LISTED], len(statuses) > before + LISTED
-    place = before + LISTED if given["text"] else shown and shown[-1].place
-    count = len(statuses if is_all else shown)
+    statuses = await list_statuses(backend, log, wanted)
+    shown, has_more, count = statuses[:LISTED], len(statuses) > LISTED, len(statuses[:LISTED])
     if has_more and not any(it for name, it in given.items() if name != "id"):
         count = len(await needs(backend, ListsThreads).list_threads(FOUND, wanted.pattern))
     values = {
@@ -75,35 +54,16 @@ async def show_threads(request: PageRequest) -> Page:
         "kinds": KINDS,
         "badges": BADGES,
         "has_search": isinstance(backend, SearchesText),
-        "threads": await _describe(request, shown, hits),
+        "threads": await _describe(request, shown),
         "count": None if query.get_optional("after") else count,
-        "is_least": has_more and not is_all and count in {LISTED, FOUND},
-        "next": place if has_more else None,
+        "is_least": has_more and count in {LISTED, FOUND},
+        "next": shown[-1].place if has_more else None,
     }
     return Page("threads", "Threads", values)
 
 
-async def _find(
-    backend: StorageBackend, log: BaseMessageLog | None, text: str, criteria: StatusesWanted
-) -> tuple[list[ThreadStatus], dict[str, Hit], bool]:
-    """Return threads that have a text and meet the other filters, the hits, and if that is all.
-
-    The best come first. More are searched for until there are ``criteria.limit`` of them.
-    """
-    statuses, hits, limit, is_all = list["ThreadStatus"](), dict[str, "Hit"](), FOUND, False
-    while not is_all and len(statuses) < criteria.limit:
-        found = await needs(backend, SearchesText).find(text, limit)
-        new = {it.thread_id: it for it in found if it.thread_id not in hits}
-        page = replace(criteria, thread_ids=[*new], limit=max(len(new), 1))
-        taken = {it.thread_id: it for it in await list_statuses(backend, log, page)}
-        statuses += [taken[name] for name in new if name in taken]
-        hits |= new
-        is_all, limit = len(found) < limit, limit * FURTHER
-    return statuses, hits, is_all
-
-
 def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
-    """Return the filters of a request but its text."""
+    """Return the filters of a request."""
     return StatusesWanted(
         limit=LISTED + 1,
         place=query.get_optional("after"),
@@ -114,12 +74,11 @@ def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
         badge=fields["badge"] or None,
         since=query.get_time("since"),
         until=query.get_time("until"),
+        text=fields["text"] or None,
     )
 
 
-async def _describe(
-    request: PageRequest, statuses: list[ThreadStatus], hits: dict[str, Hit]
-) -> list[dict[str, Any]]:
+async def _describe(request: PageRequest, statuses: list[ThreadStatus]) -> list[dict[str, Any]]:
     """Return the rows, with what the newest save of each changed."""
     most = request.parts.threads.max_state_bytes
 
@@ -127,15 +86,15 @@ async def _describe(
         rows = []
         for status in statuses:
             step()
-            rows.append(_make_row(status, hits.get(status.thread_id), most))
+            rows.append(_make_row(status, most))
         return rows
 
     sizes = (len(it.record or (it.message and it.message.payload) or b"") for it in statuses)
     return await request.run_heavy(sum(sizes) * 10, describe)
 
 
-def _make_row(status: ThreadStatus, hit: Hit | None, most: int) -> dict[str, Any]:
-    """Return a thread, the change of its newest save or its newest message, and the hit."""
+def _make_row(status: ThreadStatus, most: int) -> dict[str, Any]:
+    """Return a thread, the change of its newest save or its newest message, and what was found."""
     changes = said = None
     if status.record is not None:
         with suppress(LocusStoreError):  # damaged; its page says so
@@ -150,8 +109,7 @@ def _make_row(status: ThreadStatus, hit: Hit | None, most: int) -> dict[str, Any
         "changes": changes,
         "role": status.message.role[:CELL] if status.message is not None else None,
         "said": said,
-        "checkpoint_id": hit.checkpoint_id if hit else None,
-        "snippet": hit.snippet if hit else None,
+        **dict(zip(("checkpoint_id", "snippet"), status.found or (None, None), strict=True)),
     }
 
 

@@ -120,6 +120,7 @@ class Database(ForTenants, ABC):
             ShardLayout.from_text(layout).require_whole()
         self._opened.store = settings.store_id
         self._opened.user_id_type = settings.user_id_type
+        self.has_index = SEARCH_SETTING in settings.raw
         self._opened.quotas.note(has_some=QUOTAS_SETTING in settings.raw)
         self.read_settings(settings)
 
@@ -273,9 +274,6 @@ class ServerDatabase(Database):
     @abstractmethod
     def is_lost_race(self, exc: BaseException) -> bool:
         """Return whether another transaction caused a rollback, so that a retry may succeed."""
-
-    def read_settings(self, settings: Settings) -> None:
-        self.has_index = SEARCH_SETTING in settings.raw
 
     def keep_index(self, connection: Connection) -> None:
         table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)

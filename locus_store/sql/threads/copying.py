@@ -45,7 +45,8 @@ class _Copy:
         self._copy_lines()
         # The text for the search index is copied with its version.
         for table in (tables.checkpoints, tables.segments, tables.writes):
-            self._copy_of_lines(table)
+            names = [column.name for column in table.c]  # the first one is the key of the line
+            self._insert(table, names, self._select_for_new_lines(table, names[1:]))
         if self._it.has_index:
             self._it.copy_index(self._select_for_new_lines)
 
@@ -82,11 +83,6 @@ class _Copy:
         kept = [lines.c[name] for name in _KEPT]
         rows = sa.select(*made.values(), *kept).where(*self._match(lines, self._source))
         self._insert(lines, [*made, *_KEPT], rows)
-
-    def _copy_of_lines(self, table: sa.Table) -> None:
-        """Copy a table's rows; its first column is the key of the line."""
-        names = [column.name for column in table.c]
-        self._insert(table, names, self._select_for_new_lines(table, names[1:]))
 
     def _select_for_new_lines(self, table: sa.FromClause, names: Sequence[str]) -> sa.Select[Any]:
         """Return a query for the source's rows, with the keys of the copied lines."""

@@ -7,12 +7,13 @@ is looked for in whole minutes: as many as the index says that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
+from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
 
 from locus_store import versions
 from locus_store.backend import TakesTurns
@@ -63,15 +64,19 @@ def list_threads_from(reads: Reads, limit: int, pattern: str, place: Any) -> lis
     if in_sql is not None:
         page = select_page(reads, limit, in_sql, place=place)
         return [Active(row.thread_id, row.exact) for row in reads.connection.execute(page)]
-    found: list[Active] = []
-    size = max(limit, PAGE)
-    while len(found) < limit:
-        rows = reads.connection.execute(select_page(reads, size, place=place)).all()
-        found += [Active(row.thread_id, row.exact) for row in rows if is_match(row.thread_id)]
-        if len(rows) < size:
-            break
-        size, place = size * GROWTH, rows[-1]
-    return found[:limit]
+    pages = _iterate_rows(reads, partial(select_page, reads), max(limit, PAGE), place)
+    found = (Active(row.thread_id, row.exact) for row in pages if is_match(row.thread_id))
+    return [*islice(found, limit)]
+
+
+def _iterate_rows(
+    reads: Reads, select: Callable[..., sa.Select[Any]], size: int, place: Any = None
+) -> Iterator[Any]:
+    """Yield the rows of pages, of which each is larger than the one before."""
+    while size:
+        rows = reads.connection.execute(select(size, place=place)).all()
+        yield from rows
+        size, place = (size * GROWTH, rows[-1]) if len(rows) == size else (0, None)
 
 
 def list_heads(reads: Reads, limit: int) -> list[Head]:
@@ -84,23 +89,15 @@ def list_active_heads(reads: Reads, limit: int) -> list[tuple[datetime, Head]]:
 
     Few threads have no head.
     """
-    found: list[tuple[datetime, Head]] = []
-    place = None
-    while len(found) < limit:
-        rows = reads.connection.execute(
-            _with_heads(reads, select_page(reads, limit, place=place))
-        ).all()
-        found += [(row.exact, make_head(row)) for row in rows if row.checkpoint_id is not None]
-        if len(rows) < limit:
-            break
-        place = rows[-1]
-    return found[:limit]
+    rows = _iterate_rows(reads, partial(_select_heads, reads), limit)
+    found = ((row.exact, make_head(row)) for row in rows if row.checkpoint_id is not None)
+    return [*islice(found, limit)]
 
 
-def _with_heads(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
-    """Return the query's threads in order, with the heads of their root namespaces, if any."""
+def _select_heads(reads: Reads, size: int, *, place: Any) -> sa.Select[Any]:
+    """Return a page of threads in order, with the heads of their root namespaces, if any."""
     checkpoints, lines = reads.tables.checkpoints, reads.tables.lines
-    page = threads.subquery("page")
+    page = select_page(reads, size, place=place).subquery("page")
     is_root = sa.and_(
         lines.c.tenant == reads.tenant,
         lines.c.thread_id == page.c.thread_id,
@@ -269,19 +266,14 @@ def _put(repo: Repository, put: PutThread) -> None:
 
 def find_active_facts(reads: Reads, criteria: ThreadsWanted) -> list[tuple[datetime, ThreadFacts]]:
     """Return the facts of ``find_facts`` with their threads' last activity."""
-    found: list[Row[Any]] = []
     last = criteria.offset + criteria.limit
-    size, place = last if criteria.needle is None else max(last, PAGE), None
-    while len(found) < last:
-        rows = reads.connection.execute(_select_facts(reads, criteria.user_id, size, place)).all()
-        found += [row for row in rows if criteria.takes(row.name, row.metadata)]
-        if len(rows) < size:
-            break
-        size, place = size * GROWTH, rows[-1]
-    return [(row.exact, parse_facts(row)) for row in found[criteria.offset : last]]
+    size = last if criteria.needle is None else max(last, PAGE)
+    rows = _iterate_rows(reads, partial(_select_facts, reads, criteria.user_id), size)
+    found = (row for row in rows if criteria.takes(row.name, row.metadata))
+    return [(row.exact, parse_facts(row)) for row in islice(found, criteria.offset, last)]
 
 
-def _select_facts(reads: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:
+def _select_facts(reads: Reads, user_id: str | None, size: int, *, place: Any) -> sa.Select[Any]:
     """Return a query for a page of threads with their facts, in order."""
     threads = reads.tables.threads
     is_theirs = sa.true() if user_id is None else make_user_condition(reads, user_id)

@@ -99,9 +99,9 @@ class Reads(RowAccess):
         """Return a condition that is always true; it may help the planner to use an index."""
         return sa.true()
 
-    def find_lines(self, words: Sequence[str]) -> list[int] | None:
-        """Return lines with all words by the index; ``None`` if there is no index."""
-        return None
+    def select_lines(self, word: str) -> sa.Select[Any]:
+        """Return a query for the lines that have a word in some version, by the index."""
+        raise NotImplementedError
 
     def find_faults(self) -> list[str]:
         """Return the faults that the database finds in its own storage."""

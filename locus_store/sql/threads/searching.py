@@ -17,8 +17,10 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.runtime.observe import report_too_large
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
+from locus_store.sql.threads.repository import Repository
 from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.frames import Folder
@@ -31,20 +33,15 @@ T = TypeVar("T")
 BATCH_BYTES: Final = 8 * 1024 * 1024
 """Payload that is read at once; one larger record is read whole."""
 
+INDEXED_WORDS: Final = 64
+"""Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
+
 
 class Candidate(NamedTuple):
     """A line that may match."""
 
     line: int
     stored_bytes: int
-
-
-class Part(NamedTuple):
-    """A part of a search that one statement reads."""
-
-    lines: list[int]
-    sequences: tuple[int, int] | None = None
-    """First and last of one line; ``None``: all of them."""
 
 
 class FoundRecord(NamedTuple):
@@ -58,6 +55,7 @@ class FoundRecord(NamedTuple):
     chain: int
     created_at: datetime
     payload: bytes
+    checkpoint_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,41 +67,46 @@ class Ranked:
     sequence: int
     """The version that matches best."""
 
+    checkpoint_id: str
+    """Of that version."""
+
     created_at: datetime
     score: float
     snippet: str
 
 
-def find_candidates(reads: Reads, words: Sequence[str]) -> list[Candidate]:
-    """Return the live lines that may match, newest first; without an index, all lines."""
-    lines, checkpoints = reads.tables.lines, reads.tables.checkpoints
-    stored = [
+def measure_line(t: Tables) -> sa.ColumnElement[int]:
+    """Return the bytes of a line's payloads."""
+    own, joined = (
         sa.func.coalesce(
             sa.select(sa.func.sum(sa.func.length(table.c.payload)))
-            .where(table.c.line == lines.c.line)
-            .correlate(lines)
+            .where(table.c.line == t.lines.c.line)
+            .correlate(t.lines)
             .scalar_subquery(),
             0,
         )
-        for table in (checkpoints, reads.tables.segments)
-    ]
+        for table in (t.checkpoints, t.segments)
+    )
+    return own + joined
+
+
+def find_candidates(repo: Repository, words: Sequence[str]) -> list[Candidate]:
+    """Return the live lines that may match, newest first; without an index, all lines."""
+    lines, indexed = repo.tables.lines, words if repo.has_index else ()
     query = (
-        sa.select(lines.c.line, stored[0] + stored[1])
-        .where(lines.c.tenant == reads.tenant, reads.select_live_thread().is_not(None))
-        .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
+        sa.select(lines.c.line, measure_line(repo.tables))
+        .where(*are_searched(repo, indexed), repo.select_live_thread().is_not(None))
         .order_by(lines.c.line.desc())
     )
-    indexed = reads.find_lines(words)
-    if indexed is None:
-        queries = [query]
-    else:  # a statement takes so many parameters
-        parts = split_batches(sorted(indexed, reverse=True))
-        queries = [query.where(lines.c.line.in_(some)) for some in parts]
-    return [
-        Candidate(line, int(size or 0))
-        for query in queries
-        for line, size in reads.connection.execute(query)
-    ]
+    return [Candidate(line, int(size)) for line, size in repo.connection.execute(query)]
+
+
+def are_searched(reads: Reads, words: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions of the lines that a search looks at: those with words by the index."""
+    c = reads.tables.lines.c
+    yield from (c.tenant == reads.tenant, c.namespace == ROOT, c.head.is_not(None))
+    if words:
+        yield c.line.in_(sa.intersect(*map(reads.select_lines, words[:INDEXED_WORDS])))
 
 
 def group_batches(candidates: Iterable[Candidate]) -> Iterator[list[Candidate]]:
@@ -125,14 +128,8 @@ def _group(items: Iterable[tuple[T, int]], *, most: float = inf) -> Iterator[lis
         yield group
 
 
-def is_large(batch: Sequence[Candidate]) -> bool:
-    """Return whether the batch is a single line that exceeds a batch's bytes."""
-    return batch[0].stored_bytes > BATCH_BYTES
-
-
-def split_parts(reads: Reads, batch: Sequence[Candidate]) -> list[Part]:
-    """Return the parts of a large line, ascending."""
-    [line] = lines = [candidate.line for candidate in batch]
+def split_parts(reads: Reads, line: int) -> list[tuple[int, int]]:
+    """Return the first and last sequence of each part of a large line, ascending."""
     c = reads.tables.checkpoints.c
     sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
     found = reads.connection.execute(sizes.order_by(c.sequence)).all()
@@ -141,27 +138,42 @@ def split_parts(reads: Reads, batch: Sequence[Candidate]) -> list[Part]:
     lacking = sum(size is None for _, size in found)
     mean = (reads.connection.execute(joined).scalar() or 0) // lacking if lacking else 0
     each = [(at, mean if size is None else size) for at, size in found]
-    return [Part(lines, (some[0], some[-1])) for some in _group(each)]
+    return [(some[0], some[-1]) for some in _group(each)]
 
 
-def read_records(reads: Reads, part: Part) -> list[FoundRecord]:
-    """Return the records of a part by one statement, which also finds their segments."""
-    t = reads.tables
+def read_records(
+    reads: Reads, lines: Sequence[int], sequences: tuple[int, int] | None
+) -> list[FoundRecord]:
+    """Return records of lines by one statement, which also finds their segments."""
+    query = select_records(reads.tables, reads.tables.lines.c.line.in_(lines), sequences)
+    return collect_records(reads.connection.execute(query))
+
+
+def select_records(
+    t: Tables, is_wanted: sa.ColumnElement[bool], sequences: tuple[int, int] | None = None
+) -> sa.CompoundSelect[Any]:
+    """Return a query for the records of lines, and for their segments."""
     lines, checkpoints, segments = t.lines, t.checkpoints, t.segments
     c, s = checkpoints.c, segments.c
     its = [lines.c[name] for name in ("thread_id", "line", "floor", "head")]
-    no_last = sa.cast(sa.null(), s.last.type).label("last")
-    own = sa.select(*its, c.sequence, c.chain, c.created_at, c.payload, no_last)
-    joined = sa.select(*its, s.first, s.chain, lines.c.updated_at, s.payload, s.last)
-    own = own.join(checkpoints, c.line == lines.c.line).where(lines.c.line.in_(part.lines))
-    joined = joined.join(segments, s.line == lines.c.line).where(lines.c.line.in_(part.lines))
-    if part.sequences is not None:
-        first, last = part.sequences
-        own = own.where(c.sequence.between(first, last))
-        joined = joined.where(s.last >= first, s.first <= last)
+    name, last = (sa.cast(sa.null(), it.type) for it in (c.checkpoint_id, s.last))
+    own = sa.select(
+        *its, c.sequence, c.chain, c.created_at, c.payload, c.checkpoint_id, last.label("last")
+    )
+    joined = sa.select(*its, s.first, s.chain, lines.c.updated_at, s.payload, name, s.last)
+    own = own.join(checkpoints, c.line == lines.c.line).where(is_wanted)
+    joined = joined.join(segments, s.line == lines.c.line).where(is_wanted)
+    if sequences is not None:
+        own = own.where(c.sequence.between(*sequences))
+        joined = joined.where(s.last >= sequences[0], s.first <= sequences[1])
+    return own.union_all(joined)
+
+
+def collect_records(rows: Iterable[Sequence[Any]]) -> list[FoundRecord]:
+    """Return the records in rows of ``select_records``, with their payloads."""
     found: list[FoundRecord] = []
     payloads: dict[tuple[int, int], bytes] = {}
-    for *row, end in reads.connection.execute(own.union_all(joined)):
+    for *row, end in rows:
         one = FoundRecord(*row)
         if end is None:
             found.append(one)
@@ -232,7 +244,7 @@ class _Line:
     first: FoundRecord
     match: Match
     is_skipped: bool = False
-    times: dict[int, datetime] = field(default_factory=dict)
+    versions: dict[int, tuple[str, datetime]] = field(default_factory=dict)
     hidden: dict[int, Folder] = field(default_factory=dict)
 
     def add(self, records: Iterable[FoundRecord], max_bytes: int) -> None:
@@ -241,21 +253,21 @@ class _Line:
         line = Line(line=self.first.line, head=self.first.head, floor=self.first.floor)
         try:
             for sequence, text in versions.iterate_visible_texts(
-                line, self._note_times(records), max_bytes, self.hidden
+                line, self._note_versions(records), max_bytes, self.hidden
             ):
                 self.match.add(sequence, text)
         except TooLargeError:
             report_too_large(self.first.thread_id)
             self.is_skipped, self.match = True, Match(self.match.wanted)
 
-    def _note_times(self, records: Iterable[FoundRecord]) -> Iterator[tuple[int, int, bytes]]:
+    def _note_versions(self, records: Iterable[FoundRecord]) -> Iterator[tuple[int, int, bytes]]:
         for record in records:
-            self.times[record.sequence] = record.created_at
+            self.versions[record.sequence] = record.checkpoint_id, record.created_at
             yield record.sequence, record.chain, record.payload
 
     @property
     def ranked(self) -> Ranked:
         match, first, best = self.match, self.first, self.match.best[1]
         return Ranked(
-            first.thread_id, first.line, best, self.times[best], match.score, match.snippet
+            first.thread_id, first.line, best, *self.versions[best], match.score, match.snippet
         )

@@ -139,9 +139,6 @@ def _collect_pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> l
 _FACTS: Final = ("store_id", SEARCH_SETTING)
 """Rows of ``settings`` that each transaction under the full rules looks at."""
 
-_INDEXED_WORDS: Final = 64
-"""Words of a query that the index is asked for; the lines are looked at again."""
-
 
 def is_setting(tables: Tables, store: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     """Return the condition of a row of ``settings``: the opened database's, or an index's."""
@@ -213,13 +210,8 @@ class IndexedRepository(LockingRepository):
         rows = source(self.index, names[1:])
         self.connection.execute(self.index.insert().from_select(names, rows))
 
-    def find_lines(self, words: Sequence[str]) -> list[int] | None:
-        """Return the lines that have each word in some version."""
-        if not self.has_index:
-            return None
-        lines = sa.select(self.index.c.line)
-        queries = [lines.where(self.has_word(it)) for it in words[:_INDEXED_WORDS]]
-        return list(self.connection.execute(sa.intersect(*queries)).scalars())
+    def select_lines(self, word: str) -> sa.Select[Any]:
+        return sa.select(self.index.c.line).where(self.has_word(word))
 
     def index_versions(self, kind: str) -> None:
         """Record that there is an index, and index all versions."""

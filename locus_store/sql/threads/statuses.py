@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from locus_store.errors import IntegrityError
+from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import make_clock
+from locus_store.sql.threads import searching
 from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
@@ -20,6 +24,7 @@ from locus_store.sql.threads.statements import make_same_thread_condition
 from locus_store.sql.threads.thread_rows import MESSAGE, make_message, make_user_condition
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.arguments import check_names
+from locus_store.values.text import query_words
 from locus_store.versions.archives import cut_to_minute
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
 from locus_store.versions.sizes import (
@@ -38,10 +43,24 @@ from locus_store.versions.sizes import (
 T = TypeVar("T")
 
 
+class StatusPage(NamedTuple):
+    """Threads that may meet conditions."""
+
+    rows: Sequence[Row[Any]]
+    """In order; with a text, each with its ``line`` and the bytes ``stored`` in it."""
+
+    statuses: list[ThreadStatus] | None
+    """``None``: not read, as most threads may lack the text; there is no index for it."""
+
+    records: Sequence[searching.FoundRecord] = ()
+
+
 class SqlSizes(MeasuresVersions, ListsStatuses):
     """Runs the queries below in the transactions of a backend."""
 
+    _database: Any
     _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _rank: Callable[[list[searching.Candidate], list[str]], Awaitable[list[searching.Ranked]]]
 
     async def measure_versions(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
@@ -50,7 +69,47 @@ class SqlSizes(MeasuresVersions, ListsStatuses):
         return await self._query(lambda it: _read_sizes(it, thread_id, namespace, first, last))
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
-        return await self._query(lambda it: find_statuses(it, criteria))
+        """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
+        if criteria.thread_ids is None:
+            return await self._find_part(criteria)
+        parts = [replace(criteria, thread_ids=some) for some in split_batches(criteria.thread_ids)]
+        found = [status for part in parts for status in await self._find_part(part)]
+        found.sort(key=lambda it: it.active_at or FOREVER, reverse=True)
+        return found[: criteria.limit]
+
+    async def _find_part(self, criteria: StatusesWanted) -> list[ThreadStatus]:
+        found, size, database = list[ThreadStatus](), criteria.limit, self._database
+        place: Any = _parse_place(criteria.place) if criteria.place else None
+        while len(found) < criteria.limit:
+            options = {"size": size, "place": place, "has_index": database.has_index}
+            page = await self._query(partial(read_page, criteria=criteria, **options))
+            looked = page if criteria.text is None else await self._look_at_text(criteria, page)
+            found += filter(criteria.takes, looked.statuses or ())
+            if len(page.rows) < size and len(looked.rows) == len(page.rows):
+                break
+            size, place = size * GROWTH, looked.rows[-1]
+        return found[: criteria.limit]
+
+    async def _look_at_text(self, criteria: StatusesWanted, page: StatusPage) -> StatusPage:
+        """Return the first rows, until enough have the text; compared outside any transaction."""
+        words, lines = query_words(criteria.text or ""), {it.line for it in page.records}
+        database, statuses = self._database, page.statuses
+        database.has_index |= statuses is not None
+        matching = searching.Matching(words, database.max_state_bytes)
+        await run_in_thread(partial(matching.add, page.records))
+        ranked, rest = matching.ranked, (it for it in page.rows if it.line not in lines)
+        sized = [searching.Candidate(it.line, int(it.stored)) for it in rest]
+        for batch in searching.group_batches(sized):
+            if len(ranked) >= criteria.limit:
+                break
+            ranked += await self._rank(batch, words)
+            lines |= {it.line for it in batch}
+        hits = {it.thread_id: it for it in ranked}
+        if statuses is None:
+            named = replace(criteria, text=None, place=None, thread_ids=[*hits], limit=len(hits))
+            statuses = await self.find_statuses(named)
+        rows = [it for it in page.rows if it.line in lines]
+        return StatusPage(rows, [it.with_hit(hits.get(it.thread_id)) for it in statuses])
 
 
 def _read_sizes(
@@ -70,32 +129,47 @@ def _read_sizes(
     return {at: size or 0 for at, size in sizes.items()}
 
 
-def find_statuses(reads: Reads, criteria: StatusesWanted) -> list[ThreadStatus]:
-    """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
-    place = _parse_place(criteria.place) if criteria.place else None
-    if criteria.thread_ids is None:
-        return _find_statuses(reads, criteria, sa.true(), place)
-    name = reads.tables.threads.c.thread_id
-    parts = [name.in_(some) for some in split_batches(criteria.thread_ids)]
-    found = [status for part in parts for status in _find_statuses(reads, criteria, part, place)]
-    found.sort(key=lambda it: it.active_at or FOREVER, reverse=True)
-    return found[: criteria.limit]
+def read_page(
+    repo: Repository, *, criteria: StatusesWanted, size: int, place: Any, has_index: bool
+) -> StatusPage:
+    """Return a page of threads that may meet the conditions, by one statement.
+
+    With a text, also the records of the first ones, up to ``BATCH_BYTES``.
+    """
+    has_index = criteria.text is not None and (has_index or repo.has_index)
+    conditions = _make_conditions(repo, criteria, has_index=has_index)
+    threads = select_page(repo, size, *conditions, place=place)
+    page = threads if criteria.text is None else _add_lines(repo, threads)
+    named = page.cte("page").prefix_with("MATERIALIZED", dialect="postgresql")
+    if criteria.text is None:
+        rows = repo.connection.execute(_select_statuses(repo, named)).all()
+        return StatusPage(rows, [*map(_make_status, rows)])
+    query = _select_statuses(repo, named) if has_index else sa.select(named)
+    near = sa.select(named.c.line).where(named.c.until <= searching.BATCH_BYTES)
+    records = searching.select_records(repo.tables, repo.tables.lines.c.line.in_(near))
+    both = repo.connection.execute(_join_rows(query, records)).all()
+    rows = [it for it in both if it.line is not None]
+    rows.sort(key=lambda it: (it.active_at, it.exact, it.thread), reverse=True)
+    width = len(query.selected_columns)
+    found = searching.collect_records(it[width:] for it in both if it.line is None)
+    return StatusPage(rows, [*map(_make_status, rows)] if has_index else None, found)
 
 
-def _find_statuses(
-    reads: Reads, criteria: StatusesWanted, condition: sa.ColumnElement[bool], place: Any
-) -> list[ThreadStatus]:
-    found: list[ThreadStatus] = []
-    size, conditions = criteria.limit, [condition, *_make_conditions(reads, criteria)]
-    while len(found) < criteria.limit:
-        page = select_page(reads, size, *conditions, place=place)
-        rows = reads.connection.execute(_select_statuses(reads, page)).all()
-        statuses = map(_make_status, rows)
-        found += [status for status in statuses if criteria.takes(status)]
-        if len(rows) < size:
-            break
-        size, place = size * GROWTH, rows[-1]
-    return found[: criteria.limit]
+def _add_lines(repo: Repository, threads: sa.Select[Any]) -> sa.Select[Any]:
+    """Return a query that also gives their root lines, the bytes of each and of all until it."""
+    lines, page = repo.tables.lines, threads.subquery("found")
+    is_root = (lines.c.thread_id == page.c.thread_id) & sa.and_(*searching.are_searched(repo, ()))
+    its = sa.select(*page.c, lines.c.line, searching.measure_line(repo.tables).label("stored"))
+    each = its.join_from(page, lines, is_root).subquery()
+    until = sa.func.sum(each.c.stored).over(order_by=make_order(each.c))
+    return sa.select(each, until.label("until"))
+
+
+def _join_rows(threads: sa.Select[Any], records: sa.CompoundSelect[Any]) -> sa.CompoundSelect[Any]:
+    """Return one query for both; records have the columns behind those of threads."""
+    left, right = threads.order_by(None).subquery(), records.subquery()
+    none = [sa.type_coerce(sa.null(), it.type).label(f"record_{it.name}") for it in right.c]
+    return sa.select(left, *none).union_all(sa.select(*(sa.null() for _ in left.c), right))
 
 
 def _parse_place(text: str) -> ListPlace:
@@ -104,9 +178,16 @@ def _parse_place(text: str) -> ListPlace:
     return ListPlace(cut_to_minute(exact), exact, int(thread) if is_key else 0)
 
 
-def _make_conditions(reads: Reads, criteria: StatusesWanted) -> Iterator[sa.ColumnElement[bool]]:
+def _make_conditions(
+    reads: Reads, criteria: StatusesWanted, *, has_index: bool
+) -> Iterator[sa.ColumnElement[bool]]:
     """Yield the conditions that all criteria threads meet."""
     threads, c = reads.tables.threads.c, reads.tables.checkpoints.c
+    if criteria.thread_ids is not None:
+        yield threads.thread_id.in_(criteria.thread_ids)
+    if criteria.text is not None:
+        are_near = searching.are_searched(reads, query_words(criteria.text) if has_index else ())
+        yield threads.thread_id.in_(sa.select(reads.tables.lines.c.thread_id).where(*are_near))
     if criteria.pattern != "*":
         is_match = reads.make_pattern_condition(threads.thread_id, criteria.pattern)
         yield sa.true() if is_match is None else is_match
@@ -186,11 +267,10 @@ def _make_badges(reads: Reads) -> dict[str, sa.ColumnElement[bool]]:
     }
 
 
-def _select_statuses(reads: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
+def _select_statuses(reads: Reads, page: sa.CTE) -> sa.Select[Any]:
     """Return a query for the threads of a page, in order, with what a list shows of them."""
     t = reads.tables
     lines, c = t.lines, t.checkpoints.c
-    page = threads.cte("page").prefix_with("MATERIALIZED", dialect="postgresql")
     its = lines.c.tenant == reads.tenant
     is_visible = sa.or_(c.sequence >= lines.c.floor, c.sequence == lines.c.head)
     counts = (

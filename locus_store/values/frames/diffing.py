@@ -278,9 +278,8 @@ def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: F
         else:
             frame.add("=", (*path, key), new[key])
     added = frame.size - size
-    if added > _LEAST_ENTRY * len(new) and added > len(
-        encode_canonical(new)
-    ):  # operations repeat the path
+    # Operations repeat the path.
+    if added > _LEAST_ENTRY * len(new) and added > len(encode_canonical(new)):
         frame.cut(count, size)
         frame.add("=", path, new)
 

@@ -125,16 +125,13 @@ def extract_text(payload: bytes, max_bytes: int) -> str:
     """
     if is_sealed(payload):
         return ""
-    return "\n".join(text for op in read_operations(payload, max_bytes) for text in _find_texts(op))
+    operations = read_operations(payload, max_bytes)
+    return "\n".join(text for it in operations for text in _iterate_strings(it[:1:-1]))  # no path
 
 
 def collect_text(value: Json) -> str:
     """Return all strings of a state or other value, in the form of ``extract_text``."""
     return "\n".join(_iterate_strings([value]))
-
-
-def _find_texts(operation: list[Json]) -> Iterator[str]:
-    return _iterate_strings(operation[:1:-1])  # without kind and path
 
 
 def _iterate_strings(rest: list[Json]) -> Iterator[str]:
