@@ -298,9 +298,8 @@ class EncryptedBackend(LoadsKeys, FullBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         words = query_words(query)
-        hits = [
-            hit async for it in iterate_ids(self.scan) if (hit := await self._find_in(it, words))
-        ]
+        found = [await self._find_in(it, words) async for it in iterate_ids(self.scan)]
+        hits = filter(None, found)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
     async def _find_in(self, thread_id: str, words: list[str]) -> Hit | None:
