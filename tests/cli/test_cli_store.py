@@ -134,7 +134,7 @@ def test_a_value_comes_from_a_file_or_from_standard_input(
         (("k", "@no-such-file"), "no-such-file cannot be read: No such file"),
         (("k", "1", "--metadata", "[]"), "--metadata is a JSON object"),
         (("k", "1", "--metadata", "{"), "--metadata is not JSON"),
-        (("k", "1", "--ttl", "0"), "ttl_seconds must be more than 0"),
+        (("k", "1", "--ttl", "0"), "ttl_seconds must be a number above 0"),
         (("k", str(2**70)), "value"),
         (("", "1"), "key must have 1 to 255 characters"),
     ],

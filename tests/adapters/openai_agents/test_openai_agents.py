@@ -504,6 +504,6 @@ def test_what_is_no_id_is_refused_by_the_constructor(name: Any) -> None:
 @pytest.mark.parametrize("items", ["hello", ["hello"], {"role": "user"}, [None]])
 async def test_what_is_no_list_of_items_is_refused(items: Any) -> None:
     async with open_message_log("memory://") as log:
-        with pytest.raises(InvalidArgumentError, match=r"an item is a dict, not (str|NoneType)"):
+        with pytest.raises(InvalidArgumentError, match=r"item must be a dict, not (str|None)"):
             await LocusSession("s", log).add_items(items)
         assert await log.logs() == []
