@@ -365,6 +365,26 @@ async def test_a_rebalance_moves_what_belongs_to_the_new_shards_only(urls: list[
     assert [rows(it) for it in urls] == [[], [], [], []]
 
 
+async def test_records_are_joined_and_a_move_keeps_their_segments(urls: list[str]) -> None:
+    moving = next(it for it in THREADS if choose_shard(3, "default", it) == 2)
+    async with open_sharded(urls[:2]) as storage:
+        checkpointer = storage.checkpointer(state_type=dict)
+        for number in range(70):
+            state: Any = await checkpointer.load(moving) or {"said": []}
+            state["said"].append(f"word {number}")
+            await checkpointer.save(state, moving)
+    joined = "SELECT payload FROM locus_segments"
+    before = [it for url in urls[:2] for it in rows(url, joined)]
+    assert len(before) == 1
+    await rebalanced(urls[:3])
+    assert rows(urls[2], joined) == before
+    async with open_sharded(urls[:3]) as storage:
+        checkpointer = storage.checkpointer(state_type=dict)
+        assert await checkpointer.load(moving) == state
+        await checkpointer.save({"said": ["more"]}, moving)
+        assert len(await checkpointer.list_checkpoints(moving, limit=100)) == 71
+
+
 STEPS = [
     *[("write_layout", 4, False), ("write_layout", 9, True), ("reserve_move", 2, True)],
     *[("take_thread", 1, True), ("admit_thread", 1, True), ("drop_move", 1, True)],
