@@ -153,8 +153,9 @@ def check_number(
     is_enough = given > 0 if minimum is None else given >= minimum
     if not (optional and number is None) and not (is_enough and given <= maximum):
         least = "above 0" if minimum is None else f"of at least {minimum}"
+        most = f", at most {maximum}" if maximum < float_info.max else ""
         got = "" if is_number else f", not {number!r:.80}"
-        raise InvalidArgumentError(f"{name} must be a number {least}, at most {maximum}{got}")
+        raise InvalidArgumentError(f"{name} must be a number {least}{most}{got}")
     return number
 
 

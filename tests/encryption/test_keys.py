@@ -120,9 +120,9 @@ async def test_a_storage_in_clear_is_converted(old: Encryption, place: Place) ->
         await read(storage, states)
         await read(storage, states, "u")
     if isinstance(place, IndexPlace):
-        assert b"Zoe" not in place.read()
+        assert b"of Zoe" not in place.read()
     elif url.startswith("file:"):  # the journal of items keeps values until it is written anew
-        assert b"Zoe" not in read_files(place.path, "threads/*.json")
+        assert b"of Zoe" not in read_files(place.path, "threads/*.json")
 
 
 async def test_a_destroyed_key_makes_copies_of_the_data_unreadable(

@@ -122,7 +122,7 @@ async def test_a_service_learns_no_content_of_clients_with_keys(
         assert await blame(storage.backend, "t") is not None
     async with open_storage(behind.at.url, encryption=encryption) as storage:
         await read(storage, states)
-    assert b"Zoe" not in read_files(tmp_path)
+    assert b"of Zoe" not in read_files(tmp_path)
     assert [it async for it in verify(behind) if isinstance(it, Problem)] == []
 
 

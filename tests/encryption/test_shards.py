@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import test_cli
-from test_stored import contents, fill, read
+from places import read_files
+from test_stored import fill, read
 
 from locus_store import (
     Encryption,
@@ -87,7 +88,7 @@ async def save_many(storage: Any, thread_id: str, count: int) -> None:
     checkpointer = storage.checkpointer(state_type=dict)
     for number in range(count):
         state: Any = await checkpointer.load(thread_id) or {"said": []}
-        state["said"].append(f"Zoe said {number}")
+        state["said"].append(f"the secret of Zoe {number}")
         await checkpointer.save(state, thread_id)
 
 
@@ -109,7 +110,7 @@ async def test_a_rebalance_moves_what_is_sealed_without_keys(
         async with open_sharded(urls) as storage:
             assert (await rebalance(storage.backend)).moved > 1
     assert ask(urls[2], joined) == before
-    assert b"Zoe" not in contents(tmp_path)
+    assert b"of Zoe" not in read_files(tmp_path)
     again = Encryption(encryption.ring, encryption.keys)
     async with open_sharded(urls, encryption=again) as storage:
         await read_all(storage, states)
@@ -221,7 +222,7 @@ async def test_objects_of_their_own_encrypt(
     async with open_store(url, encryption=encryption) as store:
         await store.put(("a",), "k", "the secret of Zoe")
         assert [it.value for it in await store.search((), query="secret")] == ["the secret of Zoe"]
-    assert b"Zoe" not in contents(tmp_path)
+    assert b"of Zoe" not in read_files(tmp_path)
 
 
 def test_urls_that_differ_in_their_encryption_are_refused(urls: list[str], keys: Path) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import URLS
 from test_sealing import tamper
-from test_stored import fill, make_url
+from test_stored import fill
 
 from locus_store import Encryption, IntegrityError, open_storage
 from locus_store.encryption.values import SEALED
@@ -251,7 +252,7 @@ async def test_no_tampered_row_is_accepted(encryption: Encryption, url: str) -> 
 async def test_tampered_rows_are_refused(
     scheme: str, encryption: Encryption, tmp_path: Path
 ) -> None:
-    url = make_url(scheme, tmp_path)
+    url = URLS[scheme].format(tmp_path)
     tried = await count_refused(url, encryption, ROWS)
     assert len(tried) > 10
     assert tried["equal"] < ROWS / 10

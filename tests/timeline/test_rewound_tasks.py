@@ -356,7 +356,7 @@ async def test_a_rewind_that_conflicts_leaves_no_subgraphs(
 
     async def late(storage: Any, copy: Any) -> None:
         if copy.namespace == "":
-            await storage.write_state("t", {"late": 1}, checkpoint_id="late")
+            await storage.write_state("t", {"channel_versions": {}}, checkpoint_id="late")
         await write(storage, copy)
 
     monkeypatch.setattr(module, "_write", late)
