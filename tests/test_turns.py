@@ -56,6 +56,19 @@ async def test_a_blocked_event_loop_keeps_its_turn(url: str) -> None:
         assert turn.is_lost is False
 
 
+async def test_turns_that_have_lapsed_hide_none_that_is_held(url: str) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        for at in range(9):
+            await checkpointer.save({}, f"a{at}")
+            step = TurnStep(
+                thread_id=f"a{at}", turn_key=f"k{at}", owner="x", lease_seconds=0.01, entry="reject"
+            )
+            await checkpointer.backend.step_turn(step)
+        await asyncio.sleep(0.02)
+        async with checkpointer.turn("z"):
+            assert [it.thread_id for it in await checkpointer.turns(2)] == ["z"]
+
+
 async def test_a_turn_that_was_taken_away_is_known_to_be_lost(url: str) -> None:
     async with (
         open_checkpointer(url) as checkpointer,

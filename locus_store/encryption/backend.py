@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from locus_store.backend import ErasesThreads, FullBackend, JoinsTransactions, StorageBackend
 from locus_store.encryption.contracts import LoadsKeys, open_statuses
@@ -359,6 +359,10 @@ class ShardedEncryptedBackend(VersionsBackend):
         opened.__class__ = derive_class(type(shard), OpenedShard)
         opened.encryption = self.encryption
         return opened
+
+    async def count_keys(self) -> Counter[str]:
+        await cast("Any", self).complete_moves()  # before a key is removed that seals their threads
+        return await super().count_keys()
 
     async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
         counts = await super()._erase(find, key, value)

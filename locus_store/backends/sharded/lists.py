@@ -159,12 +159,17 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
     async def _forget(self, forget_rest: Callable[..., Any], *criteria: Any) -> dict[str, int]:
         """Remove threads wherever they are; then what has changed its shard meanwhile."""
         name = forget_rest.__name__
+        await self.complete_moves()
         found = await self._gather(lambda it: getattr(self._see(it), name)(*criteria))
         counts = Counter[str]()
         for some in [*found, await forget_rest(*criteria)]:
             counts.update(some)
         await self.shard_set.remove_copies()
         return dict(counts)
+
+    async def complete_moves(self) -> None:
+        """Complete the moves whose threads were taken: they are in no list if it was killed."""
+        await self.shard_set.admit_taken(self.shards, await self.shard_set.open())
 
     def _see(self, shard: Any) -> Any:
         return shard

@@ -363,8 +363,8 @@ class ShardSet:
 
     async def admit_taken(self, shards: Sequence[Shard], layout: ShardLayout) -> None:
         """Complete the moves of this tenant whose threads were taken."""
-        for was in range(layout.former):
-            for move in await shards[was].list_moves():
+        for was, shard in enumerate(shards[: layout.databases]):
+            for move in await shard.list_moves():
                 if move.is_taken and move.tenant == shards[0].tenant:
                     hidden = shards[move.target].for_tenant(move.hidden_tenant)
                     await self._admit(shards, was, move, await hidden.scan() or [move.thread_id])

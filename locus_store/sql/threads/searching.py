@@ -156,11 +156,9 @@ def select_records(
     lines, checkpoints, segments = t.lines, t.checkpoints, t.segments
     c, s = checkpoints.c, segments.c
     its = [lines.c[name] for name in ("thread_id", "line", "floor", "head")]
-    name, last = (sa.cast(sa.null(), it.type) for it in (c.checkpoint_id, s.last))
-    own = sa.select(
-        *its, c.sequence, c.chain, c.created_at, c.payload, c.checkpoint_id, last.label("last")
-    )
-    joined = sa.select(*its, s.first, s.chain, lines.c.updated_at, s.payload, name, s.last)
+    last = sa.cast(sa.null(), s.last.type).label("last")
+    own = sa.select(*its, c.sequence, c.chain, c.created_at, c.payload, c.checkpoint_id, last)
+    joined = sa.select(*its, s.first, s.chain, lines.c.updated_at, s.payload, sa.null(), s.last)
     own = own.join(checkpoints, c.line == lines.c.line).where(is_wanted)
     joined = joined.join(segments, s.line == lines.c.line).where(is_wanted)
     if sequences is not None:

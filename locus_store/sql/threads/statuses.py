@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from locus_store.errors import IntegrityError
+from locus_store.errors import BackendError, IntegrityError
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import make_clock
 from locus_store.sql.threads import searching
@@ -74,15 +74,20 @@ class SqlSizes(MeasuresVersions, ListsStatuses):
             return await self._find_part(criteria)
         parts = [replace(criteria, thread_ids=some) for some in split_batches(criteria.thread_ids)]
         found = [status for part in parts for status in await self._find_part(part)]
-        found.sort(key=lambda it: it.active_at or FOREVER, reverse=True)
-        return found[: criteria.limit]
+        return sorted(found, key=lambda it: it.active_at or FOREVER, reverse=True)[: criteria.limit]
 
     async def _find_part(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         found, size, database = list[ThreadStatus](), criteria.limit, self._database
         place: Any = _parse_place(criteria.place) if criteria.place else None
         while len(found) < criteria.limit:
-            options = {"size": size, "place": place, "has_index": database.has_index}
-            page = await self._query(partial(read_page, criteria=criteria, **options))
+            read = partial(read_page, criteria=criteria, size=size, place=place)
+            try:
+                page = await self._query(partial(read, has_index=database.has_index))
+            except BackendError:
+                if not database.has_index:
+                    raise
+                database.has_index = False  # it may have been dropped
+                page = await self._query(partial(read, has_index=False))
             looked = page if criteria.text is None else await self._look_at_text(criteria, page)
             found += filter(criteria.takes, looked.statuses or ())
             if len(page.rows) < size and len(looked.rows) == len(page.rows):

@@ -132,10 +132,12 @@ def list_turns(repository: RowAccess, thread_id: str | None, limit: int) -> list
     query = sa.select(c.thread_id, c.tickets, make_clock()).where(*is_turn)
     if thread_id is not None:
         query = query.where(c.thread_id == thread_id)
-    rows = repository.connection.execute(query.order_by(c.thread_id).limit(limit))
-    found = [
-        turn
-        for name, tickets, at in rows
-        for turn in turns.describe_tickets(name, _load([tickets]), at)
-    ]
+    found, size, after = list[ThreadTurn](), limit, None
+    while size:
+        page = query if after is None else query.where(c.thread_id > after)
+        rows = repository.connection.execute(page.order_by(c.thread_id).limit(size)).all()
+        for name, tickets, at in rows:
+            found += turns.describe_tickets(name, _load([tickets]), at)
+        has_more = len(rows) == size and len(found) < limit  # many rows may have lapsed
+        size, after = (size * 4, rows[-1][0]) if has_more else (0, None)
     return found[:limit]

@@ -145,7 +145,7 @@ class DigestTree:
     @property
     def is_graphs(self) -> bool:
         """True for a checkpoint of LangGraph."""
-        return "channel_versions" in self._root.children
+        return {"channel_values", "channel_versions"} <= self._root.children.keys()
 
     def without_elements(self) -> DigestTree:
         """Return the tree without the elements of lists; a later save compares each of them."""

@@ -870,6 +870,8 @@ async def test_a_thread_is_a_graphs_or_an_agents(saver):
     with pytest.raises(SchemaError, match=r"'agent' holds an agent's state .* give the graph"):
         await put(saver, "v0", at("agent"), c=1)
     await put(saver, "v0", c=1)
+    await agent.save({"channel_versions": {"a": 1}}, "own")
+    await agent.save({"n": 1}, "own")  # a name of one's own, and no checkpoint
     with pytest.raises(SchemaError, match=r"'t' holds LangGraph checkpoints .* give the agent"):
         await agent.save({"n": 1}, "t")
     loaded = await agent.load("t")

@@ -255,6 +255,7 @@ BACKEND: dict[str, Scenario] = {
     "copy_thread": lambda it: it.backend.copy_thread("t", "copy"),
     "scan": lambda it: it.backend.scan(),
     "read_thread": lambda it: it.backend.read_thread("t"),
+    "read_stored": lambda it: it.backend.read_stored("t"),
     "restore": _restore,
     "write_thread": _write_thread,
     "put_writes": lambda it: it.backend.put_writes("t", "v3", [replace(WRITE, task_id="other")]),

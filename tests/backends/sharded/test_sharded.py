@@ -220,6 +220,27 @@ async def test_threads_of_no_set_are_refused_but_in_the_first_database(urls: lis
     assert rows(urls[2]) == []
 
 
+async def test_a_thread_whose_move_was_killed_in_a_stable_set_is_forgotten(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was out of its place, and is in no list between the two ends of its move."""
+    thread_id = next(it for it in THREADS if choose_shard(2, "default", it) == 1)
+    async with open_sharded(urls[:2]) as storage:
+        await storage.backend.save(thread_id, {"n": 1}, metadata={"user_id": "zoe"})
+        was, place = storage.backend.shards
+        stored = await place.read_stored(thread_id)
+        await place.remove_thread(thread_id)
+        await was.restore(stored)
+        with monkeypatch.context() as patch:
+            patch.setattr(shard_set.ShardSet, "_admit", None)
+            with pytest.raises(TypeError):
+                await rebalance(storage.backend)
+    async with open_sharded(urls[:2]) as storage:
+        assert (await storage.backend.forget_user("zoe"))["threads"] == 1
+        await rebalance(storage.backend)
+        assert await storage.backend.load(thread_id) is None
+
+
 @pytest.mark.parametrize("after", [2, 4, *full(1, 3, 5, 6)])
 async def test_a_set_that_was_half_created_is_completed(
     urls: list[str], monkeypatch: pytest.MonkeyPatch, after: int

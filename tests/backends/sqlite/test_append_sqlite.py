@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from locus_store.backends.sqlite.dialect import SQLiteDatabase, SQLiteRepository
 from locus_store.errors import BackendError, ConflictError, LocusStoreError
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import Expected, PendingWrite
+from locus_store.versions.sizes import StatusesWanted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -84,6 +86,20 @@ async def test_an_append_with_an_index_adds_one_statement(tmp_path: Path) -> Non
             ours = [it for it in sent if "'main'" not in it]  # the others are FTS5's
             assert kinds(ours) == [*PLAIN[:2], "INSERT", *PLAIN[2:]]
             assert [it["thread_id"] for it in await checkpointer.search("milk")] == ["t"]
+
+
+async def test_a_list_with_a_text_outlives_a_dropped_index(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with sqlite_checkpointer(path, state_type=dict) as checkpointer:
+        backend = checkpointer.backend
+        await checkpointer.save({"said": "tea"}, "t")
+        await backend.create_search_index()
+        for _ in range(2):
+            found = await backend.find_statuses(StatusesWanted(limit=9, text="tea"))
+            assert [it.thread_id for it in found] == ["t"]
+            with closing(sqlite3.connect(path)) as other, other:
+                other.execute("DROP TABLE IF EXISTS locus_search")
+                other.execute("DELETE FROM locus_settings WHERE name = 'full_text_index'")
 
 
 async def test_pending_writes_take_a_look_and_one_insert_each(tmp_path: Path) -> None:

@@ -1,6 +1,0 @@
--- tenant_1: str
--- turn_1: int as int
-SELECT locus_turns.thread_id, locus_turns.tickets, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00') AS clock_1
-FROM locus_turns
-WHERE locus_turns.tenant = :tenant_1 AND locus_turns.turn >= :turn_1 ORDER BY locus_turns.thread_id
- FETCH FIRST 100 ROWS ONLY
