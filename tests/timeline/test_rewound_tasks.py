@@ -356,7 +356,8 @@ async def test_a_rewind_that_conflicts_leaves_no_subgraphs(
 
     async def late(storage: Any, copy: Any) -> None:
         if copy.namespace == "":
-            await storage.write_state("t", {"channel_versions": {}}, checkpoint_id="late")
+            state = {"channel_values": {}, "channel_versions": {}}
+            await storage.write_state("t", state, checkpoint_id="late")
         await write(storage, copy)
 
     monkeypatch.setattr(module, "_write", late)
