@@ -240,7 +240,7 @@ STORAGES: Final = {
     "postgresql-pgbouncer": Kind("postgresql.OverPgBouncer", ONE, wraps("connection")),
     "oracle-statements": Kind("postgresql.OracleStatements", THREADS),
     "oracle-double": Kind("oracle.Double"),
-    "oracle-encrypted": Kind("encrypted.OnDouble", EVERY),
+    "oracle-encrypted": Kind("encrypted_oracle.OnDouble", EVERY),
     "oracle-segments": Kind("oracle.Joined", ONE, wraps("layout")),
     "redis": Kind("redis.OnValkey", (*EVERY, "locus states"), everyday=HALF),
     "redis-encrypted": Kind("encrypted.OnValkey", EVERY),

@@ -19,9 +19,6 @@ from locus_store import (
     OpenSearchBackend,
     OpenSearchMessageLog,
     OpenSearchStore,
-    OracleBackend,
-    OracleMessageLog,
-    OracleStore,
     PostgreSQLBackend,
     PostgreSQLMessageLog,
     PostgreSQLStore,
@@ -49,7 +46,6 @@ from storages import (
     memory,
     oci,
     opensearch,
-    oracle,
     postgresql,
     redis,
     s3,
@@ -133,7 +129,7 @@ class ServerProbe(postgresql.ServerProbe):
         )
 
 
-class _Each(Storage):
+class Each(Storage):
     """Of classes, and where they are."""
 
     kinds: tuple[Any, Any, Any]
@@ -155,14 +151,14 @@ class _Each(Storage):
         return self.build(make, self.kinds[2], **options)
 
 
-class Files(_Each, file.Files):
+class Files(Each, file.Files):
     kinds = (FileBackend, FileStore, FileMessageLog)
 
     def build(self, construct: Any, kind: Any, **options: Any) -> Any:
         return construct(kind, self.directory, **options)
 
 
-class OnValkey(_Each, redis.OnValkey):
+class OnValkey(Each, redis.OnValkey):
     kinds = (RedisBackend, RedisStore, RedisMessageLog)
 
     def build(self, construct: Any, kind: Any, **options: Any) -> Any:
@@ -178,19 +174,7 @@ class ValkeyProbe(redis.RedisProbe):
         return any(text.encode() in content for _, content in self.contents())
 
 
-class OnDouble(_Each, oracle.Double):
-    """Oracle's dialect over a double."""
-
-    kinds = (OracleBackend, OracleStore, OracleMessageLog)
-
-    def build(self, construct: Any, kind: Any, **options: Any) -> Any:
-        return construct(kind, **oracle.PLACE, **options)
-
-    def probe(self) -> FileProbe:
-        return FileProbe(self.server.path)
-
-
-class _OfObjects(_Each):
+class _OfObjects(Each):
     """Heads and segments, whose backends are closed behind a test."""
 
     backends: list[Any]
@@ -228,7 +212,7 @@ class OnIndex(_OfObjects, opensearch.OnIndex):
         return self.index.options(**options)
 
 
-class Memory(_Each, memory.Memory):
+class Memory(Each, memory.Memory):
     kinds = (MemoryBackend, InMemoryStore, InMemoryMessageLog)
 
     def checkpointer(self, **options: Any) -> Any:
