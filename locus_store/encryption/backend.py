@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class EncryptedBackend(LoadsKeys, FullBackend):
-    """The part of a backend that encrypts; ``encrypt_backend`` puts it before another class.
+    """The part of a backend that encrypts; ``derive_class`` puts it before another class.
 
     The storage keeps sealed records, keyed digests, and metadata whose content is sealed. Rules
     that rewrite records (deletion, retention, segments) open and seal them in this process.

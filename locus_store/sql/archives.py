@@ -152,28 +152,25 @@ def read_stored(repo: Repository, thread_id: str) -> ArchivedThread | None:
 
 
 def _read_lines(repo: Repository, thread_id: str) -> list[ArchivedLine]:
-    lines = repo.tables.lines
-    query = (
-        sa.select(lines)
-        .where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id)
-        .order_by(lines.c.line)
-    )
-    found = [
-        ArchivedLine(
-            namespace=row.namespace,
-            head=row.head,
-            floor=row.floor,
-            last_sequence=row.last_sequence,
-            records=_read_records(repo, row.line),
-            segments=[one for _, one in repo.read_all_segments(row.line)],
-            writes=sorted(
-                _make_archived_writes(pending.read_rows(repo, row.line)),
-                key=versions.make_archive_sort_key,
-            ),
-        )
-        for row in repo.connection.execute(query).all()
-    ]
+    c = repo.tables.lines.c
+    query = sa.select(*c).where(c.tenant == repo.tenant, c.thread_id == thread_id)
+    found = [_read_line(repo, row) for row in repo.connection.execute(query).all()]
     return sorted(found, key=lambda line: line.namespace)
+
+
+def _read_line(repo: Repository, row: sa.Row[Any]) -> ArchivedLine:
+    """Return a line; its segments are read only if a record has no payload of its own."""
+    records, writes = _read_records(repo, row.line), pending.read_rows(repo, row.line)
+    is_whole = all(it.payload for it in records)
+    return ArchivedLine(
+        namespace=row.namespace,
+        head=row.head,
+        floor=row.floor,
+        last_sequence=row.last_sequence,
+        records=records,
+        segments=[] if is_whole else [one for _, one in repo.read_all_segments(row.line)],
+        writes=sorted(_make_archived_writes(writes), key=versions.make_archive_sort_key),
+    )
 
 
 def _read_records(repo: Repository, line: int) -> list[ArchivedRecord]:

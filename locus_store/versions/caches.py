@@ -30,11 +30,9 @@ FindHead: TypeAlias = "Callable[..., Awaitable[Version | None]]"
 
 def make_kind_error(thread_id: str, *, is_graphs: bool) -> SchemaError:
     """Return the error of a thread that is, or is not, of a graph of LangGraph."""
-    kinds = "an agent's state and no LangGraph checkpoint", "LangGraph checkpoints and no agent's"
+    held = "LangGraph checkpoints" if is_graphs else "an agent's state and no LangGraph checkpoint"
     user = "agent" if is_graphs else "graph"
-    return SchemaError(
-        f"thread {thread_id!r} holds {kinds[is_graphs]}; give the {user} a thread of its own"
-    )
+    return SchemaError(f"thread {thread_id!r} holds {held}; give the {user} a thread of its own")
 
 
 @dataclass(slots=True)

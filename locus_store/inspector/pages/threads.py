@@ -104,12 +104,14 @@ def _make_row(status: ThreadStatus, most: int) -> dict[str, Any]:
             said = describe_value(decode_message(status.message, most).content)
     about = {**status.facts, **status.labels, **(status.metadata or {})}
     user = status.user_id or about.get("user_id")
+    checkpoint_id, snippet = status.found or (None, None)
     return {name: getattr(status, name) for name in SHOWN} | {
         "user_id": user[:CELL] if isinstance(user, str) else None,
         "changes": changes,
         "role": status.message.role[:CELL] if status.message is not None else None,
         "said": said,
-        **dict(zip(("checkpoint_id", "snippet"), status.found or (None, None), strict=True)),
+        "checkpoint_id": checkpoint_id,
+        "snippet": snippet,
     }
 
 
