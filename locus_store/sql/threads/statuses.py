@@ -84,7 +84,7 @@ class SqlSizes(MeasuresVersions, ListsStatuses):
             try:
                 page = await self._query(partial(read, has_index=database.has_index))
             except BackendError:
-                if not database.has_index:
+                if criteria.text is None or not database.has_index:
                     raise
                 database.has_index = False  # it may have been dropped
                 page = await self._query(partial(read, has_index=False))
