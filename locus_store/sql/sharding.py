@@ -19,7 +19,7 @@ from locus_store.types import FOREVER, Active, ArchivedThread, Head
 from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import JoinsShards, Move, ShardLayout, require_layout
 
 T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
@@ -64,8 +64,22 @@ class SqlShard(JoinsShards):
     async def list_moves(self) -> list[Move]:
         return await self._read(_list_all_moves, self._runner)
 
-    async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
-        return await self._write(lambda it: _swap_move(it, thread_id, old, new))
+    def use_layout(self, layout: ShardLayout) -> None:
+        self._database.use_layout(layout.text)
+
+    async def list_open_transactions(self) -> set[str]:
+        ask = self._database.list_open_transactions
+        return await self._query(lambda it: ask(it.connection), self._runner)
+
+    async def reserve_move(
+        self, thread_id: str, old: Move | None, new: Move, *, epoch: int
+    ) -> bool:
+        def reserve(repository: Repository) -> bool:
+            layout = _read_layout(repository)
+            require_layout(layout is not None and layout.epoch == epoch)
+            return _swap_move(repository, thread_id, old, new)
+
+        return await self._write(reserve)
 
     async def read_stored(self, thread_id: str) -> ArchivedThread | None:
         return await self._read(lambda it: archives.read_stored(it, thread_id), self._runner)

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import orjson
 
-from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.errors import IntegrityError, InvalidArgumentError, SchemaError
 from locus_store.types import Active, ArchivedThread, Head
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 
@@ -70,6 +70,23 @@ def choose_shard(shards: int, tenant: str | None, thread_id: str) -> int:
     return max(range(shards), key=lambda it: blake2b(b"%d\0" % it + key, digest_size=8).digest())
 
 
+class OldLayoutError(SchemaError):
+    """The layout of the set of shards is another one than the caller knows; nothing was done."""
+
+
+def require_layout(created: int) -> None:
+    """Check that a thread was created, which needs the known layout.
+
+    Raises:
+        OldLayoutError: It was not.
+    """
+    if not created:
+        raise OldLayoutError(
+            "this database became a shard, or its set has changed, after it was opened; nothing was"
+            " written. Open the set by 'sharded:URL URL …', with the URLs of all its shards"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLayout:
     """The description of a set that each of its databases stores."""
@@ -91,6 +108,9 @@ class ShardLayout:
     state: Literal["stable", "announced", "moving"] = "stable"
     """``announced``: all clients learn of the change, and no thread changes its place.
     ``moving``: a thread changes its place when it is written, or when the rebalance comes to it."""
+
+    text: str = field(default="", compare=False, repr=False)
+    """What a database stores, if this was read; it is not stored itself."""
 
     def get_places(self, tenant: str | None, thread_id: str) -> tuple[int, int]:
         """Return the numbers of the shards where a thread was and where it belongs."""
@@ -126,7 +146,9 @@ class ShardLayout:
         return replace(self, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
 
     def to_text(self) -> str:
-        return orjson.dumps(asdict(self)).decode()
+        stored = asdict(self)
+        del stored["text"]
+        return orjson.dumps(stored).decode()
 
     @classmethod
     def from_text(cls, text: str) -> ShardLayout:
@@ -136,7 +158,7 @@ class ShardLayout:
             IntegrityError: It is not one.
         """
         try:
-            return cls(**orjson.loads(text))
+            return cls(**orjson.loads(text), text=text)
         except (ValueError, TypeError) as exc:
             raise IntegrityError(
                 f"the setting 'shards' is not a layout: {text!r:.80}; restore the database from a"
@@ -206,8 +228,22 @@ class JoinsShards(ABC):
         """Return the moves of all tenants that the role sees."""
 
     @abstractmethod
-    async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
-        """Store a move; ``False``: another one than ``old`` is stored, and stays."""
+    def use_layout(self, layout: ShardLayout) -> None:
+        """Create threads if the database still stores this layout, which was read from it."""
+
+    @abstractmethod
+    async def list_open_transactions(self) -> set[str]:
+        """Return names of transactions that may have read an older layout and are not over."""
+
+    @abstractmethod
+    async def reserve_move(
+        self, thread_id: str, old: Move | None, new: Move, *, epoch: int
+    ) -> bool:
+        """Store a move; ``False``: another one than ``old`` is stored, and stays.
+
+        Raises:
+            OldLayoutError: The layout has another epoch.
+        """
 
     @abstractmethod
     async def read_stored(self, thread_id: str) -> ArchivedThread | None:

@@ -254,6 +254,16 @@ class PostgreSQLDatabase(ServerDatabase):
             has_audit=self.audit is not None,
         )
 
+    def list_open_transactions(self, connection: Connection) -> set[str]:
+        """See ``Database``; whoever reads a table keeps a lock of it until its transaction ends."""
+        table = connection.dialect.identifier_preparer.format_table(self.tables.settings)
+        query = sa.text(
+            "SELECT DISTINCT l.virtualtransaction FROM pg_catalog.pg_locks l"
+            " WHERE l.relation = to_regclass(:table)::oid AND l.locktype = 'relation'"
+            " AND l.pid IS DISTINCT FROM pg_backend_pid()"
+        )
+        return set(connection.execute(query, {"table": table}).scalars())
+
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         self.enter_tenant(connection)
         return PostgreSQLRepository(connection, self.tenancy)

@@ -413,7 +413,7 @@ class Saves:
                     are_first = all(row.line is None for row, _ in others)
                     group = fast.group[is_indexed, database.user_id_type, are_first]
                     tenant = encode_key(database.tenant)
-                    common = SaveGroup(tenant, database.store, 1 + is_indexed)
+                    common = SaveGroup(tenant, database.store, 1 + is_indexed, database.layout)
                     columns = zip(*rows, strict=True)
                     left = deadline.compute_seconds_left()
                     for row in await connection.fetch(group, *common, *columns, timeout=left):

@@ -14,6 +14,9 @@ class SaveGroup(NamedTuple):
     setting_rows: int
     """The number of settings that identify the opened database; see the statement."""
 
+    layout: str
+    """The layout of its set of shards, or ``NO_LAYOUT``."""
+
 
 class SaveRow(NamedTuple):
     """The parameters of one save of a group."""

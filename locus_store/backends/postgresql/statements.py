@@ -33,6 +33,7 @@ from locus_store.backends.postgresql.write_statements import (
 from locus_store.runtime.notebooks import Table
 from locus_store.sql.columns.dialect_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
+from locus_store.sql.schema.status import ONE_SHARD
 from locus_store.sql.schema.tables import Tables
 from locus_store.types import Mark, PendingWrite, Stored, Version
 from locus_store.types.thread_info import UserIdType
@@ -47,9 +48,10 @@ from locus_store.versions import (
 
 _GROUP: Final = """
 WITH input AS MATERIALIZED (
-  -- In the database that was opened, with an index if it had one then.
+  -- In the database that was opened, with the index and the layout of shards that it had then.
   SELECT * FROM unnest({arrays}) i({fields}) WHERE $3 = (SELECT count(*) FROM {settings} s
-    WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index')
+    WHERE (s.name = 'store_id' AND s.value = $2) OR s.name = 'full_text_index'
+      OR (s.name = 'shards' AND s.value <> $4 AND s.value NOT LIKE '{one_shard}'))
     AND {turn_of_input}),
 {appends}-- A new line of a live thread: shared, so that saves of its other lines do not wait. A
 -- deletion does, and finds the line.
@@ -421,6 +423,7 @@ class FastStatements:
             "factor": str(CHAIN_FACTOR),
             "allowance": str(CHAIN_ALLOWANCE),
             "hidden": str(HIDDEN_BATCH),
+            "one_shard": ONE_SHARD,
             "mark": MARK,
         }
         filled = text.format(version=_VERSION.format(**known), **{**known, **more})

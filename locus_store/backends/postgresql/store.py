@@ -26,6 +26,7 @@ from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog, make_columns
 from locus_store.sql.quotas import limit_calls, measure_change
+from locus_store.sql.schema.status import ONE_SHARD
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.store import ServerStore
 from locus_store.sql.threads.statements import Tenancy
@@ -192,6 +193,7 @@ def _bind(tenancy: Tenancy, edit: LogEdit, change: LogChange) -> dict[str, Any]:
     return {
         "tenant": encode_key(tenancy.tenant),
         "store_id": tenancy.store,
+        "layout": tenancy.layout,
         "thread_id": encode_key(edit.thread_id),
         "namespace": encode_key(edit.namespace),
         "expected": change.expected_revision if edit is change else None,
@@ -215,7 +217,8 @@ def _bind(tenancy: Tenancy, edit: LogEdit, change: LogChange) -> dict[str, Any]:
 # that is created meanwhile is a race, to be run again.
 _APPEND: Final = """
 WITH fact AS MATERIALIZED (
-  SELECT count(*) AS count FROM {settings} s WHERE s.name = 'store_id' AND s.value = :store_id),
+  SELECT count(*) AS count FROM {settings} s WHERE (s.name = 'store_id' AND s.value = :store_id)
+    OR (s.name = 'shards' AND s.value <> :layout AND s.value NOT LIKE '{one_shard}')),
 there AS MATERIALIZED (
   SELECT t.thread, (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
     AND (CAST(:user_id AS text) IS NULL OR t.user_id IS NOT DISTINCT FROM CAST(:user_id AS {users}))
@@ -301,7 +304,8 @@ def _make_statement(tables: Tables, quote: IdentifierPreparer, *, has_audit: boo
     kinds: dict[str, Any] = {
         **dict.fromkeys(("ids", "roles", "metadata", "texts"), texts),
         **dict.fromkeys(("digests", "payloads"), blobs),
-        **dict.fromkeys(("tenant", "thread_id", "namespace", "store_id", "user_id"), PlainText()),
+        **dict.fromkeys(("tenant", "thread_id", "namespace", "user_id"), PlainText()),
+        **dict.fromkeys(("store_id", "layout"), PlainText()),
         "kept_until": sa.DateTime(timezone=True),
         **dict.fromkeys(("expected", "first_revision", "turn"), sa.BigInteger()),
         **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),
@@ -314,6 +318,7 @@ def _make_statement(tables: Tables, quote: IdentifierPreparer, *, has_audit: boo
     text = _APPEND.format(
         **names,
         audited=audited,
+        one_shard=ONE_SHARD,
         mark=MARK,
         users=users,
         is_late=_IS_LATE,

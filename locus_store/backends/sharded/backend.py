@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from locus_store.backend import StorageBackend
 from locus_store.backends.sharded.lists import ShardedLists
-from locus_store.backends.sharded.shard_set import Shard, ShardSet
+from locus_store.backends.sharded.shard_set import Shard, ShardSet, is_current
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.types import Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
-from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards
+from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards, require_layout
 
 T = TypeVar("T")
 
@@ -139,28 +141,34 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
 
     async def read_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
         check_text("thread_id", thread_id)
-        at = self.shard_set.find_settled(self.tenant, thread_id)
+        at, begun = self.shard_set.find_settled(self.tenant, thread_id), time.monotonic()
         if at is not None:
-            return await ask(self.shards[at])
+            answer = await ask(self.shards[at])
+            if is_current(begun):
+                return answer
         return await self.shard_set.read(self.shards, thread_id, ask)
 
-    async def change_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
+    async def change_at(
+        self, thread_id: str, ask: Callable[[Shard], Awaitable[T]], *also: str
+    ) -> T:
         """Have the shard where a thread belongs change it, in the order of the calls.
 
         A change that has to wait for the place of its thread continues if the caller is cancelled.
+
+        Args:
+            thread_id: The thread.
+            ask: Changes the thread. It begins anew if a database refuses it as the layout changed.
+            also: Further threads, which are where they belong meanwhile.
         """
         check_text("thread_id", thread_id)
         turn = f"{self.tenant}\0{thread_id}"
-        at = self.shard_set.find_settled(self.tenant, thread_id)
-
-        async def change() -> T:
-            return await ask(self.shards[await self.shard_set.settle(self.shards, thread_id)])
-
+        change = partial(self.shard_set.change, self.shards, (thread_id, *also), ask)
         if may_block():
-            return await (change() if at is None else ask(self.shards[at]))
+            return await change()
         turns = await self._turns.get()
-        if at is not None and turns.is_free(turn):
-            return await ask(self.shards[at])
+        is_settled = self.shard_set.find_settled(self.tenant, thread_id) is not None
+        if is_settled and turns.is_free(turn):
+            return await change()
         return await turns.run_in_order(turn, change)
 
     async def commit(self, save: Save) -> Written:
@@ -208,16 +216,18 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
         await self.change_at(source_thread_id, self.identify)
 
         async def copy(dest: Shard) -> bool:
-            source = self.shards[await self.shard_set.settle(self.shards, source_thread_id)]
+            begun = time.monotonic()
+            source = self.shards[self.shard_set.get_place(self.tenant, source_thread_id)]
             if source is dest:
                 return await source.copy_thread(source_thread_id, dest_thread_id)
             if not await source.has_thread(source_thread_id):
+                require_layout(is_current(begun))
                 return False
             thread = await source.read_thread(source_thread_id)
             copy_it: Any = dest.copy_thread  # of a SQL database: it takes another one's thread
             return bool(thread and await copy_it(source_thread_id, dest_thread_id, thread=thread))
 
-        return await self.change_at(dest_thread_id, copy)
+        return await self.change_at(dest_thread_id, copy, source_thread_id)
 
     async def identify(self, shard: Shard) -> int:
         """Return the number of a shard."""

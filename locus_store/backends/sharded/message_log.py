@@ -50,10 +50,14 @@ class ShardedMessageLog(BackendMessageLog):
         return lambda it: ask(self._logs[self.backend.shard_set.stores[it.store_id]])
 
     async def change(self, change: LogChange) -> LogChanged:
+        of = self.backend
+        others = sorted({it.thread_id for it in change.also} - {change.thread_id})
+        for other in others:  # after the writes to it that wait for its place
+            await of.change_at(other, of.identify)
+
         async def apply(shard: Shard) -> LogChanged:
-            for other in {it.thread_id for it in change.also} - {change.thread_id}:
-                place = await self.backend.change_at(other, self.backend.identify)
-                if place != await self.backend.identify(shard):
+            for other in others:
+                if of.shard_set.get_place(of.tenant, other) != await of.identify(shard):
                     raise UnsupportedError(
                         f"threads {change.thread_id!r} and {other!r} are in different shards, and"
                         " their logs cannot be changed in one transaction; nothing was written"
@@ -61,7 +65,7 @@ class ShardedMessageLog(BackendMessageLog):
             changed: LogChanged = await self._wrap(lambda it: it.change(change))(shard)
             return changed
 
-        return await self.backend.change_at(change.thread_id, apply)
+        return await of.change_at(change.thread_id, apply, *others)
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
         return await self.backend.read_at(wanted.thread_id, self._wrap(lambda it: it.look(wanted)))

@@ -62,6 +62,7 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
         layout = layout.change(state="announced", former=layout.shards, shards=count)
     await of.write_layout(layout)
     if layout.state == "announced":
+        await of.wait_for_open_transactions()
         await pause(shard_set.ANNOUNCED_SECONDS)
         layout = layout.change(state="moving")
         await of.write_layout(layout)
@@ -106,7 +107,7 @@ async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
         async for shards, thread_id in _list_threads(of, was):
             place = choose_shard(layout.shards, shards[was].tenant, thread_id)
             try:
-                moved += place != was and await of.move(shards, thread_id, was, place)
+                moved += place != was and await of.move(shards, thread_id, layout, was)
             except (ConflictError, IntegrityError) as exc:
                 failed.append(exc)
             step()

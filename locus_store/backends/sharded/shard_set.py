@@ -21,7 +21,15 @@ from locus_store.errors import (
 )
 from locus_store.runtime.stepping import pause, run_together
 from locus_store.types.thread_info import DescribesThreads
-from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, Move, ShardLayout
+from locus_store.versions.sharding import (
+    HIDDEN_TENANT,
+    JoinsShards,
+    Move,
+    OldLayoutError,
+    ShardLayout,
+    choose_shard,
+    require_layout,
+)
 from locus_store.versions.sizes import ListsStatuses
 
 T = TypeVar("T")
@@ -35,6 +43,9 @@ call that began under it is still under way."""
 
 PATIENCE = 40
 """Pauses until a move of another client, which may have ended, is replaced."""
+
+TRIES: Final = 10
+"""Times that a call is tried as the layout changes meanwhile."""
 
 _PAUSE_SECONDS: Final = 0.05
 WAITS = 10
@@ -59,6 +70,11 @@ class ShardSet:
         """Number of the shard by the identity of its database."""
 
         self._read_at = [float("-inf")] * len(shards)
+        self._used = [-1] * len(shards)
+        """Of each shard, the epoch of the layout by which it creates threads."""
+
+        self._under_way: set[object] = set()
+        """The changes whose place is decided, and that are not over."""
 
     async def open(self) -> ShardLayout:
         """Open all databases, and check that they are the set; create the layout of a new set.
@@ -75,10 +91,16 @@ class ShardSet:
                     f"shards {first} and {at + 1} of the list are the same database, or one is a"
                     " copy of the other; name each database once"
                 )
+        found: list[ShardLayout | None] = []
         while True:
             begun = time.monotonic()
-            found = await run_together(it.read_layout() for it in self.shards)
-            layout = self._judge(found)
+            before, found = found, await run_together(it.read_layout() for it in self.shards)
+            try:
+                layout = self._judge(found)
+            except InvalidArgumentError:
+                if found == before:
+                    raise
+                continue  # they may have been read before and after a change
             known = [it for it in found[: layout.shards if layout else 0] if it is not None]
             if layout is None or len(known) < layout.shards:
                 await self._complete(found, layout)
@@ -89,7 +111,24 @@ class ShardSet:
         self.stores = {store: at for at, store in enumerate(stores)}
         self._read_at = [begun] * len(self.shards)
         self.layout = layout
+        self._used = [-1] * len(self.shards)
+        for number, own in enumerate(found):
+            await self._use(number, own)
         return layout
+
+    async def _use(self, number: int, found: ShardLayout | None) -> None:
+        """Have a shard create threads by the layout that was found in it.
+
+        The changes whose place was decided by an older one are over before, or refused.
+        """
+        if found is None or found.epoch <= self._used[number]:
+            return
+        older = set(self._under_way)
+        while older & self._under_way:
+            await pause(_PAUSE_SECONDS / 10)
+        if found.epoch > self._used[number]:
+            self._used[number] = found.epoch
+            self.shards[number].use_layout(found)
 
     def _judge(self, layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
         """Return the newest layout of a set, which some databases may lack that were to get it."""
@@ -168,11 +207,12 @@ class ShardSet:
                 " replaced or restored meanwhile. Open the set again"
             )
         self._require_all(found)
-        self._read_at[number] = at
         layout = self.layout or layout
         if found.epoch > layout.epoch:
             self.layout = layout = found
-        return layout
+        await self._use(number, found)
+        self._read_at[number] = at
+        return self.layout or layout
 
     def find_settled(self, tenant: str | None, thread_id: str) -> int | None:
         """Return the shard of a thread if that is known without a question."""
@@ -182,6 +222,11 @@ class ShardSet:
         was, at = layout.get_places(tenant, thread_id)
         is_fresh = time.monotonic() - self._read_at[at] < LEASE_SECONDS
         return at if was == at and is_fresh else None
+
+    def get_place(self, tenant: str | None, thread_id: str) -> int:
+        """Return the shard where a thread belongs by the layout of a change that is under way."""
+        assert self.layout is not None  # noqa: S101  (a change has one)
+        return self.layout.get_places(tenant, thread_id)[1]
 
     async def write_layout(self, layout: ShardLayout) -> None:
         """Store a layout in all shards, and use it; see ``_store_layout`` for the error."""
@@ -198,6 +243,7 @@ class ShardSet:
             shard, mine = self.shards[number], replace(layout, shard=number)
             while (old := await shard.read_layout()) is None or old.epoch < mine.epoch:
                 await shard.write_layout(old, mine)
+            await self._use(number, old)
             if old.epoch == mine.epoch and old != mine:
                 raise ConflictError(
                     "another rebalance changes this set at the same time; wait for its end, and"
@@ -215,10 +261,52 @@ class ShardSet:
                 return layout, was, at
             layout = newest
 
+    async def wait_for_open_transactions(self) -> None:
+        """Wait until no transaction is open that may create a thread by an older layout.
+
+        Raises:
+            BackendError: There is one for a minute.
+        """
+        until = time.monotonic() + 60
+        for number, shard in enumerate(self.shards):
+            left = await shard.list_open_transactions()
+            while left := left & await shard.list_open_transactions():
+                if time.monotonic() > until:
+                    raise BackendError(
+                        f"a transaction in shard {number + 1} is open since before this rebalance,"
+                        " and may create a thread at its former place; end it, and rebalance again"
+                    )
+                await pause(_PAUSE_SECONDS)
+
+    async def _repeat(self, work: Callable[[], Awaitable[T]], *, reads: bool = True) -> T:
+        """Begin work anew that the layout of a database refused, or whose answer is too old."""
+        for _ in range(TRIES):
+            layout, begun = self.layout or await self.open(), time.monotonic()
+            try:
+                answer = await work()
+                if reads and not is_current(begun):
+                    await self._require(layout)
+            except OldLayoutError as exc:
+                failed = exc
+                self._read_at = [float("-inf")] * len(self.shards)
+            else:
+                return answer
+        raise failed
+
+    async def _require(self, layout: ShardLayout) -> None:
+        self._read_at = [float("-inf")] * len(self.shards)
+        for number in range(layout.used):
+            require_layout(await self._refresh(number) is layout)
+
     async def read(
         self, shards: Sequence[Shard], thread_id: str, ask: Callable[[Shard], Awaitable[T]]
     ) -> T:
         """Return the answer of the shard that has a thread."""
+        return await self._repeat(lambda: self._read(shards, thread_id, ask))
+
+    async def _read(
+        self, shards: Sequence[Shard], thread_id: str, ask: Callable[[Shard], Awaitable[T]]
+    ) -> T:
         while True:
             _, was, at = await self._find(shards, thread_id)
             if was == at:
@@ -237,15 +325,39 @@ class ShardSet:
                 if (await shards[was].find_move(thread_id))[0]:
                     return answer
 
-    async def settle(self, shards: Sequence[Shard], thread_id: str) -> int:
-        """Return the number of the shard where a thread belongs; it is there if it exists."""
+    async def change(
+        self,
+        shards: Sequence[Shard],
+        thread_ids: Sequence[str],
+        ask: Callable[[Shard], Awaitable[T]],
+    ) -> T:
+        """Have the shard of the first thread change it, while the others are where they belong."""
+
+        async def try_it() -> T:
+            tenant = shards[0].tenant
+            while True:
+                layout, change = self.layout, object()
+                for it in thread_ids:
+                    if self.find_settled(tenant, it) is None:
+                        await self.settle(shards, it)
+                self._under_way.add(change)
+                try:
+                    if self.layout is layout:
+                        return await ask(shards[self.get_place(tenant, thread_ids[0])])
+                finally:
+                    self._under_way.discard(change)
+
+        return await self._repeat(try_it, reads=False)
+
+    async def settle(self, shards: Sequence[Shard], thread_id: str) -> None:
+        """Have a thread, if it exists, be where it belongs."""
         for _ in range(WAITS * round(ANNOUNCED_SECONDS / _PAUSE_SECONDS) + 1):
             layout, was, at = await self._find(shards, thread_id)
             if was == at:
-                return at
+                return
             if layout.state == "moving":
-                await self.move(shards, thread_id, was, at)
-                return at
+                await self.move(shards, thread_id, layout, was)
+                return
             self._read_at[was] = float("-inf")
             await pause(_PAUSE_SECONDS)
         raise BackendError(
@@ -253,15 +365,19 @@ class ShardSet:
             " after its announcement. Run 'locus-store shards rebalance' again"
         )
 
-    async def move(self, shards: Sequence[Shard], thread_id: str, was: int, at: int) -> bool:
-        """Move a thread; return ``False`` if it was not there.
+    async def move(
+        self, shards: Sequence[Shard], thread_id: str, layout: ShardLayout, was: int
+    ) -> bool:
+        """Move a thread where it belongs; return ``False`` if it was not at its former place.
 
         Several clients may move it at once.
 
         Raises:
             ConflictError: The new shard has a thread of this id, too.
+            OldLayoutError: The former shard has another layout.
         """
         old, patience = shards[was], PATIENCE
+        at = choose_shard(layout.shards, old.tenant, thread_id)
         while True:
             is_here, found = await self._find_move(old, thread_id, patience)
             if found is not None and found.is_taken:
@@ -279,7 +395,7 @@ class ShardSet:
                     )
                 continue  # another client has moved it
             mine = Move(tenant=old.tenant or "", thread_id=thread_id, target=at)
-            if not await old.reserve_move(thread_id, found, mine):
+            if not await old.reserve_move(thread_id, found, mine, epoch=layout.epoch):
                 continue
             if found is not None:
                 hidden = shards[found.target].for_tenant(found.hidden_tenant)
@@ -347,6 +463,11 @@ class ShardSet:
         A thread that moves meanwhile is in one answer at least: the shards that threads leave are
         asked first.
         """
+        return await self._repeat(lambda: self._gather(shards, ask))
+
+    async def _gather(
+        self, shards: Sequence[Shard], ask: Callable[[Shard], Awaitable[T]]
+    ) -> list[T]:
         while True:
             layout = self.layout or await self.open()
             newest = [await self._refresh(it) for it in range(layout.used)]
@@ -386,6 +507,11 @@ class ShardSet:
                 hidden = shard.for_tenant(name)
                 for thread_id in await hidden.scan():
                     await hidden.remove_thread(thread_id)
+
+
+def is_current(begun: float) -> bool:
+    """Return whether no thread may have moved since a fresh layout was looked at, at that time."""
+    return time.monotonic() - begun < ANNOUNCED_SECONDS - LEASE_SECONDS
 
 
 def make_used_error(number: int) -> InvalidArgumentError:

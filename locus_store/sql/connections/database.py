@@ -14,7 +14,7 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql.audit import Audit
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.quotas import QUOTAS_SETTING, KnownQuotas
-from locus_store.sql.schema.status import SEARCH_SETTING, SHARDS_SETTING, Settings
+from locus_store.sql.schema.status import NO_LAYOUT, SEARCH_SETTING, SHARDS_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import Tenancy, compile_statements
@@ -42,6 +42,10 @@ class OpenedDatabase:
 
     has_row_security: bool = False
     """Statements have to name their tenant to the server."""
+
+    layout: str = ""
+    """The layout of the set of shards that the caller knows, as it is stored; ``""`` before the
+    database was opened."""
 
     joins_set: bool = False
     """It is opened beside the other shards of its set, or to be looked at."""
@@ -116,8 +120,11 @@ class Database(ForTenants, ABC):
             prefix=self.tables.prefix,
             schema=self.tables.schema,
         )
-        if (layout := settings.raw.get(SHARDS_SETTING)) and not self._opened.joins_set:
+        layout = settings.raw.get(SHARDS_SETTING)
+        if layout and not self._opened.joins_set:
             ShardLayout.from_text(layout).require_whole()
+        if not (self._opened.joins_set and self._opened.layout):
+            self._opened.layout = layout or NO_LAYOUT
         self._opened.store = settings.store_id
         self._opened.user_id_type = settings.user_id_type
         self.has_index = SEARCH_SETTING in settings.raw
@@ -132,6 +139,22 @@ class Database(ForTenants, ABC):
         self._opened.joins_set = True
 
     @property
+    def layout(self) -> str:
+        """The layout of shards, without which no thread is created; see ``NO_LAYOUT``."""
+        return self._opened.layout
+
+    def use_layout(self, layout: str) -> None:
+        """Create threads if the database still stores this layout of its set."""
+        self._opened.layout = layout
+
+    def list_open_transactions(self, connection: Connection) -> set[str]:
+        """Return names of transactions that may have read the settings and are not over.
+
+        Where a reader of the settings prevents their change until it is over, there are none.
+        """
+        return set()
+
+    @property
     def tenancy(self) -> Tenancy:
         """The tables, the tenant and the limits of the opened database."""
         assert self.store  # noqa: S101  (a runner opens before it runs)
@@ -139,12 +162,14 @@ class Database(ForTenants, ABC):
         if (
             self._tenancy is None
             or self._tenancy.store != self.store
+            or self._tenancy.layout != self._opened.layout
             or self._tenancy.tables.user_id_type != users
         ):
             self._tenancy = Tenancy(
                 tables=make_tables(self.tables.prefix, self.tables.schema, users),
                 tenant=self.tenant,
                 store=self.store,
+                layout=self._opened.layout,
                 max_state_bytes=self.max_state_bytes,
             )
         return self._tenancy

@@ -23,6 +23,7 @@ from locus_store.runtime.retries import retry_lost_races
 from locus_store.sql.connections.database import LostConnectionError, ServerDatabase, is_overtime
 from locus_store.sql.connections.lending import LeasingPool, dispose, spawn_greenlet
 from locus_store.sql.migrate import load
+from locus_store.versions.sharding import OldLayoutError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -332,7 +333,7 @@ class LoopPool(LeasingPool):
         is_lost = self.database.is_lost_connection(exc) or is_overtime(exc)
         if is_lost or isinstance(exc, ConnectionFailedError):
             self._lost_at = time.monotonic()  # the others are probably lost too
-        elif self.database.is_lost_schema(exc):
+        elif self.database.is_lost_schema(exc) or isinstance(exc, OldLayoutError):
             self.is_open = False
 
     async def run(self, begin: Body[None], body: Body[T]) -> T:

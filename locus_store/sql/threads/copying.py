@@ -9,8 +9,10 @@ import sqlalchemy as sa
 
 from locus_store.sql.columns.types import make_minute, make_moment
 from locus_store.sql.threads.repository import Repository
+from locus_store.sql.threads.statements import has_other_layout
 from locus_store.sql.threads.thread_rows import has_thread, select_last_save
 from locus_store.versions.archives import make_occupied_error
+from locus_store.versions.sharding import require_layout
 
 _KEPT: Final = ("tenant", "namespace", "head", "open_chain", "open_bytes", "floor", "last_sequence")
 """Columns of a line that its copy has as well."""
@@ -60,7 +62,9 @@ class _Copy:
         }
         kept = [column for column in threads.c if column.name not in {"thread", *made}]
         rows = sa.select(*made.values(), *kept).where(*self._it.is_thread(self._source))
-        self._insert(threads, [*made, *(column.name for column in kept)], rows)
+        rows = rows.where(~has_other_layout(self._it.tables, self._it.tenancy.layout))
+        names = [*made, *(column.name for column in kept)]
+        require_layout(self._insert(threads, names, rows))
 
     def _copy_messages(self) -> None:
         threads = self._it.tables.threads
@@ -99,6 +103,6 @@ class _Copy:
     def _match(self, lines: sa.FromClause, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
         return lines.c.tenant == self._it.tenant, lines.c.thread_id == thread_id
 
-    def _insert(self, table: sa.Table, names: Sequence[str], rows: sa.Select[Any]) -> None:
+    def _insert(self, table: sa.Table, names: Sequence[str], rows: sa.Select[Any]) -> int:
         made = table.insert().from_select(names, rows, include_defaults=False)
-        self._it.connection.execute(made)
+        return self._it.connection.execute(made).rowcount

@@ -27,6 +27,7 @@ from locus_store.types.messages import LogEdit
 from locus_store.versions import Line, Record
 from locus_store.versions.erasing import Swept
 from locus_store.versions.renewing import compute_ttl_slack
+from locus_store.versions.sharding import require_layout
 
 Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 """Gives columns of the source's rows in a table, behind the keys of the copied lines."""
@@ -153,8 +154,8 @@ class Repository(Reads):
             return False
         if found is not None and self.lock(thread_id):
             self.drop_threads([thread_id])
-        key = {"tenant": self.tenant, "thread_id": thread_id}
-        self.sql.new_thread.run(self.connection, key)
+        key = {"tenant": self.tenant, "thread_id": thread_id, "layout": self.tenancy.layout}
+        require_layout(self.sql.new_thread.run(self.connection, key))
         return True
 
     def open_line(self, thread_id: str, namespace: str) -> Line:

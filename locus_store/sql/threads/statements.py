@@ -20,6 +20,7 @@ from locus_store.sql.columns.types import (
     make_minute,
     make_moment,
 )
+from locus_store.sql.schema.status import ONE_SHARD, SHARDS_SETTING
 from locus_store.sql.schema.tables import Tables
 from locus_store.versions.segments import RecordSegment
 
@@ -291,8 +292,13 @@ class Statements:
 
     @compile_once
     def new_thread(self) -> sa.Insert:
-        times = {"created_at": make_clock(), "active_at": make_minute(), "expires_at": None}
-        return _insert(self.tables.threads, "tenant", "thread_id", **times)
+        """The insert of a thread, unless the layout of shards is another one than is known."""
+        threads = self.tables.threads
+        values = {it: bind(it, type_=threads.c[it].type) for it in ("tenant", "thread_id")}
+        times = {"created_at": make_clock(), "active_at": make_minute()}
+        row = sa.select(*values.values(), *times.values())
+        row = row.where(~has_other_layout(self.tables, bind("layout")))
+        return threads.insert().from_select([*values, *times], row, include_defaults=False)
 
     @compile_once
     def new_entry(self) -> sa.Insert:
@@ -321,6 +327,13 @@ def _select_payloads(t: Tables) -> sa.Select[Any]:
         .where(c.sequence >= bind("first"), c.sequence <= bind("upto"))
         .order_by(c.sequence)
     )
+
+
+def has_other_layout(t: Tables, layout: Any) -> sa.ColumnElement[bool]:
+    """Return the condition that threads are created by another layout of shards than this one."""
+    c = t.settings.c
+    is_other = c.name == SHARDS_SETTING, c.value != layout, c.value.not_like(ONE_SHARD)
+    return sa.exists().where(*is_other).correlate(None)
 
 
 def is_head(t: Tables, heads: sa.FromClause) -> sa.ColumnElement[bool]:
@@ -415,6 +428,9 @@ class Tenancy:
     tenant: str
     store: str
     """``store_id`` of the database: marks carry it."""
+
+    layout: str
+    """The layout of the database's set of shards, as far as is known, or ``NO_LAYOUT``."""
 
     max_state_bytes: int
     """The largest state that is folded."""

@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tiers import ALL, first_of
+from tiers import ALL
 
 from locus_store import Encryption, InMemoryStore, LocalKeyRing, open_sharded, open_storage
 from locus_store.backends.sharded import shard_set
@@ -38,24 +37,6 @@ THREADS = 60
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(params=first_of("sqlite", "postgresql"))
-def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Returns the URL of a new database."""
-    if request.param == "sqlite":
-        numbers = count()
-        yield lambda: f"sqlite:///{tmp_path / str(next(numbers))}.db"
-        return
-    server, names = request.getfixturevalue("postgresql"), []
-
-    def make() -> str:
-        names.append(server.new_database())
-        return f"{server.url(names[-1])}?pool_size=2"
-
-    yield make
-    for it in names:
-        server.drop_database(it)
 
 
 @pytest.fixture

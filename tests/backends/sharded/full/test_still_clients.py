@@ -1,0 +1,229 @@
+"""A client that stands still within a call, or knows an older layout, doubles no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tiers import ALL
+
+from locus_store import SchemaError, open_message_log, open_sharded, open_storage
+from locus_store.backends.sharded import shard_set
+from locus_store.backends.sharded.rebalance import rebalance
+from locus_store.versions.sharding import choose_shard
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+pytestmark = pytest.mark.anyio
+
+WORKER = Path(__file__).parents[3] / "workers" / "on_shards_still.py"
+STOPS = 40 if ALL else 4
+"""Growths of a set of two shards to three beside clients that are stopped."""
+
+THREADS = [f"t{it}" for it in range(24)]
+SOURCE = next(it for it in THREADS if choose_shard(3, "default", it) < 2)
+NEW = [it for it in THREADS if choose_shard(3, "default", it) == 2]
+"""Threads that belong to the third shard as soon as there is one."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease and an announcement that a test can wait for."""
+    monkeypatch.setattr(shard_set, "LEASE_SECONDS", 0.02)
+    monkeypatch.setattr(shard_set, "ANNOUNCED_SECONDS", 0.1)
+
+
+async def list_places(urls: list[str]) -> dict[str, list[int]]:
+    """Return the numbers of the shards that have a thread, by its id."""
+    found: dict[str, list[int]] = {}
+    for number, url in enumerate(urls):
+        async with open_storage(url) as storage:
+            storage.backend.join_set()
+            for thread_id in await storage.checkpointer().list_threads(limit=100_000):
+                found.setdefault(thread_id, []).append(number)
+    return found
+
+
+async def grow(urls: list[str]) -> None:
+    """Have another process' client rebalance the set with its last database."""
+    async with open_sharded(urls) as storage:
+        await rebalance(storage.backend)
+
+
+@contextlib.asynccontextmanager
+async def stand_still(storage: Any, urls: list[str]) -> AsyncIterator[None]:
+    """Let a set grow while its client believes that it has just looked at the layout."""
+    await storage.open()
+    await grow(urls)
+    of = storage.backend.shard_set
+    of._read_at = [float("inf")] * len(urls)
+    yield
+
+
+async def save(storage: Any, thread_id: str) -> None:
+    await storage.checkpointer(state_type=dict).save({"of": thread_id}, thread_id)
+
+
+async def append(storage: Any, thread_id: str) -> None:
+    await storage.messages().append(thread_id, [("hello",)])
+
+
+async def describe(storage: Any, thread_id: str) -> None:
+    await storage.backend.put_thread(thread_id, name="a name")
+
+
+async def copy(storage: Any, thread_id: str) -> None:
+    assert await storage.backend.copy_thread(SOURCE, thread_id)
+
+
+async def restore(storage: Any, thread_id: str) -> None:
+    thread = await storage.backend.read_thread(SOURCE)
+    await storage.backend.restore(replace(thread, thread_id=thread_id))
+
+
+@pytest.mark.parametrize("call", [save, append, describe, copy, restore])
+async def test_a_thread_is_created_by_the_newest_layout_only(
+    make_url: Callable[[], str], call: Callable[[Any, str], Awaitable[None]]
+) -> None:
+    urls = [make_url() for _ in range(3)]
+    async with open_sharded(urls[:2]) as first:
+        await save(first, SOURCE)
+    async with open_sharded(urls) as storage, stand_still(storage, urls):
+        for thread_id in NEW:
+            await call(storage, thread_id)
+        listed = await storage.checkpointer().list_threads(limit=100)
+        assert set(listed) - {SOURCE} == set(NEW)
+    places = await list_places(urls)
+    assert {it: places[it] for it in NEW} == {it: [2] for it in NEW}
+
+
+async def test_saves_at_once_are_divided_by_the_newest_layout(make_url: Callable[[], str]) -> None:
+    """A group of saves has some of threads that stay, and some whose place has changed."""
+    urls = [make_url() for _ in range(3)]
+    async with open_sharded(urls[:2]) as first:
+        await first.open()
+    async with open_sharded(urls) as storage, stand_still(storage, urls):
+        await asyncio.gather(*(save(storage, it) for it in THREADS))
+    assert await list_places(urls) == {it: [choose_shard(3, "default", it)] for it in THREADS}
+
+
+async def test_a_call_that_began_before_is_refused_though_another_has_looked_since(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [make_url() for _ in range(3)]
+    async with open_sharded(urls[:2]) as first:
+        await first.open()
+    async with open_sharded(urls) as storage:
+        await storage.open()
+        former = choose_shard(2, "default", NEW[0])
+        shard, entered, goes_on = storage.backend.shards[former], asyncio.Event(), asyncio.Event()
+        commit = type(shard).commit
+
+        async def stopped(self: Any, *args: Any) -> Any:
+            if self is shard and not entered.is_set():
+                entered.set()
+                await goes_on.wait()
+            return await commit(self, *args)
+
+        monkeypatch.setattr(type(shard), "commit", stopped)
+        late = asyncio.create_task(save(storage, NEW[0]))
+        await entered.wait()
+        await grow(urls)
+        # Another call looks at the layout; it uses it when the late one is over.
+        other = asyncio.create_task(save(storage, NEW[1]))
+        await asyncio.sleep(0.1)
+        goes_on.set()
+        await asyncio.gather(late, other)
+    assert await list_places(urls) == {it: [2] for it in NEW[:2]}
+
+
+async def test_a_slow_load_finds_a_thread_that_has_moved_meanwhile(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [make_url() for _ in range(3)]
+    async with open_sharded(urls[:2]) as first:
+        await save(first, NEW[0])
+    async with open_sharded(urls) as storage:
+        await storage.open()
+        shard = storage.backend.shards[choose_shard(2, "default", NEW[0])]
+        version = type(shard).version
+        stops = [shard]
+
+        async def slow(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if self in stops:
+                stops.clear()
+                await grow(urls)
+            return await version(self, *args, **kwargs)
+
+        monkeypatch.setattr(type(shard), "version", slow)
+        assert await storage.backend.version(NEW[0]) is not None
+        assert not stops
+
+
+async def test_a_database_that_becomes_a_shard_creates_no_thread_for_who_opened_it_before(
+    make_url: Callable[[], str],
+) -> None:
+    urls = [make_url() for _ in range(3)]
+    async with open_storage(urls[0]) as alone, open_message_log(urls[0]) as log:
+        await save(alone, "first")
+        await log.append("first", [("a",)])
+        async with open_sharded(urls[:1]) as whole:  # all threads belong to one shard
+            await save(whole, "second")
+        await save(alone, "third")
+        await log.append("fourth", [("a",)])
+        await grow(urls)
+        before = await list_places(urls)
+        for call in (save(alone, NEW[0]), log.append(NEW[0], [("a",)])):
+            with pytest.raises((SchemaError, ValueError), match="shard"):
+                await call
+    assert await list_places(urls) == before
+    assert sorted(before) == ["first", "fourth", "second", "third"]
+
+
+@pytest.mark.posix
+async def test_clients_that_are_stopped_and_go_on_create_each_thread_once(
+    make_url: Callable[[], str],
+) -> None:
+    """They have 16 saves under way each, and are stopped for longer than the announcement."""
+    dice, created, met = random.Random(1), 0, Counter[bool]()
+    for _ in range(STOPS):
+        urls = [make_url() for _ in range(3)]
+        async with open_sharded(urls[:2]) as first:
+            await first.open()
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        command = [sys.executable, str(WORKER), *urls]
+        with subprocess.Popen(command, text=True, **pipes) as client:  # noqa: ASYNC220
+            first_line = await asyncio.to_thread(client.stdout.readline)  # type: ignore[union-attr]
+            lines = asyncio.create_task(asyncio.to_thread(list, client.stdout))
+            await asyncio.sleep(dice.random() / 4)
+            client.send_signal(signal.SIGSTOP)
+            growth = asyncio.create_task(grow(urls))
+            # It waits for a client that was stopped within a transaction.
+            finished_within, _ = await asyncio.wait([growth], timeout=3)
+            met[bool(finished_within)] += 1
+            client.send_signal(signal.SIGCONT)
+            await growth
+            await asyncio.sleep(0.2)
+            client.stdin.close()
+            threads = [it.strip() for it in [first_line, *await lines]]
+        assert client.returncode == 0
+        places = await list_places(urls)
+        assert places == {it: [choose_shard(3, "default", it)] for it in places}
+        assert set(threads) <= set(places)
+        created += len(threads)
+    print(f"{STOPS} stops, {met[False]} within a transaction, {created} threads")
