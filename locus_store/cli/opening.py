@@ -22,7 +22,6 @@ from locus_store.errors import InvalidArgumentError, NotFoundError, SchemaError
 from locus_store.open import list_options, open_storage
 from locus_store.timeline.ancestry import read_line
 from locus_store.types.arguments import check_names, did_you_mean
-from locus_store.versions.sharding import JoinsShards
 
 T = TypeVar("T")
 
@@ -76,8 +75,8 @@ def open_backend(url: str, *, creates: bool = False, **options: Any) -> FullBack
 
 def admit_shard(backend: object) -> None:
     """Let a command work on one database of a set of shards."""
-    if isinstance(backend, JoinsShards):
-        backend.join_set()
+    if join_set := getattr(backend, "join_set", None):
+        join_set()
 
 
 def make_options(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:

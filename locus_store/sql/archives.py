@@ -130,7 +130,7 @@ def _divide_segments(line: ArchivedLine) -> ArchivedLine:
 
 
 def read_stored(repo: Repository, thread_id: str) -> ArchivedThread | None:
-    """See ``JoinsShards.read_stored``."""
+    """See ``SqlShard.read_stored``."""
     threads, logs = repo.tables.threads, repo.tables.logs
     row = repo.connection.execute(
         sa.select(threads.c.thread, *(threads.c[name] for name in _THREAD)).where(

@@ -19,7 +19,7 @@ from locus_store.types import FOREVER, Active, ArchivedThread, Head
 from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import JoinsShards, Move, ShardLayout, require_layout
+from locus_store.versions.sharding import Move, ShardLayout, require_layout
 
 T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
@@ -29,8 +29,8 @@ _TAKEN: Final = -2
 """Numbers of turns that the rows of moves have."""
 
 
-class SqlShard(JoinsShards):
-    """Runs the statements below in the transactions of a backend."""
+class SqlShard:
+    """A backend whose database may be a shard of a set; runs the statements below."""
 
     _database: Database
     _reader: Any
@@ -41,39 +41,54 @@ class SqlShard(JoinsShards):
 
     @property
     def store_id(self) -> str:
+        """The identity of the opened database, as in ``Mark.store``."""
         return self._database.store
 
     @property
     def reads_replicas(self) -> bool:
+        """Answers may be older than the move of a thread."""
         return self._reader is not self._runner
 
     def join_set(self) -> None:
+        """Let ``open`` accept one shard of several, which it refuses otherwise."""
         self._database.join_set()
 
     async def read_layout(self) -> ShardLayout | None:
+        """Return the layout that the database stores, if any."""
         return await self._query(_read_layout, self._runner)
 
     async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
+        """Replace the layout; ``False``: another one than ``old`` is stored, and stays."""
         return await self._write(lambda it: _swap_layout(it, old, new))
 
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
+        """Return whether a live thread, or its pending writes, are stored, and its move, if any."""
         return await self._read(
             lambda it: (bool(it.is_live_thread(thread_id)), _find_move(it, thread_id)), self._runner
         )
 
     async def list_moves(self) -> list[Move]:
+        """Return the moves of all tenants that the role sees."""
         return await self._read(_list_all_moves, self._runner)
 
     def use_layout(self, layout: ShardLayout) -> None:
+        """Create threads if the database still stores this layout, which was read from it."""
         self._database.use_layout(layout.text)
 
     async def list_open_transactions(self) -> set[str]:
+        """Return names of transactions that may have read an older layout and are not over."""
         ask = self._database.list_open_transactions
         return await self._query(lambda it: ask(it.connection), self._runner)
 
     async def reserve_move(
         self, thread_id: str, old: Move | None, new: Move, *, epoch: int
     ) -> bool:
+        """Store a move; ``False``: another one than ``old`` is stored, and stays.
+
+        Raises:
+            OldLayoutError: The layout has another epoch.
+        """
+
         def reserve(repository: Repository) -> bool:
             layout = _read_layout(repository)
             require_layout(layout is not None and layout.epoch == epoch)
@@ -82,35 +97,62 @@ class SqlShard(JoinsShards):
         return await self._write(reserve)
 
     async def read_stored(self, thread_id: str) -> ArchivedThread | None:
+        """Return what is stored of a thread as it is stored: ``restore`` takes it.
+
+        Sealed records stay in their segments, which a move cannot divide without keys.
+        """
         return await self._read(lambda it: archives.read_stored(it, thread_id), self._runner)
 
     async def take_thread(self, thread: ArchivedThread, move: Move) -> bool:
+        """Remove a thread that was copied, and mark its move as taken, in one transaction.
+
+        Returns:
+            ``False``: the thread is no longer as it was copied, or has another move. Nothing was
+            changed.
+        """
         return await self._write(lambda it: _take_thread(it, thread, move))
 
     async def drop_move(self, move: Move) -> bool:
+        """Remove a move; return whether it was stored."""
         return await self._write(lambda it: _drop_move(it, move))
 
     async def admit_thread(self, thread_id: str, tenant: str) -> bool:
+        """Give a thread of this object's tenant to another tenant, in one transaction.
+
+        Returns:
+            ``False``: there is no such thread, or row security hides it.
+
+        Raises:
+            ConflictError: The other tenant has such a thread.
+        """
         other = self._database.for_tenant(tenant)
         return await self._write(lambda it: _admit_thread(it, other, thread_id))
 
     async def get_last_active_at(self, thread_id: str) -> datetime:
+        """Return the time by which ``recent`` places a thread.
+
+        Raises:
+            NotFoundError: There is no such thread.
+        """
         return await self._query(lambda it: listing.get_last_active_at(it, thread_id), self._runner)
 
     async def list_recent_before(
         self, at: datetime, limit: int, pattern: str, *, with_ties: bool
     ) -> list[Active]:
+        """Return the threads of ``recent`` that were last active before a time, or at it."""
         place = listing.make_place(at, with_ties=with_ties)
         return await self._query(
             lambda it: listing.list_threads_from(it, limit, pattern, place), self._runner
         )
 
     async def list_active_heads(self, limit: int) -> list[tuple[datetime, Head]]:
+        """Return ``heads``, each with the time of its thread's last activity."""
         return await self._query(lambda it: listing.list_active_heads(it, limit), self._runner)
 
     async def find_active_facts(
         self, criteria: ThreadsWanted
     ) -> list[tuple[datetime, ThreadFacts]]:
+        """Return ``find_facts``, each with the time of its thread's last activity."""
         return await self._query(lambda it: listing.find_active_facts(it, criteria), self._runner)
 
 

@@ -7,10 +7,8 @@ its tenant, its id and the number of shards. docs/decisions/0286 explains the st
 from __future__ import annotations
 
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, Literal
@@ -19,8 +17,6 @@ from uuid import uuid4
 import orjson
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, SchemaError
-from locus_store.types import Active, ArchivedThread, Head
-from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 
 SHARDED: Final = "sharded:"
 """The beginning of the URL of a set of shards."""
@@ -192,110 +188,3 @@ class HasShards:
 
     shards: Sequence[Any]
     shard_set: Any
-
-
-class JoinsShards(ABC):
-    """A backend whose database may be a shard of a set."""
-
-    @property
-    @abstractmethod
-    def store_id(self) -> str:
-        """The identity of the opened database, as in ``Mark.store``."""
-
-    @property
-    @abstractmethod
-    def reads_replicas(self) -> bool:
-        """Answers may be older than the move of a thread."""
-
-    @abstractmethod
-    def join_set(self) -> None:
-        """Let ``open`` accept one shard of several, which it refuses otherwise."""
-
-    @abstractmethod
-    async def read_layout(self) -> ShardLayout | None:
-        """Return the layout that the database stores, if any."""
-
-    @abstractmethod
-    async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
-        """Replace the layout; ``False``: another one than ``old`` is stored, and stays."""
-
-    @abstractmethod
-    async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
-        """Return whether a live thread, or its pending writes, are stored, and its move, if any."""
-
-    @abstractmethod
-    async def list_moves(self) -> list[Move]:
-        """Return the moves of all tenants that the role sees."""
-
-    @abstractmethod
-    def use_layout(self, layout: ShardLayout) -> None:
-        """Create threads if the database still stores this layout, which was read from it."""
-
-    @abstractmethod
-    async def list_open_transactions(self) -> set[str]:
-        """Return names of transactions that may have read an older layout and are not over."""
-
-    @abstractmethod
-    async def reserve_move(
-        self, thread_id: str, old: Move | None, new: Move, *, epoch: int
-    ) -> bool:
-        """Store a move; ``False``: another one than ``old`` is stored, and stays.
-
-        Raises:
-            OldLayoutError: The layout has another epoch.
-        """
-
-    @abstractmethod
-    async def read_stored(self, thread_id: str) -> ArchivedThread | None:
-        """Return what is stored of a thread as it is stored: ``restore`` takes it.
-
-        Sealed records stay in their segments, which a move cannot divide without keys.
-        """
-
-    @abstractmethod
-    async def take_thread(self, thread: ArchivedThread, move: Move) -> bool:
-        """Remove a thread that was copied, and mark its move as taken, in one transaction.
-
-        Returns:
-            ``False``: the thread is no longer as it was copied, or has another move. Nothing was
-            changed.
-        """
-
-    @abstractmethod
-    async def drop_move(self, move: Move) -> bool:
-        """Remove a move; return whether it was stored."""
-
-    @abstractmethod
-    async def admit_thread(self, thread_id: str, tenant: str) -> bool:
-        """Give a thread of this object's tenant to another tenant, in one transaction.
-
-        Returns:
-            ``False``: there is no such thread, or row security hides it.
-
-        Raises:
-            ConflictError: The other tenant has such a thread.
-        """
-
-    @abstractmethod
-    async def get_last_active_at(self, thread_id: str) -> datetime:
-        """Return the time by which ``recent`` places a thread.
-
-        Raises:
-            NotFoundError: There is no such thread.
-        """
-
-    @abstractmethod
-    async def list_recent_before(
-        self, at: datetime, limit: int, pattern: str, *, with_ties: bool
-    ) -> list[Active]:
-        """Return the threads of ``recent`` that were last active before a time, or at it."""
-
-    @abstractmethod
-    async def list_active_heads(self, limit: int) -> Sequence[tuple[datetime, Head]]:
-        """Return ``heads``, each with the time of its thread's last activity."""
-
-    @abstractmethod
-    async def find_active_facts(
-        self, criteria: ThreadsWanted
-    ) -> Sequence[tuple[datetime, ThreadFacts]]:
-        """Return ``find_facts``, each with the time of its thread's last activity."""

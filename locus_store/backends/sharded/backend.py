@@ -14,9 +14,10 @@ from locus_store.backends.sharded.shard_set import Shard, ShardSet, is_current
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
+from locus_store.sql.sharding import SqlShard
 from locus_store.types import Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
-from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards, require_layout
+from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, require_layout
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
             raise InvalidArgumentError("the list of shards is empty; name a database at least")
         first = self.shards[0]
         for shard in self.shards:
-            if not isinstance(shard, JoinsShards):
+            if not isinstance(shard, SqlShard):
                 raise UnsupportedError(
                     f"{type(shard).__name__} cannot be a shard: shards are databases of SQLite,"
                     " PostgreSQL or Oracle"

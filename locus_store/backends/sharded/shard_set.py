@@ -20,10 +20,10 @@ from locus_store.errors import (
     LocusStoreError,
 )
 from locus_store.runtime.stepping import pause, run_together
+from locus_store.sql.sharding import SqlShard
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.versions.sharding import (
     HIDDEN_TENANT,
-    JoinsShards,
     Move,
     OldLayoutError,
     ShardLayout,
@@ -52,7 +52,7 @@ WAITS = 10
 """Times ``ANNOUNCED_SECONDS`` that a write waits for the first move."""
 
 
-class Shard(FullBackend, TakesTurns, SharedByTenants, DescribesThreads, ListsStatuses, JoinsShards):
+class Shard(SqlShard, FullBackend, TakesTurns, SharedByTenants, DescribesThreads, ListsStatuses):
     """The powers of a database that may be a shard; for type checkers."""
 
 
