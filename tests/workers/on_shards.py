@@ -25,9 +25,9 @@ def report(name: str) -> None:
     """Print a line before and after each call of a method."""
     method = getattr(SqlShard, name)
 
-    async def reporting(*args: Any) -> Any:
+    async def reporting(*args: Any, **kwargs: Any) -> Any:
         print("step", flush=True)
-        result = await method(*args)
+        result = await method(*args, **kwargs)
         print("step", flush=True)
         return result
 

@@ -39,6 +39,7 @@ STATUSES = StatusesWanted(
     until=FOREVER,
 )
 QUOTA = Quota(threads=100, bytes=10**9)
+LAYOUT = ShardLayout(shards=2, former=2)
 MOVE = Move(tenant="default", thread_id="t", target=1, number=7)
 
 
@@ -108,10 +109,15 @@ async def _save_in_turn(it: Opened) -> None:
     holding.release(place)
 
 
+async def _reserve_move(it: Opened) -> None:
+    await it.backend.write_layout(None, LAYOUT)
+    await it.backend.reserve_move("t", None, MOVE, epoch=LAYOUT.epoch)
+
+
 async def _take_thread(it: Opened) -> None:
     thread = await it.backend.read_thread("t")
     assert thread is not None
-    await it.backend.reserve_move("t", None, MOVE)
+    await _reserve_move(it)
     await it.backend.take_thread(thread, MOVE)
 
 
@@ -302,10 +308,11 @@ BACKEND: dict[str, Scenario] = {
     "list_turns/thread": lambda it: it.backend.list_turns("t"),
     "write_state/turn": _save_in_turn,
     "read_layout": lambda it: it.backend.read_layout(),
-    "write_layout": lambda it: it.backend.write_layout(None, ShardLayout(shards=2, former=2)),
+    "write_layout": lambda it: it.backend.write_layout(None, LAYOUT),
     "find_move": lambda it: it.backend.find_move("t"),
     "list_moves": lambda it: it.backend.list_moves(),
-    "reserve_move": lambda it: it.backend.reserve_move("t", None, MOVE),
+    "reserve_move": _reserve_move,
+    "list_open_transactions": lambda it: it.backend.list_open_transactions(),
     "take_thread": _take_thread,
     "drop_move": lambda it: it.backend.drop_move(MOVE),
     "admit_thread": lambda it: it.backend.admit_thread("t", "other"),

@@ -17,6 +17,7 @@ from locus_store import (
     ConflictError,
     ConnectionFailedError,
     InvalidArgumentError,
+    SerializationError,
     postgresql_checkpointer,
 )
 from locus_store.backends.memory import MemoryBackend
@@ -175,10 +176,13 @@ def test_metadata_queries_agree_with_the_reference(with_memory, stored, key, val
     async def answers(backend: Any, prefix: str) -> list[list[str]]:
         for at, metadata in enumerate(stored):
             await backend.save(f"{prefix}{at}", {"n": at}, metadata=metadata)
-        return [
-            [it.thread_id for it in await backend.query(name, wanted, 100)]
-            for name, wanted in asked[:40]
-        ]
+        return [await ask(backend, *question) for question in asked[:40]]
+
+    async def ask(backend: Any, name: str, wanted: Any) -> list[str]:
+        try:
+            return [it.thread_id for it in await backend.query(name, wanted, 100)]
+        except SerializationError as exc:  # no metadata has such a value
+            return [str(exc)]
 
     expected, found = with_memory.run(answers)
     for question, right, given_ in zip(asked, expected, found, strict=False):

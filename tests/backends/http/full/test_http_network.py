@@ -102,8 +102,9 @@ async def wanted(calls: list[Asked]) -> list[str]:
 async def test_every_call_gives_its_answer_or_raises(
     service: Service, network: Network, fault: str
 ) -> None:
-    # A thread that is replaced has the times of the run that was recorded.
-    calls = [it for it in await recorded("said") if it.call.name != "replace_thread"]
+    # A thread that is replaced has the times of the run that was recorded; memory has no audit.
+    asked = [it for it in await recorded("said") if it.call.right != "audit"]
+    calls = [it for it in asked if it.call.name != "replace_thread"]
     answers = await wanted(calls)
     faulty = 0
     async with asking(service.url) as plain, asking(network.url, TIMEOUT) as ask:
