@@ -44,6 +44,9 @@ call that began under it is still under way."""
 PATIENCE = 40
 """Pauses until a move of another client, which may have ended, is replaced."""
 
+PATIENCE_SECONDS: Final = 60.0
+"""The wait for calls and transactions that began under an older layout."""
+
 TRIES: Final = 10
 """Times that a call is tried as the layout changes meanwhile."""
 
@@ -70,8 +73,8 @@ class ShardSet:
         """Number of the shard by the identity of its database."""
 
         self._read_at = [float("-inf")] * len(shards)
-        self._used = [-1] * len(shards)
-        """Of each shard, the epoch of the layout by which it creates threads."""
+        self._used = [""] * len(shards)
+        """The layouts by which the shards create threads, as they store them."""
 
         self._under_way: set[object] = set()
         """The changes whose place is decided, and that are not over."""
@@ -111,7 +114,6 @@ class ShardSet:
         self.stores = {store: at for at, store in enumerate(stores)}
         self._read_at = [begun] * len(self.shards)
         self.layout = layout
-        self._used = [-1] * len(self.shards)
         for number, own in enumerate(found):
             await self._use(number, own)
         return layout
@@ -121,14 +123,14 @@ class ShardSet:
 
         The changes whose place was decided by an older one are over before, or refused.
         """
-        if found is None or found.epoch <= self._used[number]:
+        if found is None or found.text == self._used[number]:
             return
-        older = set(self._under_way)
-        while older & self._under_way:
+        older, until = set(self._under_way), time.monotonic() + PATIENCE_SECONDS
+        while older & self._under_way and time.monotonic() < until:
             await pause(_PAUSE_SECONDS / 10)
-        if found.epoch > self._used[number]:
-            self._used[number] = found.epoch
-            self.shards[number].use_layout(found)
+        self._under_way -= older  # those of the process that this one was forked from have no end
+        self._used[number] = found.text
+        self.shards[number].use_layout(found)
 
     def _judge(self, layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
         """Return the newest layout of a set, which some databases may lack that were to get it."""
@@ -267,7 +269,7 @@ class ShardSet:
         Raises:
             BackendError: There is one for a minute.
         """
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE_SECONDS
         for number, shard in enumerate(self.shards):
             left = await shard.list_open_transactions()
             while left := left & await shard.list_open_transactions():

@@ -226,4 +226,4 @@ async def test_clients_that_are_stopped_and_go_on_create_each_thread_once(
         assert places == {it: [choose_shard(3, "default", it)] for it in places}
         assert set(threads) <= set(places)
         created += len(threads)
-    print(f"{STOPS} stops, {met[False]} within a transaction, {created} threads")
+    print(f"{STOPS} stops, the rebalance waited in {met[False]}, {created} threads")
