@@ -86,12 +86,12 @@ class SqlShard:
         """Store a move; ``False``: another one than ``old`` is stored, and stays.
 
         Raises:
-            OldLayoutError: The layout has another epoch.
+            OldLayoutError: The layout has a later epoch.
         """
 
         def reserve(repository: Repository) -> bool:
             layout = _read_layout(repository)
-            require_layout(layout is not None and layout.epoch == epoch)
+            require_layout(layout is None or layout.epoch <= epoch)
             return _swap_move(repository, thread_id, old, new)
 
         return await self._write(reserve)

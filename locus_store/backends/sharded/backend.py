@@ -17,7 +17,7 @@ from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.sql.sharding import SqlShard
 from locus_store.types import Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
-from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, require_layout
+from locus_store.versions.sharding import HIDDEN_TENANT, HasShards
 
 T = TypeVar("T")
 
@@ -213,22 +213,25 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         """See ``StoresThreads``; to another shard, the copy becomes visible at its end."""
         check_text("source_thread_id", source_thread_id)
+        of = self.shard_set
         # After the writes to the source that wait for its place.
         await self.change_at(source_thread_id, self.identify)
 
         async def copy(dest: Shard) -> bool:
-            begun = time.monotonic()
-            source = self.shards[self.shard_set.get_place(self.tenant, source_thread_id)]
+            source = self.shards[of.get_place(self.tenant, source_thread_id)]
             if source is dest:
                 return await source.copy_thread(source_thread_id, dest_thread_id)
             if not await source.has_thread(source_thread_id):
-                require_layout(is_current(begun))
                 return False
             thread = await source.read_thread(source_thread_id)
             copy_it: Any = dest.copy_thread  # of a SQL database: it takes another one's thread
             return bool(thread and await copy_it(source_thread_id, dest_thread_id, thread=thread))
 
-        return await self.change_at(dest_thread_id, copy, source_thread_id)
+        while True:
+            layout = of.layout or await of.open()
+            is_done = await self.change_at(dest_thread_id, copy, source_thread_id)
+            if is_done or await of.is_newest(layout):  # else the source may have moved meanwhile
+                return is_done
 
     async def identify(self, shard: Shard) -> int:
         """Return the number of a shard."""

@@ -287,18 +287,25 @@ class ShardSet:
             try:
                 answer = await work()
                 if reads and not is_current(begun):
-                    await self._require(layout)
-            except OldLayoutError as exc:
-                failed = exc
-                self._read_at = [float("-inf")] * len(self.shards)
+                    require_layout(await self.is_newest(layout))
+            except (OldLayoutError, ConflictError) as exc:
+                failed, is_conflict = exc, isinstance(exc, ConflictError)
+                if is_conflict and is_current(begun):
+                    raise
+                if await self.is_newest(layout) and is_conflict:  # else the thread may have moved
+                    raise
             else:
                 return answer
         raise failed
 
-    async def _require(self, layout: ShardLayout) -> None:
+    async def is_newest(self, layout: ShardLayout) -> bool:
+        """Look at all shards; return whether none has a newer layout."""
         self._read_at = [float("-inf")] * len(self.shards)
-        for number in range(layout.used):
-            require_layout(await self._refresh(number) is layout)
+        number, newest = 0, layout
+        while number < newest.used:
+            newest = await self._refresh(number)
+            number += 1
+        return newest is layout
 
     async def read(
         self, shards: Sequence[Shard], thread_id: str, ask: Callable[[Shard], Awaitable[T]]
