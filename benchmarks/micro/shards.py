@@ -3,7 +3,8 @@
     python -m benchmarks.micro.shards
 
 The shards are databases of one PostgreSQL server. ``pg_stat_statements`` counts the statements of
-each. The sets take turns, round by round.
+each. The sets take turns, round by round; with them, as a control, eight databases without a set,
+each of which has the threads that it has in a set of eight.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine, places
-from locus_store import open_sharded
+from locus_store import open_sharded, open_storage
 from locus_store.versions.sharding import choose_shard
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Set:
     def __init__(self, server: Any, shards: int, *, shares: bool) -> None:
         self.names = [server.new_database() for _ in range(shards)]
         options = f"pool_size=2&group_saves={str(shares).lower()}"
-        self.storage = open_sharded([f"{server.url(it)}?{options}" for it in self.names])
-        self.checkpointer = self.storage.checkpointer(state_type=dict)
+        self.storages = self.open([f"{server.url(it)}?{options}" for it in self.names])
+        self.checkpointers = [it.checkpointer(state_type=dict) for it in self.storages]
         self.states = {f"t{it}": {"messages": ["x" * 1_000], "n": it} for it in range(THREADS)}
         self.found: list[tuple[float, ...]] = []
 
@@ -54,7 +55,11 @@ class Set:
         for it in threads:
             state = self.states[it]
             state["n"] = int(str(state["n"])) + 1
-            await self.checkpointer.save(state, it)
+            at = choose_shard(len(self.checkpointers), "default", it)
+            await self.checkpointers[at].save(state, it)
+
+    def open(self, urls: list[str]) -> list[Any]:
+        return [open_sharded(urls)]
 
     def count(self, server: Any) -> tuple[Counter[str], int]:
         """Return the statements that each database has run, and the bytes of WAL of all."""
@@ -72,6 +77,13 @@ class Set:
             found = runner.run(ask())
         calls = Counter({name: int(calls) for name, calls, _ in found})
         return calls, sum(int(wal) for _, _, wal in found)
+
+
+class Apart(Set):
+    """The same databases without a set."""
+
+    def open(self, urls: list[str]) -> list[Any]:
+        return [open_storage(it) for it in urls]
 
 
 def scheduled(server: Any) -> int:
@@ -141,7 +153,7 @@ def main() -> None:
 
 
 def report(server: Any, runner: asyncio.Runner, writers: int, rounds: int, *, shares: bool) -> None:
-    sets = [Set(server, it, shares=shares) for it in SIZES]
+    sets = [*(Set(server, it, shares=shares) for it in SIZES), Apart(server, 8, shares=shares)]
     for of in sets:
         runner.run(of.save([*of.states] * 2))
     for _ in range(rounds):
@@ -152,11 +164,13 @@ def report(server: Any, runner: asyncio.Runner, writers: int, rounds: int, *, sh
         touched = count_touched(server, of, runner)
         middle = [median(it) for it in zip(*of.found, strict=True)]
         spread = f"{min(it[1] for it in of.found):,.0f} to {max(it[1] for it in of.found):,.0f}"
+        name = f"{len(of.names)}{' apart' * isinstance(of, Apart)}"
         rows.append((
-            len(of.names), f"{middle[0]:,.0f}", f"{middle[1]:,.0f} ({spread})",
+            name, f"{middle[0]:,.0f}", f"{middle[1]:,.0f} ({spread})",
             f"{middle[2]:,.0f}", f"{middle[3]:,.0f}", f"{middle[4]:.2f}", touched,
         ))  # fmt: skip
-        runner.run(of.storage.close())
+        for it in of.storages:
+            runner.run(it.close())
     head = (
         "shards", "CPU of the client, µs", "CPU of the server, µs", "WAL of statements, bytes",
         "WAL of the server, bytes", "statements", "databases per save",
