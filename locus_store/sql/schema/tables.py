@@ -172,7 +172,7 @@ def _index_of_set(name: str, column: str, *columns: str) -> Index:
     return Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
 
 
-METADATA: Final = sa.MetaData()
+METADATA: Final = sa.MetaData(naming_convention={"pk": "%(table_name)s_pk"})
 """The tables of the default prefix."""
 
 # One conversation or run.
@@ -189,7 +189,6 @@ sa.Table(
     # Last activity to the minute: an index on an exact time turns HOT updates off.
     sa.Column("active_at", Instant, default=make_minute(), nullable=False),
     sa.Column("expires_at", Instant, nullable=True),
-    sa.PrimaryKeyConstraint("thread", name="locus_threads_pk"),
     sa.UniqueConstraint("tenant", "thread_id", name="locus_threads_id"),
     Index(
         "locus_threads_active",
@@ -227,7 +226,6 @@ sa.Table(
     # The run that moved the head.
     sa.Column("run", Key(ID_LENGTH), nullable=True),
     sa.Column("updated_at", Instant, default=make_clock(), nullable=False),
-    sa.PrimaryKeyConstraint("line", name="locus_lines_pk"),
     sa.UniqueConstraint("tenant", "thread_id", "namespace", name="locus_lines_id"),
     sqlite_autoincrement=True,  # its fillfactor: SQLAlchemy 2.0 has no word for it here
 )
@@ -255,7 +253,6 @@ sa.Table(
     sa.Column("text", PlainText, nullable=True),
     # NULL: the payload is in a segment, or empty.
     sa.Column("payload", Blob, nullable=True),
-    sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
     sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),
     *(
         Index(
@@ -278,7 +275,6 @@ sa.Table(
     sa.Column("first", BigInteger, nullable=False),
     sa.Column("chain", BigInteger, nullable=False),
     sa.Column("payload", Blob, nullable=False),
-    sa.PrimaryKeyConstraint("line", "last", name="locus_segments_pk"),
 )
 
 # An output of a task that ran before its step's checkpoint was complete.
@@ -296,7 +292,6 @@ sa.Table(
     sa.Column("basis", BigInteger, nullable=True),
     sa.Column("created_at", Instant, default=make_clock(), nullable=False),
     sa.Column("payload", Blob, nullable=True),
-    sa.PrimaryKeyConstraint("line", "checkpoint_id", "task_id", "idx", name="locus_writes_pk"),
 )
 
 # The message log of a (thread, namespace). Who changes it holds the lock of its thread.
@@ -311,7 +306,6 @@ sa.Table(
     # No message had a greater sequence.
     sa.Column("last_sequence", BigInteger, nullable=False),
     sa.Column("changed_at", Instant, nullable=False),
-    sa.PrimaryKeyConstraint("thread", "namespace", name="locus_logs_pk"),
 )
 
 # One entry of a message log.
@@ -329,7 +323,6 @@ sa.Table(
     sa.Column("digest", Digest, nullable=False),
     sa.Column("text", LongText, nullable=True),
     sa.Column("payload", Blob, nullable=True),
-    sa.PrimaryKeyConstraint("thread", "namespace", "sequence", name="locus_messages_pk"),
     sa.UniqueConstraint("thread", "namespace", "message_id", name="locus_messages_id"),
 )
 
@@ -347,7 +340,6 @@ sa.Table(
     sa.Column("revision", BigInteger, nullable=False),
     # All of ``versions.turns.Ticket``; or a move of ``sql.sharding``.
     sa.Column("tickets", Json, nullable=False),
-    sa.PrimaryKeyConstraint("tenant", "thread_id", name="locus_turns_pk"),
 )
 
 # The quota of a tenant; without one there is no row.
@@ -360,7 +352,6 @@ sa.Table(
     sa.Column("usage", Json, nullable=False),
     # Grows with each change.
     sa.Column("revision", BigInteger, nullable=False),
-    sa.PrimaryKeyConstraint("tenant", name="locus_quotas_pk"),
 )
 
 # A cross-thread key/value entry.
@@ -380,7 +371,6 @@ sa.Table(
     sa.Column("value", JsonValue, nullable=True),
     # The time to live of the put.
     sa.Column("ttl_seconds", Double, nullable=True),
-    sa.PrimaryKeyConstraint("item", name="locus_store_pk"),
     sa.UniqueConstraint("tenant", "namespace", "key", name="locus_store_id"),
     _index_of_set("locus_store_expires", "expires_at", "expires_at"),
     sqlite_autoincrement=True,
@@ -403,7 +393,6 @@ sa.Table(
     # Ids and counts as JSON.
     sa.Column("detail", PlainText, nullable=True),
     sa.Column("result", PlainText(ID_LENGTH), nullable=False),
-    sa.PrimaryKeyConstraint("entry", name="locus_audit_pk"),
     Index("locus_audit_tenant", "tenant", "entry", info=_ONLY_SERVERS),
 )
 
@@ -420,7 +409,6 @@ sa.Table(
     sa.Column("newest", BigInteger, nullable=False),
     sa.Column("root", Digest, nullable=False),
     sa.Column("leaves", Blob, nullable=False),
-    sa.PrimaryKeyConstraint("tenant", "number", name="locus_seals_pk"),
 )
 
 # One fact about this database, verified at open.
@@ -429,7 +417,6 @@ sa.Table(
     METADATA,
     sa.Column("name", PlainText(64), primary_key=True),
     sa.Column("value", PlainText(1000), nullable=False),
-    sa.PrimaryKeyConstraint("name", name="locus_settings_pk"),
 )
 
 
