@@ -517,7 +517,9 @@ class BaseStore(ForTenants, Closing, ABC):
             self._require_vectors()
             packed = (self._pack_embedding(item.embedding),)
         value = encode_canonical_json(item.value, "value")
-        metadata = _canonicalize_metadata(item.metadata)
+        metadata = NO_METADATA
+        if item.metadata is not None:
+            metadata = canonicalize_object(check_mapping("metadata", item.metadata), "metadata")
         put = Put(
             namespace=item.namespace,
             key=item.key,
@@ -611,12 +613,6 @@ async def call_embedder(call: Any, *args: Any) -> Any:
         return await call(*args)
     found = await asyncio.to_thread(call, *args)
     return await found if isinstance(found, Awaitable) else found
-
-
-def _canonicalize_metadata(metadata: object) -> dict[str, Any]:
-    if metadata is None:
-        return NO_METADATA
-    return canonicalize_object(check_mapping("metadata", metadata), "metadata")
 
 
 def __getattr__(name: str) -> Any:

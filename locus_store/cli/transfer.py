@@ -175,7 +175,9 @@ async def _copy_all(
     at: TenantsOptions, target: str, threads: list[str] | None
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
-    options = _choose_target_tenant(target, at)
+    is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
+    takes_tenant = "tenant" in list_options(target) and not is_named
+    options = at.options if takes_tenant else {}
     async with open_covered(at) as sources, open_backend(target, creates=True, **options) as there:
         require_tenants(there, at)
 
@@ -192,13 +194,6 @@ async def _copy_all(
         to = place(sources[0]).tenant
         is_same = at.all_tenants or to in {None, sources[0].tenant}
         return found, "" if is_same else f", into tenant {to!r}"
-
-
-def _choose_target_tenant(target: str, at: TenantsOptions) -> dict[str, Any]:
-    """Return the tenant of a copy's target, unless its URL or backend determines it."""
-    is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
-    takes = "tenant" in list_options(target) and not is_named
-    return at.options if takes else {}
 
 
 def report_moved(counts: dict[str, int], done: str) -> str:

@@ -256,7 +256,9 @@ class Encryption:
         wrapped = base64.b64decode(item.value["wrapped"], validate=True)
         context = _make_context(tenant, int(item.key), key_id)
         secrets = await self._ask(wrapped, context, bytes.fromhex(key_id))
-        nodes = _unpack_nodes(item.value["nodes"])
+        content, size = base64.b64decode(item.value["nodes"]), _NODE_NUMBER_BYTES + NODE_BYTES
+        parts = (content[at : at + size] for at in range(0, len(content), size))
+        nodes = {int.from_bytes(it[:_NODE_NUMBER_BYTES]): it[_NODE_NUMBER_BYTES:] for it in parts}
         own, digests = secrets[:KEY_BYTES], secrets[KEY_BYTES:]
         return DataKey(bytes.fromhex(key_id), tenant, own, digests, nodes)
 
@@ -438,12 +440,6 @@ def _compute_key_id(secrets: bytes) -> bytes:
 def _pack_nodes(nodes: Mapping[int, bytes]) -> str:
     packed = (number.to_bytes(_NODE_NUMBER_BYTES) + node for number, node in nodes.items())
     return base64.b64encode(b"".join(packed)).decode()
-
-
-def _unpack_nodes(text: str) -> dict[int, bytes]:
-    content, size = base64.b64decode(text), _NODE_NUMBER_BYTES + NODE_BYTES
-    parts = (content[at : at + size] for at in range(0, len(content), size))
-    return {int.from_bytes(it[:_NODE_NUMBER_BYTES]): it[_NODE_NUMBER_BYTES:] for it in parts}
 
 
 def _name(tenant: str, root: str = _ROOT) -> tuple[str, str]:

@@ -169,7 +169,9 @@ class Inspector:
         self._door.require_rate(viewer.caller)
         if name == "logout" and request.method == "POST":
             await self._read_form(request, viewer)
-            return self._log_out()
+            response = render(Redirect("login"), as_json=False)
+            self._set_cookie(response, "", 0)
+            return response
         route = ROUTES.get(name)
         if route is None or (route.writes and not self._may_write(viewer)):
             raise RefusalError(404, UnsupportedError("the inspector has no page at this address"))
@@ -236,11 +238,6 @@ class Inspector:
     def _render_login(self, status: int, *, as_json: bool, was_wrong: bool = False) -> Response:
         values = {"kind": self._entrance.kind, "was_wrong": was_wrong}
         return render(Page("login", "Log in", values, status=status), as_json=as_json, request=None)
-
-    def _log_out(self) -> Response:
-        response = render(Redirect("login"), as_json=False)
-        self._set_cookie(response, "", 0)
-        return response
 
     def _set_cookie(self, response: Response, value: str, seconds: int) -> None:
         """Set the cookie. Without a path it is of the folder of this page, under any prefix."""

@@ -126,10 +126,6 @@ def _parse_pairs(text: str) -> dict[str, str]:
         raise InvalidArgumentError("the address has too many parameters") from exc
 
 
-def _continue_job() -> None:
-    """Continue the job."""
-
-
 @dataclass(frozen=True)
 class PageRequest:
     """A request for a page."""
@@ -192,7 +188,7 @@ class PageRequest:
 
     async def run_heavy(self, size: int, work: Callable[[Step], T]) -> T:
         """Return the result of work on so many bytes, which leaves the event loop if many."""
-        return work(_continue_job) if size <= INLINE else await self.jobs.run(work)
+        return work(lambda: None) if size <= INLINE else await self.jobs.run(work)
 
     def make_page(self, template: str, title: str, values: dict[str, Any]) -> Page:
         """Return a page of the thread, with the names of the thread and of the namespace."""

@@ -258,10 +258,13 @@ def _check_save(backend: StorageBackend, save: Save) -> None:
     if not 0 <= change.state_bytes <= most * LONGEST_JSON:
         raise InvalidArgumentError("state_bytes is negative, or exceeds what the service stores")
     for payload in (change.frames, change.state):
-        if payload is not None and not is_sealed_by_client(payload):
-            _check_frames(payload, most)
-        elif payload is not None:
+        if payload is not None and is_sealed_by_client(payload):
             _check_sealed(backend, payload)
+        elif payload is not None:
+            try:
+                check_frames(payload, most)
+            except IntegrityError as exc:
+                raise InvalidArgumentError(f"a payload of the save: {exc}") from exc
     check_keep_last(save.keep_last)
 
 
@@ -297,18 +300,6 @@ def _make_save(_: StorageBackend, save: Save) -> dict[str, Any]:
     if not any(it and is_sealed_by_client(it) for it in (change.frames, change.state)):
         return {}
     return {"save": ClientSave(**{it.name: getattr(save, it.name) for it in fields(save)})}
-
-
-def _check_frames(payload: bytes, most: int) -> None:
-    """Refuse a payload that is not frames, or exceeds the limit.
-
-    Raises:
-        InvalidArgumentError: It does.
-    """
-    try:
-        check_frames(payload, most)
-    except IntegrityError as exc:
-        raise InvalidArgumentError(f"a payload of the save: {exc}") from exc
 
 
 def _make_changes(store: BaseStore, changes: list[SentItem]) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class Items:
         """
         del waits  # portable statements cannot do without
         found = self._find_rows([it.name for batch in calls for it in batch])
-        versions = {name: self._get_version(row) for name, row in found.items()}
+        versions = {name: int(it.version) if it.is_live else 0 for name, it in found.items()}
         outcomes = [make_outcome(it, versions) for it in calls]
         changes = [
             change
@@ -201,10 +201,6 @@ class Items:
             query = sa.select(c.item, c.namespace, c.key, c.version, c.created_at, is_live)
             rows += self.connection.execute(query.where(self.have_names(some)).with_for_update())
         return {(decode_namespace(row.namespace), row.key): row for row in rows}
-
-    @staticmethod
-    def _get_version(row: AnyRow) -> int:
-        return int(row.version) if row.is_live else 0
 
     def _put(self, puts: Sequence[Put], old_rows: dict[Name, AnyRow]) -> None:
         if not puts:

@@ -177,7 +177,11 @@ class _Log:
         self._count -= self._it.connection.execute(gone).rowcount
 
     def _put(self, puts: Sequence[PutMessage]) -> None:
-        known = self._find_known([it.message_id for it in puts if it.may_exist])
+        message_id, known = self._messages.c.message_id, set[str]()
+        asked = [it.message_id for it in puts if it.may_exist]
+        for some in split_batches(asked) if self.revision else ():
+            query = sa.select(message_id).where(*self._is_its(), message_id.in_(some))
+            known.update(self._it.connection.execute(query).scalars())
         new = [it for it in puts if it.message_id not in known]
         if new:
             columns = make_columns(new)
@@ -188,14 +192,6 @@ class _Log:
         self._replace([it for it in puts if it.message_id in known])
         self._last += len(new)
         self._count += len(new)
-
-    def _find_known(self, message_ids: Sequence[str]) -> set[str]:
-        """Return the ids that the log has."""
-        message_id, found = self._messages.c.message_id, set[str]()
-        for some in split_batches(message_ids) if self.revision else ():
-            query = sa.select(message_id).where(*self._is_its(), message_id.in_(some))
-            found.update(self._it.connection.execute(query).scalars())
-        return found
 
     def _replace(self, puts: Sequence[PutMessage]) -> None:
         c = self._messages.c

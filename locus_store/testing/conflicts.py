@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -341,20 +341,15 @@ class Conflicts(Kit):
             name = f"t{passes}"
             await self.grow(checkpointer, name, *before)
             state = self.said(await checkpointer.load(name) or self.new(), "step")
-            await _cancel_later(checkpointer.save(state, name, "step"), passes)
+            saving = asyncio.create_task(checkpointer.save(state, name, "step"))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            saving.cancel()
+            with suppress(asyncio.CancelledError):
+                await saving
             await checkpointer.save(self.said(state, "final"), name, "final")
             assert await self.read_texts(checkpointer, name) == [*before, "step", "final"]
             assert (await checkpointer.list_checkpoints(name))[0] == "final"
-
-
-async def _cancel_later(call: Coroutine[Any, Any, Any], passes: int) -> None:
-    """Cancel a call after ``passes`` iterations of the loop."""
-    task = asyncio.create_task(call)
-    for _ in range(passes):
-        await asyncio.sleep(0)
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 async def _await_through(way: str, call: Callable[[], Awaitable[Any]]) -> Any:

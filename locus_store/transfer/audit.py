@@ -204,8 +204,13 @@ async def read_anchors(target: str, store_id: str) -> list[Anchor]:
         IntegrityError: The file has another line.
         NotFoundError: There is none: a deleted one must not look like an audit without anchors.
     """
+    found: list[Anchor] = []
     if "://" in target:
-        found = await _list_stored(target, (ANCHORS, store_id))
+        after = None
+        async with open_store(target) as store:
+            while page := await store.list((ANCHORS, store_id), _PAGE, after):
+                found += [Anchor(**it.value) for it in page]
+                after = page[-1].key
     else:
         try:
             found = [Anchor(**json.loads(it)) for it in _read(Path(target)).splitlines()]
@@ -235,13 +240,3 @@ def select_roots(anchors: Iterable[Anchor], tenant: str) -> dict[int, str]:
                 " before it, and continued"
             )
     return roots
-
-
-async def _list_stored(url: str, namespace: tuple[str, ...]) -> list[Anchor]:
-    found: list[Anchor] = []
-    after = None
-    async with open_store(url) as store:
-        while page := await store.list(namespace, _PAGE, after):
-            found += [Anchor(**it.value) for it in page]
-            after = page[-1].key
-    return found

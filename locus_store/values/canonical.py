@@ -117,16 +117,13 @@ class _InexactError(ValueError):
     def with_path(self, path: str) -> SerializationError:
         """Return the error that the caller gets."""
         for step in reversed(self.steps):
-            path = _extend_path(path, step)
+            if isinstance(step, int) or not step.isidentifier():
+                path = f"{path}[{step!r}]"
+            else:
+                path = f"{path}.{step}" if path else step
         what, hint = self.args
         place = path[:200] or "the state"
         return SerializationError(f"{place} {what}, which JSON cannot keep: {hint}")
-
-
-def _extend_path(path: str, step: str | int) -> str:
-    if isinstance(step, int) or not step.isidentifier():
-        return f"{path}[{step!r}]"
-    return f"{path}.{step}" if path else step
 
 
 def _copy(value: object, depth: int) -> Json:

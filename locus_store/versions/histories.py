@@ -194,7 +194,12 @@ class Row:
         """Return the operations as frames."""
         is_framed, held = self._held
         if not is_framed:
-            held = _encode_payload(held)
+            if held.startswith(b"[["):
+                held = pack_frame(held)
+            elif held.startswith(b'"'):
+                held = base64.b64decode(held[1:-1], validate=True)
+            else:
+                held = encode_operations(cast("list[Any]", decode(held)))
             self._held = True, held
         return held
 
@@ -207,14 +212,6 @@ class Row:
         is_framed, held = self._held
         record = replace(self.record, parent=parent)
         return Row(record, self.created_at, held, self.line_changes, is_framed=is_framed)
-
-
-def _encode_payload(body: bytes) -> bytes:
-    if body.startswith(b"[["):
-        return pack_frame(body)
-    if body.startswith(b'"'):
-        return base64.b64decode(body[1:-1], validate=True)
-    return encode_operations(cast("list[Any]", decode(body)))
 
 
 def _encode_body(payload: bytes) -> bytes:

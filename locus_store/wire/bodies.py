@@ -91,7 +91,10 @@ class Payloads:
             ValueError: There is none.
         """
         if isinstance(place, str):
-            return _from_base64(place)
+            try:
+                return b64decode(place, validate=True)
+            except (Base64Error, ValueError) as exc:
+                raise ValueError("the payload is not base64") from exc
         if type(place) is not int or not 0 <= place < len(self._found):
             raise ValueError("there is no such payload")
         payload, self._found[place] = self._found[place], None
@@ -103,13 +106,6 @@ class Payloads:
     def are_taken(self) -> bool:
         """True if no payload is left."""
         return not any(it is not None for it in self._found)
-
-
-def _from_base64(text: str) -> bytes:
-    try:
-        return b64decode(text, validate=True)
-    except (Base64Error, ValueError) as exc:
-        raise ValueError("the payload is not base64") from exc
 
 
 def decode_body(body: bytes, media_type: str) -> tuple[Any, Payloads]:

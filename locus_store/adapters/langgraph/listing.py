@@ -142,16 +142,13 @@ class Merged:
             await self._push(self._last)
             self._last = None
         while self._bound is not None and not (self._open and -self._open[0][0][0] > self._bound):
-            await self._open_thread()
+            found = await anext(self._threads, None)
+            self._bound, lines = found or (None, [])
+            await run_together(map(self._push, lines))
         if not self._open:
             return None
         *_, self._last = heapq.heappop(self._open)
         return self._last.pop()
-
-    async def _open_thread(self) -> None:
-        found = await anext(self._threads, None)
-        self._bound, lines = found or (None, [])
-        await run_together(map(self._push, lines))
 
     async def _push(self, line: ListedLine) -> None:
         """Put a line where its next version belongs."""

@@ -71,21 +71,16 @@ async def import_locus(
     await backend.exists("-")  # its schema is made now: that may wait for all who read
     tally = Tally(progress)
     async with make_source(source, table_name=table_name, tenant=tenant) as reader:
-        chosen = _choose_threads(await reader.read_threads(), thread_ids, reader)
-        for thread_id, found in expect_steps(chosen).items():
-            await tally.add(thread_id, _import_thread(backend, reader, thread_id, found))
+        threads = await reader.read_threads()
+        for thread_id in thread_ids or ():
+            if thread_id not in threads:
+                raise NotFoundError(
+                    f"{reader.shown} has no thread {thread_id!r}; nothing was written"
+                )
+        chosen = sorted(threads) if thread_ids is None else list(dict.fromkeys(thread_ids))
+        for it in expect_steps(chosen):
+            await tally.add(it, _import_thread(backend, reader, it, threads[it]))
         return tally.finish(reader.shown)
-
-
-def _choose_threads(
-    threads: dict[str, FoundThread], thread_ids: Sequence[str] | None, reader: LocusSource
-) -> dict[str, FoundThread]:
-    if thread_ids is None:
-        return dict(sorted(threads.items()))
-    for thread_id in thread_ids:
-        if thread_id not in threads:
-            raise NotFoundError(f"{reader.shown} has no thread {thread_id!r}; nothing was written")
-    return {it: threads[it] for it in thread_ids}
 
 
 async def _import_thread(

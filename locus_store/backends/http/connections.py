@@ -63,16 +63,13 @@ class HTTPConnections(ResourcesPerLoop["HTTPClient"]):
         super().__init__(lambda: HTTPClient(self._make_transport, self.where, options), refusal)
 
     def _make_transport(self) -> Transport:
-        if self._options.client is not None:
-            self._require_owner()
-        return Transport(self.where, self._options)
-
-    def _require_owner(self) -> None:
         """Refuse to share a caller's client, whose connections belong to one event loop."""
-        asking = os.getpid(), asyncio.get_running_loop()
-        self._owner = self._owner or asking
-        if self._owner != asking:
-            raise InvalidArgumentError(ONE_LOOP)
+        if self._options.client is not None:
+            asking = os.getpid(), asyncio.get_running_loop()
+            self._owner = self._owner or asking
+            if self._owner != asking:
+                raise InvalidArgumentError(ONE_LOOP)
+        return Transport(self.where, self._options)
 
 
 def _check_url(base_url: object) -> str:

@@ -120,17 +120,12 @@ def _list_threads(arguments: dict[str, Any]) -> list[str]:
     return [it for it in found if isinstance(it, str)]
 
 
-async def _is_of_the_sdk(client: HTTPClient) -> bool:
-    """Return whether a service of the Locus SDK's wire is there; a wrong URL has none."""
-    answer = await client.send("GET", "/health", b"", {}, True)
-    return answer.is_success and SERVICE.encode() not in answer.body
-
-
 async def _fetch_description(client: HTTPClient) -> Description:
     answer = await client.send("GET", VERSION, b"", {}, True)
-    if answer.status in ELSEWHERE and await _is_of_the_sdk(client):
-        return SDK_DESCRIPTION
     if answer.status in ELSEWHERE:
+        health = await client.send("GET", "/health", b"", {}, True)
+        if health.is_success and SERVICE.encode() not in health.body:  # a wrong URL has none
+            return SDK_DESCRIPTION
         raise ConnectionFailedError(
             f"there is no locus-store service at {client.where}: {VERSION} answered {answer.status}"
         )

@@ -93,11 +93,8 @@ def require(access: OpenSearchOptions) -> None:
         )
     if (access["username"] is None) is not (access["password"] is None):
         raise InvalidArgumentError("username= and password= belong together")
-    if access["client"] is not None:
-        _require_client(access)
-
-
-def _require_client(access: OpenSearchOptions) -> None:
+    if access["client"] is None:
+        return
     if access["username"] is not None:
         raise InvalidArgumentError("client= has its own credentials; leave out username=")
     perform = getattr(getattr(access["client"], "transport", None), "perform_request", None)

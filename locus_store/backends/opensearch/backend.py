@@ -23,7 +23,7 @@ from locus_store.backends.opensearch.versions import VersionPlace
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
 from locus_store.runtime.extras import make_factory
-from locus_store.types import Head, Hit, Version
+from locus_store.types import Head, Hit
 from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
@@ -108,8 +108,14 @@ class OpenSearchBackend(DocumentBackend):
             for place, thread, history, _ in self._iterate_versions(some):
                 if versions.is_visible(history.line, place.sequence):
                     hit = some[place]
-                    made = _make_version_hit(
-                        thread.get_version(history, place.sequence), hit.score, hit.snippet
+                    version = thread.get_version(history, place.sequence)
+                    made = Hit(
+                        thread_id=version.thread_id,
+                        checkpoint_id=version.checkpoint_id,
+                        metadata=version.metadata,
+                        updated_at=version.created_at,
+                        score=hit.score,
+                        snippet=hit.snippet,
                     )
                     found.setdefault(place.thread, made)
             if len(found) >= limit:
@@ -157,17 +163,6 @@ class OpenSearchBackend(DocumentBackend):
         """Release threads and connections; later calls open them again."""
         await super().close()
         self.index.close()
-
-
-def _make_version_hit(version: Version, score: float, snippet: str) -> Hit:
-    return Hit(
-        thread_id=version.thread_id,
-        checkpoint_id=version.checkpoint_id,
-        metadata=version.metadata,
-        updated_at=version.created_at,
-        score=score,
-        snippet=snippet,
-    )
 
 
 class OpenSearchCheckpointer(StorageBackendAdapter[S]):

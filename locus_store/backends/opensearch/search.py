@@ -135,19 +135,14 @@ def iterate_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
 
 
 def _find_across_versions(objects: IndexObjects, words: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the threads that have all words, in any of their versions."""
-    rare, *others = _sort_by_rarity(objects, words)
-    for some in objects.iterate_values("thread", _make_filter(_match_word(rare))):
-        yield _keep_having(objects, others, some)
-
-
-def _sort_by_rarity(objects: IndexObjects, words: Sequence[str]) -> list[str]:
-    """Return the words that are in the fewest versions first."""
+    """Yield the threads that have all words, in any of their versions; the rarest word first."""
     counts = {str(at): {"filter": _match_word(it)} for at, it in enumerate(words)}
     found = objects.search({"size": 0, "aggs": counts})
     aggregations: Mapping[str, Any] = found["aggregations"] if found else {}
     numbers = {it: aggregations.get(str(at), {}).get("doc_count", 0) for at, it in enumerate(words)}
-    return sorted(words, key=lambda it: numbers[it])
+    rare, *others = sorted(words, key=lambda it: numbers[it])
+    for some in objects.iterate_values("thread", _make_filter(_match_word(rare))):
+        yield _keep_having(objects, others, some)
 
 
 def _keep_having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> list[str]:

@@ -147,26 +147,21 @@ class _Tokens:
         at = len(self.tokens)
         self.tokens.append("")
         if isinstance(value, list):
-            text = self._encode_list(path, value)
+            self.tokens.append(self._make_token(path + LIST))
+            items = [_canonicalize(it) for it in value]
+            self.tokens += [self._make_token(f"{path}={it}") for it in items]
+            text = f"[{','.join(items)}]"
         elif isinstance(value, dict):
-            text = self._encode_object(path, value)
+            members = {
+                key: _canonicalize(item) if "." in key else self.add(f"{path}.{key}", item)
+                for key, item in value.items()  # a dot in a query descends
+            }
+            in_order = (f"{_canonicalize(key)}:{members[key]}" for key in sorted(members))
+            text = f"{{{','.join(in_order)}}}"
         else:
             text = _canonicalize(value)
         self.tokens[at] = self._make_token(f"{path}={text}")
         return text
-
-    def _encode_list(self, path: str, value: list[Any]) -> str:
-        self.tokens.append(self._make_token(path + LIST))
-        items = [_canonicalize(it) for it in value]
-        self.tokens += [self._make_token(f"{path}={it}") for it in items]
-        return f"[{','.join(items)}]"
-
-    def _encode_object(self, path: str, value: dict[str, Any]) -> str:
-        members = {
-            key: _canonicalize(item) if "." in key else self.add(f"{path}.{key}", item)
-            for key, item in value.items()  # a dot in a query descends
-        }
-        return f"{{{','.join(f'{_canonicalize(key)}:{members[key]}' for key in sorted(members))}}}"
 
     def _make_token(self, text: str) -> str:
         self._spend(text)

@@ -66,12 +66,12 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
         await pause(shard_set.ANNOUNCED_SECONDS)
         layout = layout.change(state="moving")
         await of.write_layout(layout)
-    moved = await _move_all(of, layout)
+    moved = await _move_threads(of, layout)
     if layout.state == "moving":
         layout = layout.change(state="stable", former=layout.databases)
         await of.write_layout(layout)
         # Again: a client that had stood still may have written one to its former place.
-        moved += await _move_all(of, layout)
+        moved += await _move_threads(of, layout)
     return Rebalanced(layout.shards, moved)
 
 
@@ -90,14 +90,8 @@ async def _remove_last(of: ShardSet, layout: ShardLayout) -> ShardLayout:
     return layout.change(state="announced", former=count, shards=count - 1)
 
 
-async def _move_all(of: ShardSet, layout: ShardLayout) -> int:
-    moved = await _move_threads(of, layout)
-    await _end_moves(of, layout)
-    return moved
-
-
 async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
-    """Move the threads that are not where they belong; return how many there were.
+    """Move the threads that are not where they belong, end other moves; return how many there were.
 
     Raises:
         ConflictError, IntegrityError: A thread cannot be moved; the others were.
@@ -114,6 +108,7 @@ async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
     for first in failed:
         more = f" ({len(failed) - 1} more threads could not be moved)" if failed[1:] else ""
         raise type(first)(f"{first}{more}; then rebalance again") from first
+    await _end_moves(of, layout)
     return moved
 
 

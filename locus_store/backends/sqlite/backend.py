@@ -104,7 +104,7 @@ class SQLiteBackend(SqlBackend):
         **options: Unpack[SQLiteOptions],
     ) -> None:
         given = fill_defaults(SQLiteOptions, options, "SQLiteBackend")
-        handed_in = _check_engine(given["engine"])
+        handed_in: Any = _check_engine(given["engine"])
         if handed_in is not None:
             refuse_connections(SQLiteConnections, given)
             if path != DEFAULT_PATH:
@@ -112,7 +112,7 @@ class SQLiteBackend(SqlBackend):
         file = None if handed_in is not None else _check_path(path)
         self.path = file
         """Path of the file; ``None`` with ``engine``."""
-        self._where = file or _render_url(handed_in)
+        self._where = file or handed_in.url.render_as_string(hide_password=True)
         check_tenant(given["tenant"])
         database = self.database(
             file,
@@ -220,10 +220,6 @@ def _check_path(path: object) -> str:
         return str(Path(path).expanduser().absolute())
     except RuntimeError as exc:
         raise InvalidArgumentError(f"path {str(path)!r}: there is no such home directory") from exc
-
-
-def _render_url(engine: Any) -> str:
-    return str(engine.url.render_as_string(hide_password=True))
 
 
 def _check_engine(engine: object) -> AsyncEngine | Engine | None:

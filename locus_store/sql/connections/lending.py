@@ -138,7 +138,8 @@ class LeasingPool(loops.LoopResources):
         if isinstance(rows, BaseException) and self._is_spoilt(lease, rows):
             lease.entry.invalidate()
             if isinstance(rows, Exception):
-                rows = _make_lost_error(rows)
+                error = LostConnectionError()
+                error.__cause__, rows = rows, error
         if not self._put_back(lease):
             self.spawn(spawn_greenlet(self._put_away, lease))
         callback(rows)
@@ -296,12 +297,6 @@ class LeasingPool(loops.LoopResources):
 
 def _note_use(connection: Any, record: Any) -> None:
     record.info["used_at"] = time.monotonic()
-
-
-def _make_lost_error(exc: Exception) -> LostConnectionError:
-    error = LostConnectionError()
-    error.__cause__ = exc
-    return error
 
 
 class FairQueue(asyncio.LifoQueue[Any]):

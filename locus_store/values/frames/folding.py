@@ -169,7 +169,10 @@ class Folder:
                 self._apply_body(body)
 
     def _apply_body(self, body: bytes) -> None:
-        self._make_room(len(body) if is_json(body) else LONGEST_JSON * len(body))
+        more_bytes = len(body) if is_json(body) else LONGEST_JSON * len(body)
+        if self._most_bytes + more_bytes > 2 * self._max_bytes:
+            self._measure()
+        self._most_bytes += more_bytes
         self.perform(parse_frame(body))
 
     def _apply_exactly(self, body: bytes) -> None:
@@ -213,11 +216,6 @@ class Folder:
             self._apply(operation)
             if self.log is not None:
                 self.log.append(operation)
-
-    def _make_room(self, more_bytes: int) -> None:
-        if self._most_bytes + more_bytes > 2 * self._max_bytes:
-            self._measure()
-        self._most_bytes += more_bytes
 
     def _measure(self) -> None:
         if self._root is None:
