@@ -37,7 +37,6 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError, Unsupporte
 from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
-    from locus_store.backends.oci import BucketBackend
     from locus_store.backends.opensearch.backend import IndexStatus
     from locus_store.backends.opensearch.client import IndexClient
 
@@ -414,18 +413,13 @@ def print_lifecycle(*, days: Days = 90, write: Write = False, url: Url = DEFAULT
     With --write it is added to the bucket's policy, whose other rules stay. The rule covers the
     heads of threads only: run 'threads vacuum' to remove what belonged to them.
     """
-    rules = importlib.import_module("locus_store.backends.oci.lifecycle")
-    run(_apply_rule(_open_bucket(url), rules, days, write=write))
-
-
-def _open_bucket(url: str) -> BucketBackend:
     if not url.startswith("oci://"):
         raise InvalidArgumentError("pass --url oci://namespace/bucket/prefix")
-    backend: Any = open_backend(url)
-    return backend  # type: ignore[no-any-return]  # the scheme says so
+    run(_apply_rule(open_backend(url), days, write=write))
 
 
-async def _apply_rule(backend: BucketBackend, rules: Any, days: int, *, write: bool) -> None:
+async def _apply_rule(backend: Any, days: int, *, write: bool) -> None:
+    rules = importlib.import_module("locus_store.backends.oci.lifecycle")
     rule = rules.make_rule(backend.documents.prefix, days)
     try:
         if write:

@@ -214,7 +214,8 @@ class _Growing:
         prefix, content = ((), value) if self._is_raw else unwrap(value)
         label, name = (str(path[-1]), format_path(path)) if path else ("the state", "")
         if not isinstance(content, dict | list):
-            return TreeNode(label, name, name_kind(content), self._room.cut(format_scalar(content)))
+            text = content if isinstance(content, str) else json.dumps(content)
+            return TreeNode(label, name, name_kind(content), self._room.cut(text))
         found = TreeNode(label, name, name_kind(content), None, len(content))
         parts = _iterate_parts(content, hidden, of_graph=prefix[:1] == (CHANNELS,))
         for at, (key, item) in enumerate(islice(parts, start, None), start):
@@ -251,11 +252,6 @@ _KINDS: Final = {
 def name_kind(value: Any) -> str:
     """Return the name of a value's type; those of ``timeline.bisect``."""
     return _KINDS.get(type(value), "text")
-
-
-def format_scalar(value: Any) -> str:
-    """Return a value without parts as text."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 NAME = 200

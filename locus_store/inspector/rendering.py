@@ -289,7 +289,10 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     if isinstance(answer, Redirect):
         return RedirectResponse(answer.address, 303, SECURITY)
     if isinstance(answer, Download):
-        return Response(answer.content, 200, _download(answer), answer.media_type)
+        name = _UNSAFE.sub("_", answer.name).strip("._")[:_NAME] or "download"
+        way = "inline" if answer.is_inline else "attachment"
+        headers = SECURITY | {"content-disposition": f'{way}; filename="{name}"'}
+        return Response(answer.content, 200, headers, answer.media_type)
     if as_json:
         return Response(
             orjson.dumps(answer.values, default=_convert_value), answer.status, SECURITY, JSON
@@ -303,12 +306,6 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
 def _mark_current(template: str, *pages: str) -> str:
     """Return the attribute of the link to pages, if one of them is shown."""
     return Markup(' aria-current="page"') if template in pages else ""
-
-
-def _download(answer: Download) -> dict[str, str]:
-    name = _UNSAFE.sub("_", answer.name).strip("._")[:_NAME] or "download"
-    way = "inline" if answer.is_inline else "attachment"
-    return SECURITY | {"content-disposition": f'{way}; filename="{name}"'}
 
 
 def _convert_value(value: Any) -> Any:

@@ -89,11 +89,6 @@ def count(fact: str, number: int, operation: Operation | None = None) -> None:
         operation.facts[fact] = operation.facts.get(fact, 0) + number
 
 
-def is_listening() -> bool:
-    """Return whether a logger, tracer or meter wants to receive each operation."""
-    return operations.isEnabledFor(logging.DEBUG) or _has_provider()
-
-
 def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
     """Report each call of a method of a backend, or of an object with ``self.backend``.
 
@@ -107,7 +102,8 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
         async def run_method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             backend = getattr(self, "backend", self)
             outer = _current.get()
-            if not is_listening() or (outer is not None and outer.backend is backend):
+            is_listening = operations.isEnabledFor(logging.DEBUG) or _has_provider()
+            if not is_listening or (outer is not None and outer.backend is backend):
                 try:
                     return await method(self, *args, **kwargs)
                 except IntegrityError as exc:

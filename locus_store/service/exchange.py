@@ -128,17 +128,14 @@ class LimitedRequest(Request):
         Raises:
             RefusalError: There are several, and a proxy may have judged by another one.
         """
-        if self._has_repeated and name in _ONCE:
-            self._require_one(name)
-        found: bytes = self._first.get(name, b"")
-        return found.decode("latin-1")
-
-    def _require_one(self, name: bytes) -> None:
-        if sum(it == name for it, _ in self.scope["headers"]) > 1:
+        has_one = not self._has_repeated or name not in _ONCE
+        if not has_one and sum(it == name for it, _ in self.scope["headers"]) > 1:
             error = InvalidArgumentError(
                 f"the request has several headers {name.decode()!r}; send one"
             )
             raise RefusalError(400, error)
+        found: bytes = self._first.get(name, b"")
+        return found.decode("latin-1")
 
     async def body(self) -> bytes:
         """Return the body.

@@ -115,16 +115,12 @@ async def _save(body: Any, backend: StorageBackend, thread_id: str) -> Response:
 
 
 async def _list(request: LimitedRequest, backend: StorageBackend, thread_id: str) -> Response:
-    versions = await backend.history(thread_id, limit=_parse_limit(request))
-    return answer({"checkpoints": [it.checkpoint_id for it in versions]})
-
-
-def _parse_limit(request: LimitedRequest) -> int:
     found = dict(request.query_params)
-    text = found.pop("limit", str(MOST_LISTED))
-    if found or not text.isascii() or not text.isdigit() or len(text) > DIGITS:
+    limit = found.pop("limit", str(MOST_LISTED))
+    if found or not limit.isascii() or not limit.isdigit() or len(limit) > DIGITS:
         raise InvalidArgumentError("the query string may be ?limit=N, with a whole number N")
-    return int(text)
+    versions = await backend.history(thread_id, limit=int(limit))
+    return answer({"checkpoints": [it.checkpoint_id for it in versions]})
 
 
 async def _load(backend: StorageBackend, thread_id: str, checkpoint_id: str) -> Response:

@@ -134,7 +134,16 @@ async def prepare(
     if found is None:
         raise NotFoundError(f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}")
     if not is_graphs(found.state):
-        return Prepared([_make_plain_copy(backend, found)], [])
+        version = found.version
+        plain = Copy(
+            found=found,
+            namespace=version.namespace,
+            checkpoint_id=generate_checkpoint_id(),
+            writes=expand_writes(found, backend.max_state_bytes),
+            metadata=version.metadata,
+            labels=version.labels,
+        )
+        return Prepared([plain], [])
     name, known = generate_graph_id(), {*names, *find_names(convert_to_json(found.state))}
     copying = StepCopies(backend, thread_id, known)
     await copying.add(found, name)
@@ -145,19 +154,6 @@ async def prepare(
             copying = StepCopies(backend, thread_id, known | more)
             await copying.add(found, name)
     return Prepared(copying.copies, copying.repeated)
-
-
-def _make_plain_copy(backend: StorageBackend, snapshot: Snapshot) -> Copy:
-    """Return the copy of a version that no graph saved."""
-    version = snapshot.version
-    return Copy(
-        found=snapshot,
-        namespace=version.namespace,
-        checkpoint_id=generate_checkpoint_id(),
-        writes=expand_writes(snapshot, backend.max_state_bytes),
-        metadata=version.metadata,
-        labels=version.labels,
-    )
 
 
 async def _save(backend: StorageBackend, copies: list[Copy]) -> None:

@@ -190,7 +190,7 @@ class Wanted:
         return (
             self.filter.takes(value)
             and self.metadata_filter.takes(metadata)
-            and (not self.words or has_words(value, self.words))
+            and (not self.words or set(self.words) <= set(split_words(collect_text(value))))
         )
 
 
@@ -216,11 +216,6 @@ class NamespaceMatch:
     def fixed(self) -> Namespace:
         """The prefix up to its first ``*``."""
         return self.prefix[: self.prefix.index("*")] if "*" in self.prefix else self.prefix
-
-
-def has_words(value: Any, words: Sequence[str]) -> bool:
-    """Return whether the strings of a value contain all words."""
-    return set(words) <= set(split_words(collect_text(value)))
 
 
 @lru_cache(NAMESPACES)

@@ -27,7 +27,6 @@ from locus_store.types.messages import (
     NewMessage,
     PutMessage,
     decode_content,
-    drop_duplicates,
     log_name,
     put_of,
     require_digest,
@@ -180,13 +179,14 @@ Also: TypeAlias = "Mapping[str | LogName, New | KeptMessages]"
 def make_puts(
     messages: New, namespace: str, metadata: Mapping[str, Any] | None, max_state_bytes: int
 ) -> list[PutMessage]:
-    """Return the checked messages of a log, with distinct ids.
+    """Return the checked messages of a log: the last with an id, in the place of the first.
 
     Raises:
         InvalidArgumentError, SerializationError: See ``put_of``.
     """
     shared, given = copy_json_object("metadata", metadata), check_list("messages", messages)
-    return drop_duplicates([put_of(it, namespace, shared, max_state_bytes) for it in given])
+    puts = [put_of(it, namespace, shared, max_state_bytes) for it in given]
+    return list({it.message_id: it for it in puts}.values())
 
 
 def make_edits(change: LogChange, also: Also, max_state_bytes: int) -> list[LogEdit]:

@@ -344,11 +344,6 @@ def _canonicalize_text(text: object) -> str:
     return text if type(text) is str and text.isascii() else cast("str", canonicalize(text, "text"))
 
 
-def drop_duplicates(puts: Sequence[PutMessage]) -> list[PutMessage]:
-    """Return messages with distinct ids: the last with an id, in the place of the first."""
-    return list({it.message_id: it for it in puts}.values())
-
-
 def require_revision(change_of: LogName, expected_revision: int | None, revision: int) -> None:
     """Refuse a change that expects another revision; ``revision`` is 0 where there is no log.
 

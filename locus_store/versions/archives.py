@@ -201,13 +201,18 @@ def require_form(thread: ArchivedThread) -> None:
     for message in thread.messages:
         sequences.setdefault(message.namespace, []).append(message.sequence)
     for log in thread.logs:
-        _require_log(log, sequences.get(log.namespace, []))
+        its = sequences.get(log.namespace, [])
+        check_text("namespace", log.namespace, minimum=0)
+        _require_ascending("message", its)
+        if not max(its, default=0) <= log.last_sequence <= _MAX_SEQUENCE or log.revision < 1:
+            raise IntegrityError(f"the message log of namespace {log.namespace!r} makes no sense")
     for message in thread.messages:
         check_text("message_id", message.message_id)
         check_text("role", message.role)
         canonicalize(message.metadata, "metadata")
-    for moment in _iterate_times(thread):
-        _require_moment(moment)
+    for moment in filter(None, _iterate_times(thread)):
+        if moment.utcoffset() is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+            raise IntegrityError(f"the time {moment.isoformat()} has no zone or is out of range")
 
 
 def _require_line(thread_id: str, line: ArchivedLine) -> None:
@@ -232,13 +237,6 @@ def _require_line(thread_id: str, line: ArchivedLine) -> None:
         check_text("checkpoint_id", write.checkpoint_id)
 
 
-def _require_log(log: ArchivedLog, sequences: list[int]) -> None:
-    check_text("namespace", log.namespace, minimum=0)
-    _require_ascending("message", sequences)
-    if not max(sequences, default=0) <= log.last_sequence <= _MAX_SEQUENCE or log.revision < 1:
-        raise IntegrityError(f"the message log of namespace {log.namespace!r} makes no sense")
-
-
 def _require_unique(what: str, keys: Iterable[object]) -> None:
     found = list(keys)
     if len(set(found)) < len(found):
@@ -257,13 +255,6 @@ def _iterate_times(thread: ArchivedThread) -> Iterator[datetime | None]:
         yield from (it.created_at for it in line.writes)
     yield from (it.created_at for it in thread.messages)
     yield from (it.changed_at for it in thread.logs)
-
-
-def _require_moment(moment: datetime | None) -> None:
-    if moment is None:
-        return
-    if moment.utcoffset() is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
-        raise IntegrityError(f"the time {moment.isoformat()} has no zone or is out of range")
 
 
 def _check_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, str]]:

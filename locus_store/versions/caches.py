@@ -117,7 +117,10 @@ class CachedVersions:
 
     def _shrink(self) -> None:
         while self._bytes > self._max_bytes and len(self._heavy) > 1:
-            self._lighten(self._heavy.popitem(last=False)[1])
+            version = self._heavy.popitem(last=False)[1]
+            self._bytes -= version.tree.weight
+            version.tree, version.packed_state = version.tree.without_elements(), None
+            self._bytes += version.tree.weight
         while self._bytes > self._max_bytes and len(self._known) > 1:
             self._bytes -= self._known.popitem(last=False)[1].tree.weight
 
@@ -125,11 +128,6 @@ class CachedVersions:
         for order in (self._known, self._heavy) if version.packed_state else (self._known,):
             order[key] = version
             order.move_to_end(key)
-
-    def _lighten(self, version: _Known) -> None:
-        self._bytes -= version.tree.weight
-        version.tree, version.packed_state = version.tree.without_elements(), None
-        self._bytes += version.tree.weight
 
 
 Place: TypeAlias = tuple[str, str, str]

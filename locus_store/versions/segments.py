@@ -80,7 +80,8 @@ class RecordSegment(NamedTuple):
         body, begin, names, lengths = self._unpack_body()
         records, key = body[begin + lengths[0] :], None
         if is_sealed(body[begin : begin + 1]):
-            key, records = open_sealed(records, self._sealed_place)
+            place: Place = ("segment", self.chain, self.first, self.last)
+            key, records = open_sealed(records, place)
             records = join_frames(records, MOST_BYTES)
         if sum(lengths[1:]) != len(records):
             raise self._make_error("is damaged")
@@ -104,10 +105,6 @@ class RecordSegment(NamedTuple):
         """Its records are sealed: only with keys are they divided, and they have no text."""
         body, begin, *_ = self._unpack_body()
         return is_sealed(body[begin : begin + 1])
-
-    @property
-    def _sealed_place(self) -> Place:
-        return ("segment", self.chain, self.first, self.last)
 
     def _make_error(self, what: str) -> IntegrityError:
         return IntegrityError(f"segment {self.first} to {self.last} of a thread's versions {what}")

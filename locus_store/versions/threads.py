@@ -35,7 +35,6 @@ from locus_store.versions.archives import (
 )
 from locus_store.versions.histories import History, Row, generate_line_id
 from locus_store.versions.renewing import compute_ttl_slack
-from locus_store.versions.turns import Ticket
 
 T = TypeVar("T")
 ThreadChange: TypeAlias = "Callable[[ThreadTransaction], T]"
@@ -75,7 +74,7 @@ class Thread:
     is_listed: bool = False
     """The thread exists, although this object may have a part of it only."""
 
-    tickets: Sequence[Ticket] = ()
+    tickets: Sequence[turns.Ticket] = ()
     """The turn that is held, and those that wait for it; only replaced."""
 
     is_placeholder: bool = False
@@ -257,7 +256,7 @@ class ThreadTransaction:
         self.added: list[tuple[History, Row | ArchivedWrite | None]] = []
         """Additions in order; a history without an addition was created."""
 
-        self.tickets: Sequence[Ticket] = old.tickets if old else ()
+        self.tickets: Sequence[turns.Ticket] = old.tickets if old else ()
         """Of the thread's turns after the transaction. They outlive the thread."""
 
     def make_row(

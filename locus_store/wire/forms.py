@@ -146,7 +146,10 @@ class Forms:
 
     def _build_container(self, origin: Any, kinds: tuple[Any, ...], field: str) -> CoreSchema:
         if origin in {dict, Mapping}:
-            return self._build_object(kinds, field)
+            _, value = kinds
+            if value is Any and self._is_strict:
+                return _make_checked(partial(_check_object, field), {"type": "object"})
+            return core_schema.dict_schema(core_schema.str_schema(), self.build(value), strict=True)
         if origin is tuple and kinds[-1] is not Ellipsis:
             return core_schema.tuple_schema([self.build(it) for it in kinds], strict=False)
         item = self.build(kinds[0], field)
@@ -155,12 +158,6 @@ class Forms:
         if origin is Collection:
             return core_schema.set_schema(item, strict=False, fail_fast=True)
         return core_schema.list_schema(item, strict=True, fail_fast=True)
-
-    def _build_object(self, kinds: tuple[Any, ...], field: str) -> CoreSchema:
-        _, value = kinds
-        if value is Any and self._is_strict:
-            return _make_checked(partial(_check_object, field), {"type": "object"})
-        return core_schema.dict_schema(core_schema.str_schema(), self.build(value), strict=True)
 
     def _define(self, kind: type[Any]) -> CoreSchema:
         if kind not in self._records:

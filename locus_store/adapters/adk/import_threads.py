@@ -81,7 +81,16 @@ async def import_adk(
     await backend.exists("-")  # creates its schema before the source is read
     tally = Tally(progress)
     async with open_rows(source, READABLE) as rows, rows.take_snapshot():
-        await _require_tables(rows)
+        columns = await rows.list_columns("events")
+        if not columns or not await rows.list_columns("user_states"):
+            raise SchemaError(
+                f"{rows.shown} has no tables of Google ADK; name the database of its sessions"
+            )
+        if "event_data" not in columns:
+            raise SchemaError(
+                f"{rows.shown} has pickled events of Google ADK, which are not read; convert it "
+                "with `adk migrate session`, and import the result"
+            )
         found = await _read_threads(backend, rows)
         for thread_id in thread_ids or ():
             if thread_id not in found:
@@ -89,19 +98,6 @@ async def import_adk(
         for thread_id in expect_steps(found if thread_ids is None else thread_ids):
             await tally.add(thread_id, found[thread_id]())
         return tally.finish(rows.shown)
-
-
-async def _require_tables(rows: Rows) -> None:
-    columns = await rows.list_columns("events")
-    if not columns or not await rows.list_columns("user_states"):
-        raise SchemaError(
-            f"{rows.shown} has no tables of Google ADK; name the database of its sessions"
-        )
-    if "event_data" not in columns:
-        raise SchemaError(
-            f"{rows.shown} has pickled events of Google ADK, which are not read; convert it with "
-            "`adk migrate session`, and import the result"
-        )
 
 
 async def _read_threads(backend: StoresThreads, rows: Rows) -> dict[str, Taking]:

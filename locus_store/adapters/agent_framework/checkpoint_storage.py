@@ -194,12 +194,14 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
             "ttl_seconds": self.checkpointer.ttl_seconds,
         }
         thread_id = await self._run_of(checkpoint)
-        *attempts, last = _list_attempts(checkpoint.previous_checkpoint_id)
-        for attempt in attempts:
+        parent_id = checkpoint.previous_checkpoint_id
+        parent: dict[str, Any] = {"parent_id": parent_id}
+        # The fastest way first: onto the head, as a fork, without a parent.
+        for attempt in ({**parent, "forks": False}, parent) if parent_id is not None else ():
             with suppress(ConflictError, NotFoundError):
                 await self._threads.write_state(thread_id, data, **attempt, **options)
                 return thread_id
-        await self._threads.write_state(thread_id, data, **last, **options)
+        await self._threads.write_state(thread_id, data, is_root=True, **options)
         return thread_id
 
     async def _run_of(self, checkpoint: WorkflowCheckpoint) -> str:
@@ -281,11 +283,3 @@ def _make_order_key(version: Version) -> tuple[datetime, datetime, int]:
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     return at, version.created_at, version.mark.sequence
-
-
-def _list_attempts(parent_id: str | None) -> list[dict[str, Any]]:
-    """Return the ways of a save, the fastest first: onto the head, as a fork, without a parent."""
-    root: dict[str, Any] = {"is_root": True}
-    if parent_id is None:
-        return [root]
-    return [{"parent_id": parent_id, "forks": False}, {"parent_id": parent_id}, root]

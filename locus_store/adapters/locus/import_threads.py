@@ -24,7 +24,7 @@ from locus_store.errors import (
 from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
-from locus_store.types import ArchivedLine, ArchivedThread
+from locus_store.types import ArchivedThread
 from locus_store.types.codec import get_labels
 from locus_store.types.marks import split_mark
 from locus_store.values import frames
@@ -135,18 +135,11 @@ def _compare(
     records = lines[0].records if len(lines) == 1 else []
     if len(records) != len(entries) or lines[0].head != records[-1].sequence:
         raise IntegrityError("what was stored has other checkpoints, or was changed meanwhile")
-    found = _compute_fingerprints(lines[0], max_bytes)
-    for entry, record, kept in zip(entries, records, found, strict=True):
+    folders: dict[int, frames.Folder] = {}
+    for entry, record in zip(entries, records, strict=True):
+        folder = folders.setdefault(record.chain, frames.Folder(max_bytes))
+        folder.apply(record.payload)
+        kept = compute_fingerprint(restore(folder.get_state()))
         there = (record.checkpoint_id, record.created_at, kept, restore(record.metadata))
         if there != (entry.checkpoint_id, entry.created_at, *states[entry.checkpoint_id]):
             raise IntegrityError(f"what was stored of {entry.where} differs from it")
-
-
-def _compute_fingerprints(line: ArchivedLine, max_bytes: int) -> list[str]:
-    folders: dict[int, frames.Folder] = {}
-    found = []
-    for record in line.records:
-        folder = folders.setdefault(record.chain, frames.Folder(max_bytes))
-        folder.apply(record.payload)
-        found.append(compute_fingerprint(restore(folder.get_state())))
-    return found

@@ -303,19 +303,16 @@ class _PostgreSQL:
                 where=f"row {row['checkpoint_id']!r}",
             )
             found.setdefault(row["thread_id"], FoundThread()).entries.append(entry)
-        await self._tell_of_others(is_empty=not found)
-        return found
-
-    async def _tell_of_others(self, *, is_empty: bool) -> None:
         rows = await self._fetch(_OTHERS.format(self._table), self._tenant)
         others = ", ".join(repr(it[0]) for it in rows)
-        if others and is_empty:
+        if others and not found:
             raise InvalidArgumentError(
                 f"{self.shown}: nothing of tenant {self._tenant!r}, but of {others}; choose by "
                 "tenant="
             )
         if others:
             logger.warning("import: of other tenants, not imported: %s", others)
+        return found
 
     async def read(self, entry: Entry) -> Content:
         query = f"SELECT data::text, metadata::text FROM {self._table} WHERE "  # noqa: S608

@@ -125,11 +125,12 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         found = await self._read_expected(record.conversation_id, expected_revision)
         shared = await self._collect_shared(record, new_entries, found)
         entries = [*shared, *make_messages(new_entries)]
+        (content,) = _dump_json(_RECORDS, [record])
         with replace_conflict(ConversationConflictError(record.conversation_id)):
             revision = await settle(
                 self.log.append(
                     record.conversation_id,
-                    [_record_message(record)],
+                    [NewMessage(tag_numbers(content), _RECORD, _RECORD, text="")],
                     expected_revision=found.revision if found else 0,
                     also={ENTRIES: entries} if entries else None,
                     user_id=_get_owner(record.scope),
@@ -283,11 +284,6 @@ _MESSAGES: Final = TypeAdapter(list[ModelMessage], config=_CONFIG)
 def _has_record(snapshot: LogSnapshot) -> bool:
     """Return whether a root log is that of a conversation."""
     return [(it.role, it.message_id) for it in snapshot.messages] == [(_RECORD, _RECORD)]
-
-
-def _record_message(record: ConversationRecord) -> NewMessage:
-    (content,) = _dump_json(_RECORDS, [record])
-    return NewMessage(tag_numbers(content), _RECORD, _RECORD, text="")
 
 
 def make_messages(entries: Sequence[ConversationEntry]) -> list[NewMessage]:

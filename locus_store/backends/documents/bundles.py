@@ -294,11 +294,6 @@ def parse_log(fields: list[Any]) -> ArchivedLog:
     return ArchivedLog(**dict(zip(_LOG, [*facts, at], strict=True)))
 
 
-def pack_segment(bundle: Bundle) -> bytes:
-    """Return the bytes of a segment."""
-    return pack(make_content({}, bundle, {}))
-
-
 def unpack_segment(content: bytes) -> Bundle:
     """Return the bundle of a segment.
 

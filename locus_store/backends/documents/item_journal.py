@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -253,7 +253,9 @@ class ItemJournal:
         is_sealed = self._tag is not None and (erases or len(self._content) > HEAD_BYTES)
         if self._tag is None or is_sealed:
             segments = self._seal(token, whole=erases) if is_sealed else []
-            head = _encode_head(segments, [*self._recent][-_RECENT:])
+            named, recent = [list(it) for it in segments], [*self._recent][-_RECENT:]
+            about = {"journal": FORMAT, "id": uuid4().hex, "segments": named, "recent": recent}
+            head, _ = _encode_line(about, 0)
             body, content = Body(0, head + line), head + line
             if self._tag is None and self.documents.read_identity() is None:
                 self.documents.identify(uuid4().hex)
@@ -358,12 +360,6 @@ def _parse_line(line: bytes, check: int) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = orjson.loads(text + b"}")
     return found
-
-
-def _encode_head(segments: Iterable[ItemSegment], recent: list[str]) -> bytes:
-    named = [list(it) for it in segments]
-    row = {"journal": FORMAT, "id": uuid4().hex, "segments": named, "recent": recent}
-    return _encode_line(row, 0)[0]
 
 
 def _describe_item(entry: KeptItem) -> list[Any]:

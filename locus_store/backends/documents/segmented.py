@@ -17,8 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from locus_store.backends.documents import bundles, deriving
-from locus_store.backends.documents.bundles import Bundle, pack_segment
-from locus_store.backends.documents.deriving import Place
+from locus_store.backends.documents.bundles import Bundle
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import ObjectDocuments, digest
 from locus_store.backends.documents.protocol import LAST, Body, ChangedError
@@ -77,7 +76,7 @@ class HeadFacts:
     digest: bytes = b""
     """Of all that a write may change."""
 
-    awaited: Collection[Place] = ()
+    awaited: Collection[deriving.Place] = ()
     """Versions whose derived documents are not known to be written."""
 
     def list_names(self) -> list[str]:
@@ -333,7 +332,10 @@ class SegmentedForm(DocumentForm):
             return
         assert draft.thread is not None  # noqa: S101  (its head names them)
         began = self.documents.read_clock()
-        written = {name: (pack_segment(it), it) for name, it in draft.sealed.items()}
+        written = {
+            name: (bundles.pack(bundles.make_content({}, it, {})), it)
+            for name, it in draft.sealed.items()
+        }
         self.reader.write(draft.thread.thread_id, written)
         if self.documents.read_clock() - began > GARBAGE_AGE / 2:
             raise ChangedError  # the next attempt writes them again, before they may be removed

@@ -188,8 +188,19 @@ class DocumentStore(ItemStore):
         self._namespaces, self._before = {}, {}
 
     def replay(self, row: dict[str, Any]) -> None:
-        """Apply the changes of a line."""
-        self._require_dimension(row.get("dimension"))
+        """Apply the changes of a line.
+
+        Raises:
+            SchemaError: The store's dimension is another one.
+        """
+        dimension: int | None = row.get("dimension")
+        if dimension is not None:
+            self.stored_dimension = dimension
+            if self.dimension not in {None, dimension}:
+                raise SchemaError(
+                    f"the store in {self._documents.locate(HEAD)} has embeddings of {dimension} "
+                    f"dimensions; open it with dimension={dimension}, not {self.dimension}"
+                )
         for item in row.get("put", ()):
             kept = make_item(item, self._take_order())
             super()._set((kept.item.namespace, kept.item.key), kept)
@@ -203,20 +214,6 @@ class DocumentStore(ItemStore):
     def encode_all(self) -> dict[str, Any]:
         """Return one line's changes that put all items."""
         return ItemChanges(put=[*self._iterate_items()]).to_line(self.dimension)
-
-    def _require_dimension(self, dimension: int | None) -> None:
-        """Refuse embeddings of another length.
-
-        Raises:
-            SchemaError: The store's dimension is another one.
-        """
-        if dimension is not None:
-            self.stored_dimension = dimension
-            if self.dimension not in {None, dimension}:
-                raise SchemaError(
-                    f"the store in {self._documents.locate(HEAD)} has embeddings of {dimension} "
-                    f"dimensions; open it with dimension={dimension}, not {self.dimension}"
-                )
 
 
 _TOKEN_DIGITS = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -253,26 +253,19 @@ def collect_facts(directory: FileDocuments) -> list[Fact]:
         ids, wrong = directory.list_threads()
     except IntegrityError as exc:  # of the identity
         return [_make_fault(str(exc))]
-    sizes, others = _measure_files(directory, ids)
-    return [*_describe_space(root, sizes), *map(_make_fault, wrong + others)]
-
-
-def _make_fault(what: str) -> Fact:
-    text, _, remedy = what.rpartition("; ")
-    return Fact("file", text, "fail", remedy)
-
-
-def _measure_files(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
-    """Return the sizes of the files, and a fault for each one that cannot be read."""
     sizes: list[int] = []
-    wrong: list[str] = []
     for thread_id in ids:
         try:
             with directory.open_for_reading(encode_name(thread_id)) as file:
                 sizes.append(file.signature.size if file else 0)
         except LocusStoreError as exc:
             wrong.append(str(exc))
-    return sizes, wrong
+    return [*_describe_space(root, sizes), *map(_make_fault, wrong)]
+
+
+def _make_fault(what: str) -> Fact:
+    text, _, remedy = what.rpartition("; ")
+    return Fact("file", text, "fail", remedy)
 
 
 def _describe_space(root: str, sizes: list[int]) -> list[Fact]:

@@ -80,12 +80,8 @@ def split_batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
         yield batch
 
 
-def read_outcomes(answer: Mapping[str, Any], own: str = "") -> list[Outcome]:
-    """Return the outcomes of all writes; their tags have the index's second alias ``own``."""
-    return [_make_outcome(it, own) for it in answer["items"]]
-
-
-def _make_outcome(part: Mapping[str, Any], own: str) -> Outcome:
+def make_outcome(part: Mapping[str, Any], own: str) -> Outcome:
+    """Return the outcome of a write; its tag has the index's second alias ``own``."""
     (item,) = part.values()
     return Outcome(item["status"], _get_tag(item, own), item.get("error"))
 
@@ -127,7 +123,7 @@ def require_decided(answer: Mapping[str, Any], most: int | None = 1) -> None:
     Raises:
         opensearchpy.TransportError: A write failed.
     """
-    for its in (_make_outcome(it, "") for it in answer["items"][:most]):
+    for its in (make_outcome(it, "") for it in answer["items"][:most]):
         if its.error is not None and its.status not in {failures.MISSING, failures.CONFLICT}:
             raise failures.make_part_error(its.status, its.error)
 

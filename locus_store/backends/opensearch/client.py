@@ -22,16 +22,15 @@ from locus_store.backends.opensearch.bulk import (
     find_undone,
     make_address,
     make_condition,
+    make_outcome,
     make_path,
     make_routing,
     make_write,
-    read_outcomes,
     require_decided,
     require_deleted,
     require_read,
     split_batches,
 )
-from locus_store.backends.opensearch.index import Layout
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.backends.opensearch.versions import StoredVersion
 from locus_store.errors import BackendError, LocusStoreError, SchemaError
@@ -70,7 +69,7 @@ class IndexClient(BlockingClient):
         layout: Of the index.
     """
 
-    def __init__(self, place: IndexPlace, access: OpenSearchOptions, layout: Layout) -> None:
+    def __init__(self, place: IndexPlace, access: OpenSearchOptions, layout: index.Layout) -> None:
         self.place = place
         self.access = access
         self.layout = layout
@@ -194,7 +193,7 @@ class IndexClient(BlockingClient):
         def ask() -> list[Outcome]:
             own = self.get_own_alias()
             answer = self.request_documents("POST", "_bulk", body, check=check, **params, **options)
-            return read_outcomes(answer, own)
+            return [make_outcome(it, own) for it in answer["items"]]
 
         found = ask()
         pairs = zip(writes, found, strict=True)
@@ -274,12 +273,22 @@ class IndexClient(BlockingClient):
         return self._own or index.generate_own_alias(self.place.name)
 
     def _check(self) -> None:
-        """Look once whether the index is ours, if there is one."""
+        """Look once whether the index is ours, if there is one.
+
+        Raises:
+            SchemaError: It is not, or has lost its alias.
+        """
         if self._own:
             return
         found = self.call("GET", f"/{self.place.name}", statuses=(failures.MISSING,))
         if "error" in found:
-            self._require_none()
+            first, alias = index.name_first_index(self.place), self.place.name
+            found = self.call("GET", f"/{first}", statuses=(failures.MISSING,))
+            if "error" not in found and alias not in found.get(first, {}).get("aliases", {alias}):
+                raise SchemaError(
+                    f"index {first!r} exists without its alias {alias!r}; add the alias, or choose "
+                    "another index_name="
+                )
         else:
             name, _ = index.require_ours(found, self.place, self.layout)
             index.require_plain(found[name], self.place, self.layout)
@@ -302,20 +311,6 @@ class IndexClient(BlockingClient):
         made = self.call("PUT", f"/{name}", body, statuses=(400,))
         if failures.get_type(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
-
-    def _require_none(self) -> None:
-        """Refuse an index that has lost its alias.
-
-        Raises:
-            SchemaError: There is one.
-        """
-        name, alias = index.name_first_index(self.place), self.place.name
-        found = self.call("GET", f"/{name}", statuses=(failures.MISSING,))
-        if "error" not in found and alias not in found.get(name, {}).get("aliases", {alias}):
-            raise SchemaError(
-                f"index {name!r} exists without its alias {alias!r}; add the alias, or choose "
-                "another index_name="
-            )
 
     def renew(self) -> None:
         """Look at the index again before the next call."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -75,22 +74,16 @@ class ItemIndex(IndexClient):
         return answers
 
     def iterate_pages(self, body: Mapping[str, Any]) -> Iterator[Sequence[Any]]:
-        """Yield the hits of one view of the index in pages of the body's size."""
-        with self._open_view() as view:
-            if view is not None:
-                yield from self.iterate_hits(body, view=view)
-
-    @contextmanager
-    def _open_view(self) -> Iterator[str | None]:
-        """Yield a view of the index, which later writes do not change; ``None``: no index."""
+        """Yield the hits of a view that later writes do not change, in pages of the body's size."""
         path, seen = "_search/point_in_time", (failures.MISSING,)
         options = {"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"}
         view = self.request_documents("POST", path, statuses=seen, **options).get("pit_id")
+        if view is None:  # there is no index
+            return
         try:
-            yield view
+            yield from self.iterate_hits(body, view=view)
         finally:
-            if view is not None:
-                self.call("DELETE", f"/{path}", {"pit_id": [view]}, statuses=seen)
+            self.call("DELETE", f"/{path}", {"pit_id": [view]}, statuses=seen)
 
 
 def open_item_index(place: IndexPlace, access: OpenSearchOptions) -> ItemIndex:

@@ -24,7 +24,7 @@ from locus_store.backends.opensearch.item_index import (
     make_item_write,
     open_item_index,
 )
-from locus_store.backends.opensearch.items import KEEP, Decide, Document, ItemChange, make_clearing
+from locus_store.backends.opensearch.items import KEEP, Decide, ItemChange, make_clearing
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import SchemaError
 from locus_store.runtime.forks import make_lock
@@ -119,28 +119,18 @@ class _Writing:
         rest, pauses = list(names), Pauses(0.002, LONGEST_PAUSE_SECONDS)
         while rest:
             found = self._batches.settle([items.make_document_id(it) for it in rest], **reading)
-            rest = self._write_each(dict(zip(rest, found, strict=True)), decide, answers, repeats)
+            writes: dict[Name, BulkWrite] = {}
+            for name, document in dict(zip(rest, found, strict=True)).items():
+                plan, answers[name] = decide(document, bool(repeats))
+                if plan is not KEEP:
+                    tag = document.tag if document else None
+                    writes[name] = make_item_write(items.make_document_id(name), tag, plan)
+            note = partial(repeats.append, True)
+            tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
+            rest = [name for name, tag in zip(writes, tags, strict=True) if tag is None]
             if rest:
                 pauses.sleep()
         return list(answers.values())
-
-    def _write_each(
-        self,
-        documents: Mapping[Name, Document | None],
-        decide: Decide,
-        answers: dict[Name, int],
-        repeats: list[bool],
-    ) -> list[Name]:
-        """Write what a call makes of each document; return the items that had changed."""
-        writes: dict[Name, BulkWrite] = {}
-        for name, document in documents.items():
-            plan, answers[name] = decide(document, bool(repeats))
-            if plan is not KEEP:
-                tag = document.tag if document else None
-                writes[name] = make_item_write(items.make_document_id(name), tag, plan)
-        note = partial(repeats.append, True)
-        tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
-        return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
 
     def _read_first(self, body: Mapping[str, Any]) -> list[Any]:
         """Return the first hits of a search, once its committed batches are put in place."""

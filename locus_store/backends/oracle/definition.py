@@ -78,7 +78,12 @@ class OracleDefinition(SchemaDefinition):
             driver: Any = lock_connection.connection.dbapi_connection
             before, driver.autocommit = driver.autocommit, False  # in autocommit no lock is kept
             try:
-                _make_lock(lock_connection, name)
+                try:
+                    create = f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)"
+                    lock_connection.exec_driver_sql(create)
+                except DBAPIError as error:
+                    if _TAKEN not in list_codes(error):  # another process made it meanwhile
+                        raise
                 lock_connection.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
                 with connection.begin():
                     yield
@@ -176,14 +181,6 @@ def define_vector_index(ours: Tables, metric: Metric, method: str, dialect: Dial
         f"CREATE VECTOR INDEX {index} ON {table} (embedding) {_ORGANIZATIONS[method]} "
         f"DISTANCE {METRICS[metric]} WITH TARGET ACCURACY 95"
     )
-
-
-def _make_lock(lock_connection: Connection, name: str) -> None:
-    try:
-        lock_connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)")
-    except DBAPIError as error:
-        if _TAKEN not in list_codes(error):  # another process made it meanwhile
-            raise
 
 
 def _read_dictionary(

@@ -19,7 +19,6 @@ from locus_store.backends.redis.scripts import Script
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits
-from locus_store.runtime.loops import ResourcesPerLoop
 from locus_store.runtime.retries import Pauses
 
 T = TypeVar("T")
@@ -83,7 +82,7 @@ class Connections:
         self, settings: RedisOptions, where: str, make: Callable[[], Client], *, is_owner: bool
     ) -> None:
         self.where = where
-        self._clients = ResourcesPerLoop(
+        self._clients = loops.ResourcesPerLoop(
             lambda: LoopClient(make(), settings, where, is_owner=is_owner), None
         )
 

@@ -30,7 +30,6 @@ from locus_store.backends.redis.keys import (
     from_microseconds,
     to_microseconds,
 )
-from locus_store.backends.redis.scripts import Script
 from locus_store.errors import NotFoundError, SchemaError
 from locus_store.runtime import loops
 from locus_store.runtime.greenlets import run, wait
@@ -200,11 +199,6 @@ def parse_time(entry: bytes) -> datetime:
     return from_microseconds(int(entry[:ENTRY_DIGITS]))
 
 
-def parse_name(entry: bytes) -> str:
-    """Return the thread's id from an entry of ``ThreadLists.list_entries``."""
-    return entry[ENTRY_DIGITS:].decode()
-
-
 T = TypeVar("T")
 
 LAYOUT: Final = b"4"
@@ -338,7 +332,7 @@ class RedisDocuments(Documents):
     def delete(self, key: str, *, tag: Tag) -> None:
         wait(self._write(_DELETE, key, tag))
 
-    async def _write(self, script: Script, key: str, *args: Any) -> bytes:
+    async def _write(self, script: scripts.Script, key: str, *args: Any) -> bytes:
         """Run a conditional script; return its answer."""
         client = await self._get_client()
         keys = self.names.list_writing(key)
@@ -471,4 +465,4 @@ def _parse_answer(answer: Any) -> Found | None:
 
 
 def _parse_active(entry: bytes) -> Active:
-    return Active(parse_name(entry), parse_time(entry))
+    return Active(entry[ENTRY_DIGITS:].decode(), parse_time(entry))

@@ -19,7 +19,6 @@ from locus_store.backends.redis.backend import (
 )
 from locus_store.backends.redis.connections import LoopClient
 from locus_store.backends.redis.options import RedisOptions
-from locus_store.backends.redis.scripts import Script
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
 from locus_store.store import BaseStore, Embed
@@ -196,7 +195,7 @@ class RedisStore(BaseStore):
             await self.backend.close()
         self._is_known = False
 
-    async def _write(self, queues: set[str], script: Script, *args: Any) -> Any:
+    async def _write(self, queues: set[str], script: scripts.Script, *args: Any) -> Any:
         """Run a script once, after all earlier writes of the same items."""
         client = await self._get_client()
         first, *others = queues
@@ -251,7 +250,7 @@ class RedisStore(BaseStore):
         count: int = await self._write(ALL_QUEUES, scripts.ITEMS["sweep"], limit)
         return count
 
-    async def _read(self, script: Script, *args: Any) -> Any:
+    async def _read(self, script: scripts.Script, *args: Any) -> Any:
         client = await self._get_client()
         return await client.read(script, self._keys, *args)
 

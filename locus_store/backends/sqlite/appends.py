@@ -19,17 +19,12 @@ from locus_store.types import Save
 from locus_store.versions import Append, Line
 
 
-def changes_head_only(save: Save) -> bool:
-    """Return whether an append changes a record and its line only, and no older version."""
-    return save.keep_last is None and save.ttl_seconds is None
-
-
 def append_head(
     connection: Connection, tables: Tables, line: Line, save: Save, append: Append
 ) -> int:
     """Insert a record onto a line's head, which it becomes; return its sequence.
 
-    The rows are those of ``versions.append``.
+    The rows are those of ``versions.append`` for a save that changes no older version.
     """
     insert, move = _make_statements(tables)
     sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes

@@ -125,7 +125,8 @@ class SQLiteRepository(Repository):
             return None
         if not versions.can_append(line, head_digest, save, append):
             return None
-        if is_active and not has_index and appends.changes_head_only(save):
+        changes_others = save.keep_last is not None or save.ttl_seconds is not None
+        if is_active and not has_index and not changes_others:
             sequence = appends.append_head(self.connection, self.tables, line, save, append)
             mark = Mark(self.store, line.line, sequence, save.change.tree.digest)
             return Written(save.checkpoint_id, mark, "head")

@@ -14,7 +14,6 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.sql.operators import OperatorType
 from sqlalchemy.types import TypeEngine
 
 from locus_store.sql.columns.dialect_columns import (
@@ -254,7 +253,7 @@ class Key(sa.types.TypeDecorator[str]):
         """One more character for the encoding; compared by its bytes."""
         return make_text_type(dialect, self.length + 1, get_columns(dialect).key_collation)
 
-    def coerce_compared_value(self, op: OperatorType | None, value: Any) -> Any:
+    def coerce_compared_value(self, op: operators.OperatorType | None, value: Any) -> Any:
         """Encode only what is compared whole."""
         return self if op is None or op in _COMPARISONS else sa.String()
 

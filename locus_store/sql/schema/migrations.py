@@ -21,6 +21,7 @@ from locus_store.errors import (
     make_install_command,
 )
 from locus_store.runtime.forks import make_lock
+from locus_store.runtime.stepping import may_block
 from locus_store.sql.schema.definition import (
     PLACE,
     DatabasePlace,
@@ -57,9 +58,9 @@ def run_on(target: Target, body: OnTables[T], *, prefix: str, schema: str | None
     if isinstance(target, URL | str):
         return load_definition(get_dialect_name(target)).run_on_url(target, body, prefix, schema)
     if isinstance(target, Connection):
-        return body(target, _make_tables(prefix, schema, target.dialect.name))
+        return body(target, make_tables(check_prefix(prefix, target.dialect.name), schema))
     with target.connect() as connection:
-        return body(connection, _make_tables(prefix, schema, target.dialect.name))
+        return body(connection, make_tables(check_prefix(prefix, target.dialect.name), schema))
 
 
 def _make_async_error() -> InvalidArgumentError:
@@ -158,28 +159,16 @@ def make_named_tables(
     if prefix == DEFAULT_PREFIX:
         prefix = options.get("prefix", prefix)
     named = options.get("schema") or options.get("schema_name")
-    return _make_tables(prefix, named if schema is None else schema, dialect)
-
-
-def _make_tables(prefix: str, schema: str | None, dialect: str) -> Tables:
-    return make_tables(check_prefix(prefix, dialect), schema)
+    return make_tables(check_prefix(prefix, dialect), named if schema is None else schema)
 
 
 def _run_in_loop(work: Callable[[], Any]) -> Any:
     """Run the coroutine on a new event loop, even if another one is running."""
-    if not _is_in_loop():
+    if may_block():
         return asyncio.run(work())
     process.refuse_beneath_another()
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(lambda: asyncio.run(work())).result()
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 _POLL_SECONDS: Final = 0.01

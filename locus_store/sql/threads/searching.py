@@ -25,7 +25,6 @@ from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.frames import Folder
 from locus_store.values.text import Match
-from locus_store.versions import Line
 from locus_store.versions.segments import RecordSegment
 
 T = TypeVar("T")
@@ -248,7 +247,7 @@ class _Line:
     def add(self, records: Iterable[FoundRecord], max_bytes: int) -> None:
         if self.is_skipped:
             return
-        line = Line(line=self.first.line, head=self.first.head, floor=self.first.floor)
+        line = versions.Line(line=self.first.line, head=self.first.head, floor=self.first.floor)
         try:
             for sequence, text in versions.iterate_visible_texts(
                 line, self._note_versions(records), max_bytes, self.hidden

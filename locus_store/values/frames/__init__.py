@@ -30,7 +30,6 @@ from locus_store.values.frames.digest_trees import (
     ObjectNode,
     build_object_by_entries,
     build_root,
-    decode_node,
     decode_opened as decode_opened,
     encode_reference,
     has_escaped,
@@ -66,7 +65,7 @@ class PackedState:
 
     def to_state(self) -> dict[str, Json]:
         """Return a new state with sorted keys; bytes in it are MessagePack."""
-        return cast("dict[str, Json]", decode_node(self._root))
+        return cast("dict[str, Json]", decode_opened(open_node(self._root)))
 
     @property
     def state_bytes(self) -> int:

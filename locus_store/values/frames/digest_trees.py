@@ -389,11 +389,6 @@ def has_escaped(node: Node) -> bool:
     )
 
 
-def decode_node(node: Node) -> object:
-    """Return the value of a node in its canonical form, in new objects."""
-    return decode_opened(open_node(node))
-
-
 def open_node(node: Node) -> object:
     """Return a node's value, with a ``PackedList`` for each longer list; see ``decode_opened``."""
     if isinstance(node, bytes):
