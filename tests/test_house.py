@@ -40,7 +40,6 @@ LONG_FILES = {
     "encryption/values.py": 566,
     "sql/quotas.py": 571,
     "sql/schema/tables.py": 524,
-    "sql/threads/repository.py": 501,
     "store.py": 639,
     "testing/steps.py": 641,
     "types/records.py": 505,

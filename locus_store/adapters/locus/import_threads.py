@@ -78,8 +78,10 @@ async def import_locus(
                     f"{reader.shown} has no thread {thread_id!r}; nothing was written"
                 )
         chosen = sorted(threads) if thread_ids is None else list(dict.fromkeys(thread_ids))
-        for it in expect_steps(chosen):
-            await tally.add(it, _import_thread(backend, reader, it, threads[it]))
+        for thread_id in expect_steps(chosen):
+            await tally.add(
+                thread_id, _import_thread(backend, reader, thread_id, threads[thread_id])
+            )
         return tally.finish(reader.shown)
 
 

@@ -333,8 +333,8 @@ class SegmentedForm(DocumentForm):
         assert draft.thread is not None  # noqa: S101  (its head names them)
         began = self.documents.read_clock()
         written = {
-            name: (bundles.pack(bundles.make_content({}, it, {})), it)
-            for name, it in draft.sealed.items()
+            name: (bundles.pack(bundles.make_content({}, bundle, {})), bundle)
+            for name, bundle in draft.sealed.items()
         }
         self.reader.write(draft.thread.thread_id, written)
         if self.documents.read_clock() - began > GARBAGE_AGE / 2:

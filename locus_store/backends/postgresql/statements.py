@@ -35,7 +35,7 @@ from locus_store.sql.columns.dialect_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.schema.status import ONE_SHARD
 from locus_store.sql.schema.tables import Tables
-from locus_store.types import Mark, PendingWrite, Stored, Version
+from locus_store.types import Mark, Stored, Version
 from locus_store.types.thread_info import UserIdType
 from locus_store.versions import (
     CHAIN_ALLOWANCE,
@@ -398,12 +398,16 @@ class FastStatements:
         version = _make_version(row, store, thread_id, namespace)
         with name_version_in_errors(version):
             payloads = parse_payloads(row, basis.sequence if basis else 0)
+        writes = None
+        if "writes" in row:
+            found = [write_of(version.checkpoint_id, it) for it in row["writes"] or ()]
+            writes = sorted(found, key=make_write_sort_key)
         return Stored(
             version=version,
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
             payloads=payloads,
             basis=basis,
-            writes=_read_writes(row) if "writes" in row else None,
+            writes=writes,
         )
 
     def _fill(self, text: str, *, line: str = "l.line", **more: str) -> str:
@@ -444,9 +448,8 @@ class FastStatements:
 
     def _make_loads(self, which: str, payload: str, **parts: str) -> tuple[str, str]:
         """Return the statement of a load without, and with, pending writes."""
-        return self._make_load(which, payload, **parts), self._make_load(
-            which, payload + _WRITES, **parts
-        )
+        one, other = (self._make_load(which, it, **parts) for it in (payload, payload + _WRITES))
+        return one, other
 
     def _make_load(self, which: str, payload: str, *, line: str, **more: str) -> str:
         head = f"LATERAL {self._from(line, 'l.head')}"
@@ -547,12 +550,6 @@ def render_turn_condition(turns: str, thread_id: str, turn: str, tenant: str = "
     """
     which = f"u.tenant = {tenant} AND u.thread_id = {thread_id}"
     return _TURN.format(turns=turns, which=which, turn=turn)
-
-
-def _read_writes(row: Mapping[str, Any]) -> list[PendingWrite]:
-    checkpoint_id = decode_key(row["checkpoint_id"])
-    found = [write_of(checkpoint_id, it) for it in row["writes"] or ()]
-    return sorted(found, key=make_write_sort_key)
 
 
 def _is_late(ttl: str, slack: str) -> str:

@@ -107,13 +107,10 @@ class Database(ForTenants, ABC):
 
     def open(self, connection: Connection) -> None:
         """Verify or create the schema, outside any transaction."""
-        self._ensure(connection, auto_migrate=self._auto_migrate)
+        self.verify(connection, auto_migrate=self._auto_migrate)
 
-    def verify(self, connection: Connection) -> None:
-        """Verify the schema, outside any transaction."""
-        self._ensure(connection, auto_migrate=False)
-
-    def _ensure(self, connection: Connection, *, auto_migrate: AutoMigrate) -> None:
+    def verify(self, connection: Connection, *, auto_migrate: AutoMigrate = False) -> None:
+        """Verify the schema, outside any transaction; create it with ``auto_migrate``."""
         settings = ensure(
             connection,
             auto_migrate=auto_migrate,

@@ -422,7 +422,12 @@ class Repository(Reads):
             return None
         if is_old(self, thread_id, seconds):
             return self.drop_threads([thread_id])
-        old = {line: self._list_older(line, seconds) for line in self.find_lines_of([thread_id])}
+        c = self.tables.checkpoints.c
+        query, is_older = sa.select(c.sequence), c.created_at < make_cutoff(seconds)
+        old = {
+            line: list(self.connection.execute(query.where(c.line == line, is_older)).scalars())
+            for line in self.find_lines_of([thread_id])
+        }
         removed = 0
         for namespace in self._list_namespaces(thread_id):
             line = self.find(thread_id, namespace)
@@ -438,13 +443,6 @@ class Repository(Reads):
             line = self.find(thread_id, namespace)
             removed += versions.prune(self, line) if line else 0
         return removed
-
-    def _list_older(self, line: int, seconds: float) -> list[int]:
-        checkpoints = self.tables.checkpoints
-        found = sa.select(checkpoints.c.sequence).where(
-            checkpoints.c.line == line, checkpoints.c.created_at < make_cutoff(seconds)
-        )
-        return list(self.connection.execute(found).scalars())
 
     def _list_namespaces(self, thread_id: str) -> list[str]:
         lines = self.tables.lines
