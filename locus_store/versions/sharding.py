@@ -70,13 +70,13 @@ class OldLayoutError(SchemaError):
     """The layout of the set of shards is another one than the caller knows; nothing was done."""
 
 
-def require_layout(created: int) -> None:
-    """Check that a thread was created, which needs the known layout.
+def require_layout(is_known: bool | int) -> None:
+    """Check that a database stores the known layout; without it, no thread is created.
 
     Raises:
-        OldLayoutError: It was not.
+        OldLayoutError: It does not.
     """
-    if not created:
+    if not is_known:
         raise OldLayoutError(
             "this database became a shard, or its set has changed, after it was opened; nothing was"
             " written. Open the set by 'sharded:URL URL …', with the URLs of all its shards"
@@ -106,7 +106,7 @@ class ShardLayout:
     ``moving``: a thread changes its place when it is written, or when the rebalance comes to it."""
 
     text: str = field(default="", compare=False, repr=False)
-    """What a database stores, if this was read; it is not stored itself."""
+    """The text that a database stores, if this was read; it is not stored itself."""
 
     def get_places(self, tenant: str | None, thread_id: str) -> tuple[int, int]:
         """Return the numbers of the shards where a thread was and where it belongs."""
@@ -138,6 +138,14 @@ class ShardLayout:
                 " all its shards"
             )
 
+    def require_listed(self, count: int) -> None:
+        """Check that a list of so many databases names all that may have threads."""
+        if self.used > count:
+            raise InvalidArgumentError(
+                f"the set has {self.used} shards, and the list names {count}; list all of them, in"
+                " the order of the set"
+            )
+
     def change(self, **changes: object) -> ShardLayout:
         return replace(self, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
 
@@ -160,6 +168,34 @@ class ShardLayout:
                 f"the setting 'shards' is not a layout: {text!r:.80}; restore the database from a"
                 " backup"
             ) from exc
+
+
+def judge_layouts(layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
+    """Return the newest layout of a set, which some databases may lack that were to get it."""
+    known = [(number, it) for number, it in enumerate(layouts) if it is not None]
+    if not known:
+        return None
+    newest = max((it for _, it in known), key=lambda it: it.epoch)
+    for number, own in known:
+        if own.set_id != newest.set_id:
+            raise InvalidArgumentError(
+                f"shard {number + 1} of the list belongs to another set than shard"
+                f" {known[0][0] + 1}; list the databases of one set"
+            )
+        if own.shard != number:
+            raise InvalidArgumentError(
+                f"database {number + 1} of the list is shard {own.shard + 1} of its set; list"
+                " all shards, in the order of the set"
+            )
+    newest.require_listed(len(layouts))
+    first = newest.former if newest.state == "announced" else newest.shards
+    missing = [it for it in range(first) if layouts[it] is None]
+    if missing and newest.epoch > 0:
+        raise InvalidArgumentError(
+            f"database {missing[0] + 1} of the list is not shard {missing[0] + 1} of the set:"
+            " it belongs to no set. Name the right database, or restore it from a backup"
+        )
+    return newest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

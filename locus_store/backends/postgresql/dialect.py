@@ -255,7 +255,7 @@ class PostgreSQLDatabase(ServerDatabase):
         )
 
     def list_open_transactions(self, connection: Connection) -> set[str]:
-        """See ``Database``; whoever reads a table keeps a lock of it until its transaction ends."""
+        """See ``Database``; who reads a table keeps a lock of it until its transaction ends."""
         table = connection.dialect.identifier_preparer.format_table(self.tables.settings)
         query = sa.text(
             "SELECT DISTINCT l.virtualtransaction FROM pg_catalog.pg_locks l"

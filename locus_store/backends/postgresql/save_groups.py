@@ -412,8 +412,8 @@ class Saves:
                     rows = [(*row, *item.make_recorded()) for row, item in others]
                     are_first = all(row.line is None for row, _ in others)
                     group = fast.group[is_indexed, database.user_id_type, are_first]
-                    tenant = encode_key(database.tenant)
-                    common = SaveGroup(tenant, database.store, 1 + is_indexed, database.layout)
+                    of = database.tenancy
+                    common = SaveGroup(encode_key(of.tenant), of.store, 1 + is_indexed, of.layout)
                     columns = zip(*rows, strict=True)
                     left = deadline.compute_seconds_left()
                     for row in await connection.fetch(group, *common, *columns, timeout=left):

@@ -135,7 +135,7 @@ locked AS MATERIALIZED (
   -- IS TRUE: without statistics, an index on the tenant looked better than one on the line.
   SELECT l.line, l.thread_id, l.namespace, l.head, l.open_chain, l.open_bytes, l.floor,
     l.last_sequence, l.writer, l.run
-  FROM {lines} l WHERE l.line = ANY ($6) AND (l.tenant = $1) IS TRUE AND l.head IS NOT NULL
+  FROM {lines} l WHERE l.line = ANY ({given}) AND (l.tenant = $1) IS TRUE AND l.head IS NOT NULL
   ORDER BY l.line FOR NO KEY UPDATE SKIP LOCKED),
 looked AS MATERIALIZED (
   SELECT i.*, l.head, l.open_chain, l.open_bytes, l.last_sequence + 1 AS sequence,
@@ -511,7 +511,7 @@ class FastStatements:
         columns = {it: f"w.{it}" for it in ("thread_id", *self._recorded)}
         shown = ", ".join((_SHOWN, *list(columns.values())[1:]))
         late, late_touched = _is_late("i.ttl", "i.slack"), _is_late("w.ttl", "w.slack")
-        parts = {"is_late": late, "shown": shown}
+        parts = {"is_late": late, "shown": shown, "given": arrays["line"]}
         return self._fill(
             _GROUP,
             arrays=", ".join(arrays.values()),

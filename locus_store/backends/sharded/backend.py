@@ -142,10 +142,10 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
 
     async def read_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
         check_text("thread_id", thread_id)
-        at, begun = self.shard_set.find_settled(self.tenant, thread_id), time.monotonic()
+        at, start = self.shard_set.find_settled(self.tenant, thread_id), time.monotonic()
         if at is not None:
             answer = await ask(self.shards[at])
-            if is_current(begun):
+            if is_current(start):
                 return answer
         return await self.shard_set.read(self.shards, thread_id, ask)
 
@@ -158,7 +158,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
 
         Args:
             thread_id: The thread.
-            ask: Changes the thread. It begins anew if a database refuses it as the layout changed.
+            ask: Changes the thread; called again if a database refused it as the layout changed.
             also: Further threads, which are where they belong meanwhile.
         """
         check_text("thread_id", thread_id)

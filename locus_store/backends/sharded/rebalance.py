@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from locus_store.backends.sharded import shard_set
 from locus_store.backends.sharded.backend import ShardedBackend
 from locus_store.backends.sharded.shard_set import Shard, ShardSet
-from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, LocusStoreError
+from locus_store.errors import (
+    BackendError,
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    LocusStoreError,
+)
 from locus_store.runtime.progress import step
 from locus_store.runtime.stepping import pause
 from locus_store.versions.sharding import HIDDEN_TENANT, ShardLayout, choose_shard
 
+_PAUSE_SECONDS: Final = 0.05
 _PAGE = 500
 """Threads whose ids are read at once."""
 
@@ -62,7 +70,7 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
         layout = layout.change(state="announced", former=layout.shards, shards=count)
     await of.write_layout(layout)
     if layout.state == "announced":
-        await of.wait_for_open_transactions()
+        await _wait_for_open_transactions(of)
         await pause(shard_set.ANNOUNCED_SECONDS)
         layout = layout.change(state="moving")
         await of.write_layout(layout)
@@ -73,6 +81,24 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
         # Again: a client that had stood still may have written one to its former place.
         moved += await _move_threads(of, layout)
     return Rebalanced(layout.shards, moved)
+
+
+async def _wait_for_open_transactions(of: ShardSet) -> None:
+    """Wait until no transaction is open that may create a thread by an older layout.
+
+    Raises:
+        BackendError: There is one for a minute.
+    """
+    until = time.monotonic() + shard_set.PATIENCE_SECONDS
+    for number, shard in enumerate(of.shards):
+        left = await shard.list_open_transactions()
+        while left := left & await shard.list_open_transactions():
+            if time.monotonic() > until:
+                raise BackendError(
+                    f"a transaction in shard {number + 1} is open since before this rebalance, and"
+                    " may create a thread at its former place; end it, and rebalance again"
+                )
+            await pause(_PAUSE_SECONDS)
 
 
 async def _remove_last(of: ShardSet, layout: ShardLayout) -> ShardLayout:

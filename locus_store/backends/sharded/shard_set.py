@@ -28,6 +28,7 @@ from locus_store.versions.sharding import (
     OldLayoutError,
     ShardLayout,
     choose_shard,
+    judge_layouts,
     require_layout,
 )
 from locus_store.versions.sizes import ListsStatuses
@@ -99,7 +100,7 @@ class ShardSet:
             begun = time.monotonic()
             before, found = found, await run_together(it.read_layout() for it in self.shards)
             try:
-                layout = self._judge(found)
+                layout = judge_layouts(found)
             except InvalidArgumentError:
                 if found == before:
                     raise
@@ -118,53 +119,19 @@ class ShardSet:
             await self._use(number, own)
         return layout
 
-    async def _use(self, number: int, found: ShardLayout | None) -> None:
+    async def _use(self, number: int, layout: ShardLayout | None) -> None:
         """Have a shard create threads by the layout that was found in it.
 
         The changes whose place was decided by an older one are over before, or refused.
         """
-        if found is None or found.text == self._used[number]:
+        if layout is None or layout.text == self._used[number]:
             return
         older, until = set(self._under_way), time.monotonic() + PATIENCE_SECONDS
         while older & self._under_way and time.monotonic() < until:
             await pause(_PAUSE_SECONDS / 10)
         self._under_way -= older  # those of the process that this one was forked from have no end
-        self._used[number] = found.text
-        self.shards[number].use_layout(found)
-
-    def _judge(self, layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
-        """Return the newest layout of a set, which some databases may lack that were to get it."""
-        known = [(number, it) for number, it in enumerate(layouts) if it is not None]
-        if not known:
-            return None
-        newest = max((it for _, it in known), key=lambda it: it.epoch)
-        for number, own in known:
-            if own.set_id != newest.set_id:
-                raise InvalidArgumentError(
-                    f"shard {number + 1} of the list belongs to another set than shard"
-                    f" {known[0][0] + 1}; list the databases of one set"
-                )
-            if own.shard != number:
-                raise InvalidArgumentError(
-                    f"database {number + 1} of the list is shard {own.shard + 1} of its set; list"
-                    " all shards, in the order of the set"
-                )
-        self._require_all(newest)
-        first = newest.former if newest.state == "announced" else newest.shards
-        missing = [it for it in range(first) if layouts[it] is None]
-        if missing and newest.epoch > 0:
-            raise InvalidArgumentError(
-                f"database {missing[0] + 1} of the list is not shard {missing[0] + 1} of the set:"
-                " it belongs to no set. Name the right database, or restore it from a backup"
-            )
-        return newest
-
-    def _require_all(self, layout: ShardLayout) -> None:
-        if layout.used > len(self.shards):
-            raise InvalidArgumentError(
-                f"the set has {layout.used} shards, and the list names {len(self.shards)}; list"
-                " all of them, in the order of the set"
-            )
+        self._used[number] = layout.text
+        self.shards[number].use_layout(layout)
 
     async def _complete(
         self, layouts: Sequence[ShardLayout | None], newest: ShardLayout | None
@@ -208,7 +175,7 @@ class ShardSet:
                 f"the database of shard {number + 1} is no longer that shard of the set; it was"
                 " replaced or restored meanwhile. Open the set again"
             )
-        self._require_all(found)
+        found.require_listed(len(self.shards))
         layout = self.layout or layout
         if found.epoch > layout.epoch:
             self.layout = layout = found
@@ -263,34 +230,17 @@ class ShardSet:
                 return layout, was, at
             layout = newest
 
-    async def wait_for_open_transactions(self) -> None:
-        """Wait until no transaction is open that may create a thread by an older layout.
-
-        Raises:
-            BackendError: There is one for a minute.
-        """
-        until = time.monotonic() + PATIENCE_SECONDS
-        for number, shard in enumerate(self.shards):
-            left = await shard.list_open_transactions()
-            while left := left & await shard.list_open_transactions():
-                if time.monotonic() > until:
-                    raise BackendError(
-                        f"a transaction in shard {number + 1} is open since before this rebalance,"
-                        " and may create a thread at its former place; end it, and rebalance again"
-                    )
-                await pause(_PAUSE_SECONDS)
-
     async def _repeat(self, work: Callable[[], Awaitable[T]], *, reads: bool = True) -> T:
-        """Begin work anew that the layout of a database refused, or whose answer is too old."""
+        """Try work again that the layout of a database refused, or whose answer is too old."""
         for _ in range(TRIES):
-            layout, begun = self.layout or await self.open(), time.monotonic()
+            layout, start = self.layout or await self.open(), time.monotonic()
             try:
                 answer = await work()
-                if reads and not is_current(begun):
+                if reads and not is_current(start):
                     require_layout(await self.is_newest(layout))
             except (OldLayoutError, ConflictError) as exc:
                 failed, is_conflict = exc, isinstance(exc, ConflictError)
-                if is_conflict and is_current(begun):
+                if is_conflict and is_current(start):
                     raise
                 if await self.is_newest(layout) and is_conflict:  # else the thread may have moved
                     raise
@@ -346,9 +296,9 @@ class ShardSet:
             tenant = shards[0].tenant
             while True:
                 layout, change = self.layout, object()
-                for it in thread_ids:
-                    if self.find_settled(tenant, it) is None:
-                        await self.settle(shards, it)
+                for thread_id in thread_ids:
+                    if self.find_settled(tenant, thread_id) is None:
+                        await self.settle(shards, thread_id)
                 self._under_way.add(change)
                 try:
                     if self.layout is layout:
@@ -518,9 +468,9 @@ class ShardSet:
                     await hidden.remove_thread(thread_id)
 
 
-def is_current(begun: float) -> bool:
+def is_current(start: float) -> bool:
     """Return whether no thread may have moved since a fresh layout was looked at, at that time."""
-    return time.monotonic() - begun < ANNOUNCED_SECONDS - LEASE_SECONDS
+    return time.monotonic() - start < ANNOUNCED_SECONDS - LEASE_SECONDS
 
 
 def make_used_error(number: int) -> InvalidArgumentError:

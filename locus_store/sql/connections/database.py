@@ -135,11 +135,6 @@ class Database(ForTenants, ABC):
         """Open the database even if it is one shard of several."""
         self._opened.joins_set = True
 
-    @property
-    def layout(self) -> str:
-        """The layout of shards, without which no thread is created; see ``NO_LAYOUT``."""
-        return self._opened.layout
-
     def use_layout(self, layout: str) -> None:
         """Create threads if the database still stores this layout of its set."""
         self._opened.layout = layout

@@ -38,10 +38,10 @@ SHARDS_SETTING: Final = "shards"
 """Row of ``settings`` with the layout of the set of shards that the database belongs to."""
 
 NO_LAYOUT: Final = "none"
-"""What is known of the layout if there is no such row."""
+"""The known layout if there is no such row."""
 
 ONE_SHARD: Final = '%"shard"_0,"shards"_1,"former"_1,%'
-"""A pattern of the layouts of one shard: whoever knows another one creates threads there, too."""
+"""A pattern of the layouts of one shard, where each client may create threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
