@@ -86,8 +86,9 @@ def rotate(
 ) -> None:
     """Wrap the data keys of all tenants with the current key of the key ring.
 
-    With --data, values in clear are encrypted, and data keys that seal nothing are removed. It may
-    run beside writers, and be repeated after it was interrupted.
+    With --data, values in clear are encrypted, or refused if encryption is required, and data keys
+    that seal nothing are removed. It may run beside writers, and be repeated after it was
+    interrupted.
     """
 
     async def work(backend: Any) -> list[str]:

@@ -231,8 +231,9 @@ class EncryptedBackend(LoadsKeys, FullBackend):
     async def reencrypt(self, after: str | None = None) -> AsyncIterator[str]:
         """Seal the threads behind an id again with the current data key; yield each that was done.
 
-        What is in clear is encrypted. A thread is changed in one transaction, beside writers, and
-        one whose values have the current key is left alone: a run that was ended may be repeated.
+        What is in clear is encrypted, or refused where encryption is required. A thread is changed
+        in one transaction, beside writers, and one whose values have the current key is left alone:
+        a run that was ended may be repeated.
         The digests of a thread that was in clear change, so that a writer who loaded it before
         gets a ``ConflictError``.
         """

@@ -188,14 +188,15 @@ class EncryptedStore(Encrypts, BaseStore):
     async def reencrypt(self) -> AsyncIterator[Name]:
         """Seal items again with the current data key; yield the name of each that was done.
 
-        An item gets a new version, and its time to live restarts. One that is changed meanwhile is
-        sealed by its writer.
+        One in clear is encrypted, or refused where encryption is required. An item gets a new
+        version, and its time to live restarts. One that is changed meanwhile is sealed by its
+        writer.
         """
         async for stored in self._iterate_stored():
             sealing = await self.get_sealing()
             if count_item_key(stored) == sealing.keys.current.key_id.hex():
                 continue
-            item, name = replace(sealing, required=False).open_item(stored), stored.namespace
+            item, name = sealing.open_item(stored), stored.namespace
             embeddings = await self.vectors_of(name, stored.key) if self.dimension else []
             put = Put(
                 namespace=name,

@@ -125,6 +125,22 @@ async def test_a_storage_in_clear_is_converted(old: Encryption, place: Place) ->
         assert b"of Zoe" not in read_files(place.path, "threads/*.json")
 
 
+async def test_a_rotation_seals_nothing_in_clear_where_encryption_is_required(
+    old: Encryption, place: Place
+) -> None:
+    async with open_storage(place.url) as storage:  # a program without keys
+        await fill(storage)
+    async with open_storage(place.url, encryption=old) as storage:
+        backend, store = storage.backend, storage.store()
+        for steps in (backend.reencrypt(), store.reencrypt()):
+            with pytest.raises(EncryptionError, match="in clear"):
+                await anext(steps)
+        with pytest.raises(EncryptionError, match="in clear"):
+            await backend.load("t", "v2")
+        with pytest.raises(EncryptionError, match="in clear"):
+            await store.get(("t",), "k")
+
+
 async def test_a_destroyed_key_makes_copies_of_the_data_unreadable(
     old: Encryption, tmp_path: Path
 ) -> None:
