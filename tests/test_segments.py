@@ -18,6 +18,7 @@ from shelf import ObjectsProbe, Shelf, shelf_backend
 
 from locus_store import IntegrityError, SchemaError
 from locus_store.backends.documents import segmented
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import (
     HEADS,
     SEGMENTS,
@@ -315,6 +316,24 @@ async def test_a_segment_in_the_place_of_another_one_is_refused(
     shelf.stored[first], shelf.stored[second] = shelf.stored[second], shelf.stored[first]
     with pytest.raises(IntegrityError, match="has other versions than its head says"):
         await READS[call](shelf_backend(shelf))
+
+
+@pytest.mark.anyio
+async def test_a_segment_in_the_place_of_messages_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf = Shelf()
+    log = DocumentMessageLog(shelf_backend(shelf), owns=False)
+    await log.append("t", [("first", "user"), ("second", "user")])
+    await log.append("t", [("third", "user")])
+    first, second = (it for it in shelf.stored if "/segments/" in it)
+    shelf.stored[first] = shelf.stored[second]
+    log = DocumentMessageLog(shelf_backend(shelf), owns=False)
+    with pytest.raises(IntegrityError, match="has other messages than its head says"):
+        await log.load("t")
+    with pytest.raises(IntegrityError, match="has other messages than its head says"):
+        await log.append("t", [("fourth", "user")])
 
 
 @pytest.mark.anyio

@@ -29,6 +29,7 @@ from locus_store.backends.documents.segments import (
     Source,
     make_message_segment,
     make_segment,
+    read_messages,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types import ArchivedMessage
@@ -156,7 +157,7 @@ class SegmentedForm(DocumentForm):
             thread.histories[namespace] = SegmentedHistory(
                 line, _make_history(namespace, line, tail), source
             )
-        older = self.reader.read(thread.thread_id, [it.name for it in head.messages])
+        older = read_messages(self.reader, thread.thread_id, head.messages)
         thread.messages = [message for it in (*older, tail) for message in it.messages]
         return thread
 

@@ -192,6 +192,24 @@ class SegmentReader:
         self._documents.objects.discard(gone)
 
 
+def read_messages(
+    reader: SegmentReader, thread_id: str, segments: Sequence[MessageSegment]
+) -> list[Bundle]:
+    """Return the bundles of a thread's messages; do not change them.
+
+    Raises:
+        IntegrityError: See ``SegmentReader.read``; also, a segment has more or fewer messages.
+    """
+    bundles = reader.read(thread_id, [it.name for it in segments])
+    for segment, bundle in zip(segments, bundles, strict=True):
+        if len(bundle.messages) != segment.count:
+            raise IntegrityError(
+                f"segment {segment.name!r} of thread {thread_id!r} has other messages than its "
+                "head says"
+            )
+    return bundles
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The segments of a thread."""
