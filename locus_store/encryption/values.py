@@ -26,7 +26,7 @@ from locus_store.types import (
 from locus_store.types.items import Put, StoreItem
 from locus_store.types.messages import PutMessage, compute_checksum
 from locus_store.values import frames
-from locus_store.values.encoding import UNLIMITED, encode, read_varint
+from locus_store.values.encoding import MAX_INT, MIN_INT, UNLIMITED, encode, read_varint
 from locus_store.values.frames import Change
 from locus_store.values.sealing import (
     FORMAT,
@@ -238,7 +238,7 @@ class Sealing:
             value = {}
         if isinstance(value, list | tuple):
             return [self.hash_value(name, it) for it in value]
-        if isinstance(value, float) and value.is_integer():
+        if isinstance(value, float) and MIN_INT <= value <= MAX_INT and value.is_integer():
             value = int(value)  # equal numbers have equal hashes
         return base64.b64encode(self.keys.current.bind(b"value", b"", name, value)).decode()
 

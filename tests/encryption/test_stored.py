@@ -293,3 +293,13 @@ def test_an_encryption_that_is_none_is_refused(url: str) -> None:
         Encryption(ring, None, clear=["city"], hashed=["city"])  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="a list of keys"):
         Encryption(LocalKeyRing({"a": bytes(32)}, "a"), None, clear="city")  # type: ignore[arg-type]
+
+
+async def test_a_hashed_number_may_be_beyond_64_bits(encryption: Encryption) -> None:
+    chosen = Encryption(encryption.ring, encryption.keys, hashed=["n"])
+    async with open_storage("memory://", encryption=chosen) as storage:
+        for number in (1e300, -1e19, 1e19):
+            await storage.backend.write_state("t", {}, metadata={"n": number})
+            [found] = await storage.backend.query("n", number)
+            assert found.metadata == {"n": number}
+        assert len(await storage.backend.query("n", 10**19)) == 1
