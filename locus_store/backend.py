@@ -894,8 +894,8 @@ class ErasesThreads(QueriesMetadata, StoresThreads):
     async def forget_user(self, user_id: str) -> dict[str, int]:
         """Remove the threads of ``threads_of`` with all they own; return how much of each kind.
 
-        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; in SQL databases ``store``,
-        the items whose metadata names the user. Only of this object's tenant.
+        Keys: ``threads``, ``checkpoints``, ``writes``, ``messages``; ``store`` (in SQL
+        databases, or with encryption): items whose metadata names the user. Only of this tenant.
 
         Raises:
             ConflictError: Another caller saves the user's threads at the same time.
@@ -905,8 +905,8 @@ class ErasesThreads(QueriesMetadata, StoresThreads):
     async def forget_where(self, key: str, value: Any) -> dict[str, int]:
         """Remove the threads of ``threads_where`` with all they own; return how much of each kind.
 
-        Keys: as of ``forget_user``; in SQL databases ``store`` counts the removed items whose
-        metadata has ``value`` at ``key``. Only of this object's tenant.
+        Keys: as of ``forget_user``; ``store`` counts the removed items whose metadata has ``value``
+        at ``key``. Only of this object's tenant.
 
         Raises:
             ConflictError: Another caller saves such threads at the same time.

@@ -189,7 +189,7 @@ class EncryptedBackend(LoadsKeys, FullBackend):
         return True
 
     async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
-        """Remove threads, and destroy their keys."""
+        """Remove threads and items, and destroy their keys."""
         noted = set[Subject]()
 
         async def find_and_note() -> list[str]:
@@ -200,9 +200,10 @@ class EncryptedBackend(LoadsKeys, FullBackend):
             return found
 
         try:
-            return await super()._erase(find_and_note, key, value)
+            counts = await super()._erase(find_and_note, key, value)
         finally:
             await self.encryption.destroy_noted(self._tenant_name, self._find_gone, noted)
+        return counts if "store" in counts else counts | await forget_items(self, key, value)
 
     async def _find_gone(self, subjects: set[Subject]) -> set[Subject] | None:
         """Return the threads of a note that are not stored; ``None``: they are not threads."""
@@ -338,7 +339,7 @@ class JoiningEncryptedBackend(VersionsBackend, JoinsTransactions):
         return await super().commit_on((await self.get_sealing()).seal_save(save), connection)
 
     async def _forget_items(self, key: str, value: Any) -> int:
-        return await forget_items(self, key, value)
+        return (await forget_items(self, key, value))["store"]
 
 
 class OpenedShard(JoiningEncryptedBackend):
@@ -367,7 +368,7 @@ class ShardedEncryptedBackend(VersionsBackend):
 
     async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
         counts = await super()._erase(find, key, value)
-        return counts | {"store": await forget_items(self, key, value)}
+        return counts | await forget_items(self, key, value)
 
 
 async def _iterate_threads(backend: FullBackend) -> AsyncIterator[ArchivedThread]:
@@ -376,10 +377,13 @@ async def _iterate_threads(backend: FullBackend) -> AsyncIterator[ArchivedThread
             yield found
 
 
-async def forget_items(backend: EncryptedBackend, key: str, value: Any) -> int:
-    """Remove the items beside a backend with ``value`` at ``key``, and their keys."""
-    store = import_module("locus_store.open").Storage(backend).store()
-    return int(await store.forget(lambda it: has_value(it.metadata, key, value)))
+async def forget_items(backend: EncryptedBackend, key: str, value: Any) -> dict[str, int]:
+    """Remove the items beside a backend with ``value`` at ``key``, and their keys; count them."""
+    storage = import_module("locus_store.open").Storage(backend)
+    service = getattr(backend, "service", None)  # a service may have no store
+    if not (service.description if service else storage).has_store:
+        return {}
+    return {"store": await storage.store().forget(lambda it: has_value(it.metadata, key, value))}
 
 
 class ClientBackend(VersionsBackend):
@@ -460,11 +464,6 @@ class ClientBackend(VersionsBackend):
 
     forget_user = ErasesThreads.forget_user  # the service knows no owners, of items either
     forget_where = ErasesThreads.forget_where
-
-    async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
-        counts = await super()._erase(find, key, value)
-        has_store = self.service.description.has_store  # type: ignore[attr-defined]
-        return counts | ({"store": await forget_items(self, key, value)} if has_store else {})
 
 
 @cache

@@ -402,11 +402,8 @@ class Sealing:
         return replace(line, records=records)
 
     def reseal_thread(self, thread: ArchivedThread) -> ArchivedThread:
-        """Return a stored thread with all values sealed with the current key; see ``open_thread``.
-
-        What is in clear is encrypted while that is accepted. Else a rotation would seal, as
-        authentic, what a program without keys has put there.
-        """
+        """Return a stored thread with all values sealed with the current key."""
+        # What is in clear is refused where encryption is required: it may be a forgery.
         return self.seal_thread(self.open_thread(thread))
 
     def _open_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
