@@ -252,5 +252,6 @@ class Client:
         """End it; return its lines."""
         self.process.stdin.close()  # type: ignore[union-attr]
         lines = [*self._lines, *await self._reading]
+        self.process.stdout.close()  # type: ignore[union-attr]
         assert self.process.wait() == 0
         return lines
