@@ -186,7 +186,8 @@ def meet(url: str, mode: str, calls: Path) -> None:
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     first, second = (it.communicate()[0].split() for it in both)
     assert [it.returncode for it in both] == [0, 0]
-    assert calls.read_text().split() == [str(it) for it in range(SAME)]
+    # A process that is refused goes on, and may be ahead of the other one.
+    assert sorted(map(int, calls.read_text().split())) == [*range(SAME)]
     assert len(first) == len(second) == SAME
     told = [{*it} - {"refused"} for it in zip(first, second, strict=True)]
     assert {*map(len, told)} == {1}
