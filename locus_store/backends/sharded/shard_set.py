@@ -5,6 +5,7 @@ docs/decisions/0286 has the protocol, and what holds at each of its steps.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -77,8 +78,8 @@ class ShardSet:
         self._used = [""] * len(shards)
         """The layouts by which the shards create threads, as they store them."""
 
-        self._under_way: set[object] = set()
-        """The changes whose place is decided, and that are not over."""
+        self._under_way: set[tuple[int, object]] = set()
+        """The changes whose place is decided, and that are not over, with their process."""
 
     async def open(self) -> ShardLayout:
         """Open all databases, and check that they are the set; create the layout of a new set.
@@ -123,13 +124,21 @@ class ShardSet:
         """Have a shard create threads by the layout that was found in it.
 
         The changes whose place was decided by an older one are over before, or refused.
+
+        Raises:
+            BackendError: They are not over for a minute.
         """
         if layout is None or layout.text == self._used[number]:
             return
-        older, until = set(self._under_way), time.monotonic() + PATIENCE_SECONDS
-        while older & self._under_way and time.monotonic() < until:
+        older = {it for it in self._under_way if it[0] == os.getpid()}  # none of before a fork
+        until = time.monotonic() + PATIENCE_SECONDS
+        while older & self._under_way:
+            if time.monotonic() > until:
+                raise BackendError(
+                    "the set of shards has changed, and calls of this process that began before"
+                    " are not over; nothing was read or written. Try again"
+                )
             await pause(_PAUSE_SECONDS / 10)
-        self._under_way -= older  # those of the process that this one was forked from have no end
         self._used[number] = layout.text
         self.shards[number].use_layout(layout)
 
@@ -295,7 +304,7 @@ class ShardSet:
         async def try_it() -> T:
             tenant = shards[0].tenant
             while True:
-                layout, change = self.layout, object()
+                layout, change = self.layout, (os.getpid(), object())
                 for thread_id in thread_ids:
                     if self.find_settled(tenant, thread_id) is None:
                         await self.settle(shards, thread_id)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tiers import ALL
 
-from locus_store import SchemaError, open_message_log, open_sharded, open_storage
+from locus_store import BackendError, SchemaError, open_message_log, open_sharded, open_storage
 from locus_store.backends.sharded import shard_set
 from locus_store.backends.sharded.rebalance import rebalance
 from locus_store.versions.sharding import choose_shard
@@ -121,9 +121,12 @@ async def test_saves_at_once_are_divided_by_the_newest_layout(make_url: Callable
     assert await list_places(urls) == {it: [choose_shard(3, "default", it)] for it in THREADS}
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["soon", "late"])
 async def test_a_call_that_began_before_is_refused_though_another_has_looked_since(
-    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
+    if is_late:
+        monkeypatch.setattr(shard_set, "PATIENCE_SECONDS", 0.05)
     urls = [make_url() for _ in range(3)]
     async with open_sharded(urls[:2]) as first:
         await first.open()
@@ -146,8 +149,12 @@ async def test_a_call_that_began_before_is_refused_though_another_has_looked_sin
         # Another call looks at the layout; it uses it when the late one is over.
         other = asyncio.create_task(save(storage, NEW[1]))
         await asyncio.sleep(0.1)
+        if is_late:
+            with pytest.raises(BackendError, match="are not over"):
+                await other
         goes_on.set()
-        await asyncio.gather(late, other)
+        await late
+        await (save(storage, NEW[1]) if is_late else other)
     assert await list_places(urls) == {it: [2] for it in NEW[:2]}
 
 
