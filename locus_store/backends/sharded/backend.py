@@ -167,8 +167,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
         if may_block():
             return await change()
         turns = await self._turns.get()
-        is_settled = self.shard_set.find_settled(self.tenant, thread_id) is not None
-        if is_settled and turns.is_free(turn):
+        if turns.is_free(turn) and self.shard_set.find_settled(self.tenant, thread_id) is not None:
             return await change()
         return await turns.run_in_order(turn, change)
 

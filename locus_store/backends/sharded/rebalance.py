@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from locus_store.backends.sharded import shard_set
 from locus_store.backends.sharded.backend import ShardedBackend
@@ -20,7 +20,6 @@ from locus_store.runtime.progress import step
 from locus_store.runtime.stepping import pause
 from locus_store.versions.sharding import HIDDEN_TENANT, ShardLayout, choose_shard
 
-_PAUSE_SECONDS: Final = 0.05
 _PAGE = 500
 """Threads whose ids are read at once."""
 
@@ -98,7 +97,7 @@ async def _wait_for_open_transactions(of: ShardSet) -> None:
                     f"a transaction in shard {number + 1} is open since before this rebalance, and"
                     " may create a thread at its former place; end it, and rebalance again"
                 )
-            await pause(_PAUSE_SECONDS)
+            await pause(shard_set.PAUSE_SECONDS)
 
 
 async def _remove_last(of: ShardSet, layout: ShardLayout) -> ShardLayout:

@@ -52,7 +52,9 @@ PATIENCE_SECONDS: Final = 60.0
 TRIES: Final = 10
 """Times that a call is tried as the layout changes meanwhile."""
 
-_PAUSE_SECONDS: Final = 0.05
+PAUSE_SECONDS: Final = 0.05
+"""Between two looks at what another client or a transaction does."""
+
 WAITS = 10
 """Times ``ANNOUNCED_SECONDS`` that a write waits for the first move."""
 
@@ -138,7 +140,7 @@ class ShardSet:
                     "the set of shards has changed, and calls of this process that began before"
                     " are not over; nothing was read or written. Try again"
                 )
-            await pause(_PAUSE_SECONDS / 10)
+            await pause(PAUSE_SECONDS / 10)
         self._used[number] = layout.text
         self.shards[number].use_layout(layout)
 
@@ -319,7 +321,7 @@ class ShardSet:
 
     async def settle(self, shards: Sequence[Shard], thread_id: str) -> None:
         """Have a thread, if it exists, be where it belongs."""
-        for _ in range(WAITS * round(ANNOUNCED_SECONDS / _PAUSE_SECONDS) + 1):
+        for _ in range(WAITS * round(ANNOUNCED_SECONDS / PAUSE_SECONDS) + 1):
             layout, was, at = await self._find(shards, thread_id)
             if was == at:
                 return
@@ -327,7 +329,7 @@ class ShardSet:
                 await self.move(shards, thread_id, layout, was)
                 return
             self._read_at[was] = float("-inf")
-            await pause(_PAUSE_SECONDS)
+            await pause(PAUSE_SECONDS)
         raise BackendError(
             f"thread {thread_id!r} changes its shard, and nothing was written: a rebalance stopped"
             " after its announcement. Run 'locus-store shards rebalance' again"
@@ -342,7 +344,7 @@ class ShardSet:
 
         Raises:
             ConflictError: The new shard has a thread of this id, too.
-            OldLayoutError: The former shard has another layout.
+            OldLayoutError: The former shard has a later layout.
         """
         old, patience = shards[was], PATIENCE
         at = choose_shard(layout.shards, old.tenant, thread_id)
@@ -380,7 +382,7 @@ class ShardSet:
         for _ in range(patience):
             if not is_here or found is None or found.is_taken:
                 break
-            await pause(_PAUSE_SECONDS * (0.5 + random.random()))  # noqa: S311  (no secret)
+            await pause(PAUSE_SECONDS * (0.5 + random.random()))  # noqa: S311  (no secret)
             is_here, found = await old.find_move(thread_id)
         return is_here, found
 
@@ -413,7 +415,7 @@ class ShardSet:
                 is_there, _move = await shards[move.target].find_move(thread_id)
                 if is_there or move not in await shards[was].list_moves():
                     break  # another client was faster
-                await pause(_PAUSE_SECONDS)
+                await pause(PAUSE_SECONDS)
             else:
                 if not await hidden.may_see_all_tenants():
                     raise BackendError(
