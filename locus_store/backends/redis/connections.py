@@ -301,6 +301,11 @@ class LoopClient(loops.LoopResources):
                 await self.client.nodes_manager.move_slot(command.result)
         return [it.result for it in sent]
 
+    @property
+    def knows_server(self) -> bool:
+        """Whether a server has answered, of a cluster perhaps only with a list of its nodes."""
+        return self.was_reached or (self.is_cluster and bool(self.client.get_nodes()))
+
     async def find_masters(self) -> None:
         """Ask a cluster which node serves which slot; redis-py does not do so behind a pipeline.
 
@@ -432,7 +437,7 @@ class RetryTime:
             failures.require_no_cluster(exc, client.where)
         self.is_unsure = self.is_unsure or failures.may_be_done(exc)
         is_better_soon = failures.is_transient(exc) or (
-            client.was_reached and may_again(exc)  # else a wrong address is reported at once
+            client.knows_server and may_again(exc)  # else a wrong address is reported at once
         )
         pause = self._pauses.get_next() if is_better_soon else None
         if pause is None:
