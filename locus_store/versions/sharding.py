@@ -198,6 +198,15 @@ def judge_layouts(layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
     return newest
 
 
+def make_used_error(number: int) -> InvalidArgumentError:
+    """Return the error of a database that is to be a shard, and is not empty."""
+    return InvalidArgumentError(
+        f"database {number + 1} of the list has threads or items, and belongs to no set of"
+        " shards: only the first one of a new set may have some. Add it empty, and copy its"
+        " threads with 'locus-store copy'"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """A move of one thread to another shard, as its old database stores it."""

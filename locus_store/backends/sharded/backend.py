@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,12 +9,12 @@ from typing import Any, TypeVar, cast
 
 from locus_store.backend import StorageBackend
 from locus_store.backends.sharded.lists import ShardedLists
-from locus_store.backends.sharded.shard_set import Shard, ShardSet, is_current
-from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.backends.sharded.shard_set import Shard, ShardSet
+from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.sql.sharding import SqlShard
-from locus_store.types import Mark, Removed, Save, Written
+from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
 from locus_store.versions.sharding import HIDDEN_TENANT, HasShards
 
@@ -41,7 +40,7 @@ _READS = (
     *("list_writes", "namespaces", "records", "facts_of"),
 )
 _WRITES = (
-    *("remove", "store_writes", "restore", "prune", "renew", "put_facts", "clear_versions"),
+    *("remove", "store_writes", "prune", "renew", "put_facts", "clear_versions"),
     *("step_turn", "end_turn", "rewrite_thread"),
 )
 
@@ -142,11 +141,6 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
 
     async def read_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
         check_text("thread_id", thread_id)
-        at, start = self.shard_set.find_settled(self.tenant, thread_id), time.monotonic()
-        if at is not None:
-            answer = await ask(self.shards[at])
-            if is_current(start):
-                return answer
         return await self.shard_set.read(self.shards, thread_id, ask)
 
     async def change_at(
@@ -173,17 +167,14 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
 
     async def commit(self, save: Save) -> Written:
         async def commit(shard: Shard) -> Written:
-            expected, side = save.expected, save.side_parent
-            marks = [expected.made_from, expected.head, side] if expected else [side]
-            if all(it is None or it.store == shard.store_id for it in marks):
-                return await shard.commit(save)
-            key = save.thread_id, save.namespace
-            if expected is not None:
-                made_from = await self._translate(shard, *key, expected.made_from)
-                head = await self._translate(shard, *key, expected.head)
-                expected = replace(expected, made_from=made_from, head=head)
-            side = await self._translate(shard, *key, side)
-            return await shard.commit(replace(save, expected=expected, side_parent=side))
+            expected, key = save.expected, (save.thread_id, save.namespace)
+
+            async def commit_from(side: Mark | None, *marks: Mark | None) -> Written:
+                made = expected and replace(expected, made_from=marks[0], head=marks[1])
+                return await shard.commit(replace(save, expected=made, side_parent=side))
+
+            made_from = (expected.made_from, expected.head) if expected else ()
+            return await self._give_marks(shard, key, commit_from, save.side_parent, *made_from)
 
         return await self.change_at(save.thread_id, commit)
 
@@ -191,23 +182,50 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
     ) -> Removed:
         async def remove(shard: Shard) -> Removed:
-            mark = await self._translate(shard, thread_id, namespace, head)
-            return await shard.remove_thread(thread_id, head=mark, namespace=namespace)
+            async def remove_at(mark: Mark | None) -> Removed:
+                return await shard.remove_thread(thread_id, head=mark, namespace=namespace)
+
+            return await self._give_marks(shard, (thread_id, namespace), remove_at, head)
 
         return await self.change_at(thread_id, remove)
 
-    async def _translate(
-        self, shard: Shard, thread_id: str, namespace: str, mark: Mark | None
-    ) -> Mark | None:
-        """Return a mark as the shard has it, of a thread that was moved to it since.
+    async def _give_marks(
+        self,
+        shard: Shard,
+        key: tuple[str, str],
+        ask: Callable[..., Awaitable[T]],
+        *marks: Mark | None,
+    ) -> T:
+        """Call with marks as the shard has them, of a thread and namespace that may have moved.
 
-        A move keeps sequences and digests. Without a version there, the mark matches none.
+        A move keeps sequences and digests. Without a version there, a mark matches none.
         """
-        if mark is None or mark.store == shard.store_id or mark.store not in self.shard_set.stores:
-            return mark
+        of = self.shard_set
+        if all(it is None or it.store == shard.store_id for it in marks):
+            try:
+                return await ask(*marks)
+            except ConflictError:  # the thread may have left this shard and come back
+                if not of.has_changed:
+                    raise
+        line = await self.find_line(shard, *key)
+        known = {
+            it: replace(it, store=shard.store_id, line=line)
+            for it in marks
+            if it and it.store in of.stores
+        }
+        return await ask(*(it and known.get(it, it) for it in marks))
+
+    async def find_line(self, shard: Shard, thread_id: str, namespace: str) -> int:
+        """Return the line of a thread in a shard; 0 if it has no version there."""
         found = await shard.version(thread_id, namespace=namespace)
-        line = found.mark.line if found else 0
-        return replace(mark, store=shard.store_id, line=line)
+        return found.mark.line if found else 0
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        async def restore(shard: Shard) -> bool:
+            await shard.restore(thread)
+            return True
+
+        await self.change_at(thread.thread_id, restore)
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         """See ``StoresThreads``; to another shard, the copy becomes visible at its end."""
@@ -226,11 +244,7 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
             copy_it: Any = dest.copy_thread  # of a SQL database: it takes another one's thread
             return bool(thread and await copy_it(source_thread_id, dest_thread_id, thread=thread))
 
-        while True:
-            layout = of.layout or await of.open()
-            is_done = await self.change_at(dest_thread_id, copy, source_thread_id)
-            if is_done or await of.is_newest(layout):  # else the source may have moved meanwhile
-                return is_done
+        return await self.change_at(dest_thread_id, copy, source_thread_id)
 
     async def identify(self, shard: Shard) -> int:
         """Return the number of a shard."""

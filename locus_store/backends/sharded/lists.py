@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from locus_store.backend import FullBackend, SharedByTenants, TakesTurns
@@ -45,8 +46,22 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
     async def read_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
         """Return the answer of the shard that has a thread."""
 
+    @abstractmethod
+    async def find_line(self, shard: Shard, thread_id: str, namespace: str) -> int:
+        """Return the line of a thread in a shard; 0 if it has no version there."""
+
     async def _gather(self, ask: Callable[[Shard], Awaitable[T]]) -> list[T]:
         return await self.shard_set.gather(self.shards, ask)
+
+    async def _change_all(self, change: Callable[[Shard], Awaitable[T]]) -> list[T]:
+        """Return the answers of all shards to a change, also of attempts before the last one."""
+        answers: list[T] = []
+
+        async def ask(shard: Shard) -> None:
+            answers.append(await change(shard))
+
+        await self._gather(ask)
+        return answers
 
     async def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
@@ -58,16 +73,19 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         async def place(shard: Shard) -> tuple[Any, str]:
             return await shard.get_last_active_at(after), shard.store_id
 
-        at, store = await self.read_at(after, place)
-        order = list(self.shard_set.stores)
+        async def recent() -> list[list[Active]]:
+            at, store = await self.read_at(after, place)
+            order = list(self.shard_set.stores)
 
-        async def recent(shard: Shard) -> list[Active]:
-            if shard.store_id == store:
-                return await shard.recent(limit, pattern, after=after)
-            is_behind = order.index(shard.store_id) > order.index(store)
-            return await shard.list_recent_before(at, limit, pattern, with_ties=is_behind)
+            async def ask(shard: Shard) -> list[Active]:
+                if shard.store_id == store:
+                    return await shard.recent(limit, pattern, after=after)
+                is_behind = order.index(shard.store_id) > order.index(store)
+                return await shard.list_recent_before(at, limit, pattern, with_ties=is_behind)
 
-        return _merge(await self._gather(recent), limit)
+            return await self._gather(ask)
+
+        return _merge(await self.shard_set.repeat(recent), limit)
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """See ``ListsStatuses``; a place is that of a shard, followed by the shard's number."""
@@ -106,13 +124,37 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         return found[:limit]
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
-        """See ``ListsVersions``; the versions of a call should be of one shard."""
-        if self.shard_set.layout is None:
-            await self.shard_set.open()
-        groups: dict[int, list[Version]] = {}
-        for version in versions:
-            groups.setdefault(self.shard_set.stores[version.mark.store], []).append(version)
-        return _join([await self.shards[at].contents(some) for at, some in groups.items()])
+        """See ``ListsVersions``; the versions of a call should be of one shard.
+
+        The line of a thread that has moved since keeps the number that the versions name.
+        """
+
+        async def ask() -> list[LineContents]:
+            layout = await self.shard_set.refresh()
+            still, moved = (
+                defaultdict[int, list[Version]](list),
+                defaultdict[str, list[Version]](list),
+            )
+            for it in versions:
+                at = self.shard_set.stores[it.mark.store]
+                is_there = layout.get_places(self.tenant, it.thread_id) == (at, at)
+                (still[at] if is_there else moved[it.thread_id]).append(it)
+            found = [await self.shards[at].contents(some) for at, some in still.items()]
+            for name, some in moved.items():
+                found.append(await self.read_at(name, partial(self._find_contents, some)))
+            return _join(found)
+
+        return await self.shard_set.repeat(ask)
+
+    async def _find_contents(self, versions: Sequence[Version], shard: Shard) -> list[LineContents]:
+        lines = {it.namespace: it.mark.line for it in versions}
+        here = {it: await self.find_line(shard, versions[0].thread_id, it) for it in lines}
+        names = {here[it]: line for it, line in lines.items()}
+        marks = [replace(it.mark, store=shard.store_id, line=here[it.namespace]) for it in versions]
+        found = await shard.contents(
+            [replace(it, mark=mark) for it, mark in zip(versions, marks, strict=True)]
+        )
+        return [it._replace(line=names[it.line]) for it in found]
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
@@ -160,7 +202,7 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         """Remove threads wherever they are; then what has changed its shard meanwhile."""
         name = forget_rest.__name__
         await self.complete_moves()
-        found = await self._gather(lambda it: getattr(self._see(it), name)(*criteria))
+        found = await self._change_all(lambda it: getattr(self._see(it), name)(*criteria))
         counts = Counter[str]()
         for some in [*found, await forget_rest(*criteria)]:
             counts.update(some)
@@ -175,11 +217,11 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         return shard
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
-        found = await self._gather(lambda it: it.vacuum_report(older_than_days))
+        found = await self._change_all(lambda it: it.vacuum_report(older_than_days))
         return Vacuumed(*map(sum, zip(*found, strict=True)))
 
     async def expire(self) -> int:
-        return sum(await self._gather(lambda it: it.expire()))
+        return sum(await self._change_all(lambda it: it.expire()))
 
     async def tenants(self) -> list[Tenant]:
         found: dict[str, Tenant] = {}

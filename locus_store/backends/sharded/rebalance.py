@@ -18,7 +18,7 @@ from locus_store.errors import (
 )
 from locus_store.runtime.progress import step
 from locus_store.runtime.stepping import pause
-from locus_store.versions.sharding import HIDDEN_TENANT, ShardLayout, choose_shard
+from locus_store.versions.sharding import HIDDEN_TENANT, ShardLayout, choose_shard, make_used_error
 
 _PAGE = 500
 """Threads whose ids are read at once."""
@@ -64,7 +64,7 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
     elif layout.state == "stable" and layout.shards < len(of.shards):
         for number in range(layout.shards, len(of.shards)):
             if await of.shards[number].tenants():
-                raise shard_set.make_used_error(number)
+                raise make_used_error(number)
         count = len(of.shards)
         layout = layout.change(state="announced", former=layout.shards, shards=count)
     await of.write_layout(layout)

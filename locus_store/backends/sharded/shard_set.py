@@ -19,6 +19,7 @@ from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
     LocusStoreError,
+    NotFoundError,
 )
 from locus_store.runtime.stepping import pause, run_together
 from locus_store.sql.sharding import SqlShard
@@ -30,6 +31,7 @@ from locus_store.versions.sharding import (
     ShardLayout,
     choose_shard,
     judge_layouts,
+    make_used_error,
     require_layout,
 )
 from locus_store.versions.sizes import ListsStatuses
@@ -55,8 +57,8 @@ TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.05
 """Between two looks at what another client or a transaction does."""
 
-WAITS = 10
-"""Times ``ANNOUNCED_SECONDS`` that a write waits for the first move."""
+WAITS = 14
+"""Times ``ANNOUNCED_SECONDS`` that a write waits for the first move; more than a rebalance does."""
 
 
 class Shard(SqlShard, FullBackend, TakesTurns, SharedByTenants, DescribesThreads, ListsStatuses):
@@ -75,6 +77,9 @@ class ShardSet:
         self.layout: ShardLayout | None = None
         self.stores: dict[str, int] = {}
         """Number of the shard by the identity of its database."""
+
+        self._first_epoch = 0
+        """Of the layout when this object was opened first."""
 
         self._read_at = [float("-inf")] * len(shards)
         self._used = [""] * len(shards)
@@ -98,6 +103,7 @@ class ShardSet:
                     f"shards {first} and {at + 1} of the list are the same database, or one is a"
                     " copy of the other; name each database once"
                 )
+        self.stores = {store: at for at, store in enumerate(stores)}
         found: list[ShardLayout | None] = []
         while True:
             begun = time.monotonic()
@@ -112,12 +118,12 @@ class ShardSet:
             if layout is None or len(known) < layout.shards:
                 await self._complete(found, layout)
             elif any(it.epoch == 0 for it in known):  # a new set, now complete
-                await self._store_layout(replace(layout, epoch=1))
+                await self.write_layout(replace(layout, epoch=1))
             else:
                 break
-        self.stores = {store: at for at, store in enumerate(stores)}
         self._read_at = [begun] * len(self.shards)
         self.layout = layout
+        self._first_epoch = self._first_epoch or layout.epoch
         for number, own in enumerate(found):
             await self._use(number, own)
         return layout
@@ -194,6 +200,11 @@ class ShardSet:
         self._read_at[number] = at
         return self.layout or layout
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether threads may have moved since this object was opened."""
+        return self.layout is not None and self.layout.epoch != self._first_epoch
+
     def find_settled(self, tenant: str | None, thread_id: str) -> int | None:
         """Return the shard of a thread if that is known without a question."""
         layout = self.layout
@@ -209,12 +220,7 @@ class ShardSet:
         return self.layout.get_places(tenant, thread_id)[1]
 
     async def write_layout(self, layout: ShardLayout) -> None:
-        """Store a layout in all shards, and use it; see ``_store_layout`` for the error."""
-        await self._store_layout(layout)
-        self.layout = layout
-
-    async def _store_layout(self, layout: ShardLayout) -> None:
-        """Store a layout in all shards; the first one decides between two.
+        """Store a layout in all shards, and use it; the first shard decides between two.
 
         Raises:
             ConflictError: Another rebalance has stored another one.
@@ -229,6 +235,7 @@ class ShardSet:
                     "another rebalance changes this set at the same time; wait for its end, and"
                     " run this one again"
                 )
+        self.layout = layout
 
     async def _find(self, shards: Sequence[Shard], thread_id: str) -> tuple[ShardLayout, int, int]:
         """Return the layout, and where the thread was and belongs by it; both were asked."""
@@ -241,19 +248,24 @@ class ShardSet:
                 return layout, was, at
             layout = newest
 
-    async def _repeat(self, work: Callable[[], Awaitable[T]], *, reads: bool = True) -> T:
-        """Try work again that the layout of a database refused, or whose answer is too old."""
+    async def repeat(self, work: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
+        """Try work again that the layout of a database refused.
+
+        Also if the answer took so long that the thread may have moved: any answer of a read, and
+        of a change one that found nothing to change.
+        """
         for _ in range(TRIES):
             layout, start = self.layout or await self.open(), time.monotonic()
             try:
                 answer = await work()
-                if reads and not is_current(start):
+                has_found = any(answer) if isinstance(answer, tuple) else answer
+                if not is_current(start) and not (changes and has_found):
                     require_layout(await self.is_newest(layout))
-            except (OldLayoutError, ConflictError) as exc:
-                failed, is_conflict = exc, isinstance(exc, ConflictError)
-                if is_conflict and is_current(start):
+            except (OldLayoutError, ConflictError, NotFoundError) as exc:
+                failed, is_refused = exc, isinstance(exc, OldLayoutError)
+                if is_current(start) and not is_refused:
                     raise
-                if await self.is_newest(layout) and is_conflict:  # else the thread may have moved
+                if await self.is_newest(layout) and not is_refused:  # else it may have moved
                     raise
             else:
                 return answer
@@ -272,7 +284,7 @@ class ShardSet:
         self, shards: Sequence[Shard], thread_id: str, ask: Callable[[Shard], Awaitable[T]]
     ) -> T:
         """Return the answer of the shard that has a thread."""
-        return await self._repeat(lambda: self._read(shards, thread_id, ask))
+        return await self.repeat(lambda: self._read(shards, thread_id, ask))
 
     async def _read(
         self, shards: Sequence[Shard], thread_id: str, ask: Callable[[Shard], Awaitable[T]]
@@ -317,7 +329,7 @@ class ShardSet:
                 finally:
                     self._under_way.discard(change)
 
-        return await self._repeat(try_it, reads=False)
+        return await self.repeat(try_it, changes=True)
 
     async def settle(self, shards: Sequence[Shard], thread_id: str) -> None:
         """Have a thread, if it exists, be where it belongs."""
@@ -425,6 +437,14 @@ class ShardSet:
                     )
         await shards[was].drop_move(move)
 
+    async def refresh(self) -> ShardLayout:
+        """Return the newest layout, of which all shards were asked."""
+        while True:
+            layout = self.layout or await self.open()
+            newest = [await self._refresh(it) for it in range(layout.used)]
+            if newest[-1].epoch == layout.epoch:
+                return layout
+
     async def gather(
         self, shards: Sequence[Shard], ask: Callable[[Shard], Awaitable[T]]
     ) -> list[T]:
@@ -433,16 +453,12 @@ class ShardSet:
         A thread that moves meanwhile is in one answer at least: the shards that threads leave are
         asked first.
         """
-        return await self._repeat(lambda: self._gather(shards, ask))
+        return await self.repeat(lambda: self._gather(shards, ask))
 
     async def _gather(
         self, shards: Sequence[Shard], ask: Callable[[Shard], Awaitable[T]]
     ) -> list[T]:
-        while True:
-            layout = self.layout or await self.open()
-            newest = [await self._refresh(it) for it in range(layout.used)]
-            if newest[-1].epoch == layout.epoch:
-                break
+        layout = await self.refresh()
         if layout.state == "stable":
             return await run_together(ask(it) for it in shards[: layout.shards])
         count, shrinks = min(layout.shards, layout.former), layout.shards < layout.former
@@ -482,12 +498,3 @@ class ShardSet:
 def is_current(start: float) -> bool:
     """Return whether no thread may have moved since a fresh layout was looked at, at that time."""
     return time.monotonic() - start < ANNOUNCED_SECONDS - LEASE_SECONDS
-
-
-def make_used_error(number: int) -> InvalidArgumentError:
-    """Return the error of a database that is to be a shard, and is not empty."""
-    return InvalidArgumentError(
-        f"database {number + 1} of the list has threads or items, and belongs to no set of"
-        " shards: only the first one of a new set may have some. Add it empty, and copy its"
-        " threads with 'locus-store copy'"
-    )

@@ -9,10 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import EPOCH, make_clock, make_cutoff, to_microseconds
-from locus_store.sql.threads.statements import RowAccess
+from locus_store.sql.threads.statements import RowAccess, has_other_layout
 from locus_store.types.options import DAY
 from locus_store.types.turns import ThreadTurn
 from locus_store.versions import turns
+from locus_store.versions.sharding import require_layout
 from locus_store.versions.turns import Ticket
 
 
@@ -119,7 +120,11 @@ def _put(
         "tickets": {"tickets": turns.dump_tickets(tickets)},
     }
     if revision is None:
-        repository.connection.execute(table.insert().values({**key, **values}))
+        new = {**key, **values}
+        row = sa.select(*(sa.literal(it, table.c[name].type) for name, it in new.items()))
+        row = row.where(~has_other_layout(repository.tables, repository.tenancy.layout))
+        insert = table.insert().from_select([*new], row)
+        require_layout(repository.connection.execute(insert).rowcount)
         return True
     changed = table.update().filter_by(**key, revision=revision).values(values)
     return bool(repository.connection.execute(changed).rowcount)

@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tiers import ALL
 
-from locus_store import BackendError, SchemaError, open_message_log, open_sharded, open_storage
+from locus_store import (
+    BackendError,
+    ConflictError,
+    SchemaError,
+    open_message_log,
+    open_sharded,
+    open_storage,
+)
 from locus_store.backends.sharded import shard_set
 from locus_store.backends.sharded.rebalance import rebalance
+from locus_store.types import PendingWrite, VersionsWanted
 from locus_store.versions.sharding import choose_shard
 
 if TYPE_CHECKING:
@@ -199,6 +207,152 @@ async def test_a_database_that_becomes_a_shard_creates_no_thread_for_who_opened_
                 await call
     assert await list_places(urls) == before
     assert sorted(before) == ["first", "fourth", "second", "third"]
+
+
+async def make_thread(urls: list[str]) -> None:
+    """Make a thread with all that one can have; it will move to the last database."""
+    async with open_sharded(urls) as storage:
+        checkpointer = storage.checkpointer(state_type=dict)
+        for n in range(3):
+            await checkpointer.save({"n": n}, NEW[0], f"v{n}")
+            await checkpointer.load(NEW[0])
+        await storage.messages().append(NEW[0], [("hello",)])
+        await storage.backend.put_thread(NEW[0], user_id="ada")
+        for n in range(4):
+            await checkpointer.save({"n": n}, f"{SOURCE}-{n}")
+
+
+async def delete(storage: Any) -> object:
+    done = await storage.checkpointer().delete(NEW[0])
+    return done, await storage.backend.has_thread(NEW[0])
+
+
+async def delete_version(storage: Any) -> object:
+    done = await storage.checkpointer().delete(NEW[0], "v1")
+    return done, [it.checkpoint_id for it in await storage.backend.history(NEW[0])]
+
+
+async def prune(storage: Any) -> object:
+    return await storage.backend.prune(NEW[0])
+
+
+async def clear_versions(storage: Any) -> object:
+    await storage.backend.clear_versions(NEW[0])
+    return await storage.backend.history(NEW[0])
+
+
+async def renew(storage: Any) -> object:
+    return await storage.backend.renew(NEW[0], 60)
+
+
+async def delete_log(storage: Any) -> object:
+    done = await storage.messages().delete(NEW[0])
+    return done, await storage.messages().load(NEW[0])
+
+
+async def clear_log(storage: Any) -> object:
+    await storage.messages().clear(NEW[0])
+    return await storage.messages().load(NEW[0])
+
+
+async def pop(storage: Any) -> object:
+    done = await storage.messages().pop(NEW[0])
+    return done is not None, await storage.messages().load(NEW[0])
+
+
+async def take_turn(storage: Any) -> object:
+    async with storage.checkpointer().turn(NEW[0]):
+        return len(await storage.backend.list_turns(NEW[0]))
+
+
+async def page(storage: Any) -> object:
+    found = await storage.backend.recent(2, after=NEW[0])
+    return len(found), NEW[0] in {it.thread_id for it in found}
+
+
+async def read_contents(storage: Any) -> object:
+    versions = await storage.backend.newest(VersionsWanted(thread_id=NEW[0]), 10)
+    found = await storage.backend.contents(versions)
+    return [(it.line == versions[0].mark.line, len(it.records)) for it in found]
+
+
+async def rewind(storage: Any) -> object:
+    checkpointer = storage.checkpointer(state_type=dict)
+    await checkpointer.load(NEW[0], "v0")
+    await checkpointer.save({"n": "again"}, NEW[0], "v4")
+    return [it.checkpoint_id for it in await storage.backend.history(NEW[0])]
+
+
+async def forget(storage: Any) -> object:
+    return await storage.backend.forget_user("ada")
+
+
+async def expire(storage: Any) -> object:
+    return await storage.backend.expire()
+
+
+async def put_writes(storage: Any) -> object:
+    write = PendingWrite(task_id="a", idx=0, channel="c", type="json", payload=b"1")
+    return await storage.backend.put_writes(NEW[0], "v2", [write])
+
+
+LATE = [
+    (delete, "remove_thread"), (delete_version, "remove"), (prune, "prune"),
+    (clear_versions, "clear_versions"), (renew, "renew"), (put_writes, "store_writes"),
+    (delete_log, "drop"), (clear_log, "change"), (pop, "change"), (page, "get_last_active_at"),
+    (page, "recent"), (read_contents, "contents"), (read_contents, "newest"), (rewind, "commit"),
+    (rewind, "fetch"), (forget, "forget_user"), (take_turn, "step_turn"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "method"), LATE)
+async def test_a_call_that_stood_still_gives_the_answer_of_the_place_where_its_thread_is(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, call: Any, method: str
+) -> None:
+    sets = [[make_url() for _ in range(3)] for _ in range(2)]
+    answers = []
+    for urls, grows in zip(sets, (False, True), strict=True):
+        await make_thread(urls[:2])
+        async with open_sharded(urls) as storage:
+            await storage.open()
+            former = choose_shard(2, "default", NEW[0])
+            shard, stops = storage.backend.shards[former], [1] * grows
+            kind = type(shard if hasattr(shard, method) else storage.messages()._logs[former])
+            inner = getattr(kind, method)
+
+            async def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
+                if stops and (self is shard or kind is not type(shard)):  # noqa: B023
+                    stops.clear()  # noqa: B023
+                    await grow(urls)  # noqa: B023
+                return await inner(self, *args, **kwargs)  # noqa: B023
+
+            monkeypatch.setattr(kind, method, stopped)
+            answers.append(await call(storage))
+            monkeypatch.undo()
+            assert not stops
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["same", "replaced"])
+async def test_a_state_may_be_saved_whose_thread_has_left_its_shard_and_come_back(
+    make_url: Callable[[], str], is_replaced: bool
+) -> None:
+    urls = [make_url() for _ in range(3)]
+    await make_thread(urls[:2])
+    async with open_sharded(urls) as storage, open_sharded(urls) as other:
+        checkpointer = storage.checkpointer(state_type=dict)
+        await checkpointer.load(NEW[0])
+        await grow_and_shrink(urls)
+        if is_replaced:
+            await other.checkpointer().delete(NEW[0])
+            for _ in range(3):
+                await save(other, NEW[0])
+            with pytest.raises(ConflictError):
+                await checkpointer.save({"n": 3}, NEW[0])
+        else:
+            await checkpointer.save({"n": 3}, NEW[0], "v3")
+            found = [it.checkpoint_id for it in await storage.backend.history(NEW[0])]
+            assert found == ["v3", "v2", "v1", "v0"]
 
 
 @pytest.mark.posix
