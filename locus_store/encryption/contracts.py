@@ -263,11 +263,15 @@ def open_statuses(sealing: Sealing, statuses: Sequence[ThreadStatus]) -> list[Th
         open_message = partial(sealing.open_message, status.thread_id)
         opened: dict[str, Any] = {"message": _open_unless_damaged(open_message, status.message)}
         if status.metadata is not None:
-            open_record = sealing.make_opener(continues=True).open_joined
-            opened["record"] = _open_unless_damaged(open_record, status.record)
             place = status.thread_id, "", status.checkpoint_id or ""
             fields = sealing.open_fields(status.metadata, status.labels, *place)
             opened["metadata"], opened["labels"] = fields
+            opener = sealing.make_opener(continues=True)
+            record = _open_unless_damaged(opener.open_joined, status.record)
+            is_its = (
+                not opener.digest or sealing.bind(opener.digest, place, *fields) == status.digest
+            )
+            opened["record"] = record if is_its else None
         found.append(replace(status, **opened))
     return found
 

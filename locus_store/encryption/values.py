@@ -245,7 +245,7 @@ class Sealing:
     def seal_save(self, save: Save) -> Save:
         """Return a save of which the storage learns no content."""
         place = save.thread_id, save.namespace, save.checkpoint_id
-        digest = self._bind(save.change.tree.digest, place, save.metadata, save.labels)
+        digest = self.bind(save.change.tree.digest, place, save.metadata, save.labels)
         change = SealedChange(save.change, self._get_key(save.thread_id), digest)
         metadata, labels = self.seal_fields(save.metadata, save.labels, *place)
         given = {name: getattr(save, name) for name in Save.__slots__}
@@ -261,10 +261,10 @@ class Sealing:
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
         """Return whether a state of this digest is that of an opened version."""
         place = version.thread_id, version.namespace, version.checkpoint_id
-        bound = self._bind(digest, place, version.metadata, version.labels)
+        bound = self.bind(digest, place, version.metadata, version.labels)
         return version.mark.digest in ({bound} if self.required else {bound, digest})
 
-    def _bind(self, digest: bytes, place: Place, metadata: Any, labels: Any) -> bytes:
+    def bind(self, digest: bytes, place: Place, metadata: Any, labels: Any) -> bytes:
         """Return the keyed digest of a version."""
         own, _ = _split_labels(labels)
         return self.keys.current.bind(b"version", digest, *place, dict(metadata), own)
@@ -359,7 +359,7 @@ class Sealing:
             metadata, labels = self.seal_fields(record.metadata, record.labels, *place)
             sealed = replace(
                 record,
-                digest=self._bind(record.digest, place, record.metadata, record.labels),
+                digest=self.bind(record.digest, place, record.metadata, record.labels),
                 metadata=metadata,
                 labels=labels,
                 payload=payload,
@@ -414,7 +414,7 @@ class Sealing:
             found = openers.setdefault(record.chain, self.make_opener()).open(record.payload)
             metadata, labels = self.open_fields(record.metadata, record.labels, *place)
             digest = record.digest if found.digest is None else found.digest
-            bound = self._bind(digest, place, metadata, labels)
+            bound = self.bind(digest, place, metadata, labels)
             if found.digest is not None and bound != record.digest:
                 raise IntegrityError(
                     f"thread {thread_id!r}, checkpoint {record.checkpoint_id!r}: its record "

@@ -62,6 +62,9 @@ class ThreadStatus:
     labels: Mapping[str, Any] = field(default_factory=dict)
     """Of the head."""
 
+    digest: bytes | None = None
+    """Of the head, as it is stored; ``None``: there is none, or it was not read."""
+
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The metadata of the thread itself."""
 

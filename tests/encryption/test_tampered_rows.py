@@ -25,6 +25,7 @@ from locus_store import Encryption, IntegrityError, open_storage
 from locus_store.encryption.values import SEALED
 from locus_store.types import ArchivedThread
 from locus_store.types.items import StoreItem
+from locus_store.versions.sizes import StatusesWanted, ThreadStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +148,32 @@ def list_reads(storage: Any, thread_id: str) -> list[Callable[[], Awaitable[Any]
         partial(storage.messages().load, thread_id, namespace="n"),
         partial(storage.store().get, (thread_id,), "k"),
     ]
+
+
+@pytest.mark.parametrize("scheme", URLS)
+async def test_a_list_of_threads_shows_no_record_of_another_thread(
+    encryption: Encryption, scheme: str, tmp_path: Path
+) -> None:
+    url = URLS[scheme].format(tmp_path)
+    async with open_storage(url, encryption=encryption) as storage:
+        for thread_id in THREADS:
+            await fill(storage, thread_id)
+        await storage.backend.write_state("u", {"said": ["of u"]}, checkpoint_id="v3")
+        before = {it.thread_id: it.record for it in await list_statuses(storage)}
+        assert all(before.values())
+    async with open_storage(url) as plain:
+        changed, other = [await plain.backend.read_thread(it) for it in THREADS]
+        [at] = [at for at, it in enumerate(changed.lines) if not it.namespace]
+        changed = put(changed, ("payload", at, 2), get(other, ("payload", at, 3)))
+        await plain.backend.rewrite_thread("t", lambda _: changed)
+    async with open_storage(url, encryption=encryption) as storage:
+        found = {it.thread_id: it.record for it in await list_statuses(storage)}
+        assert found == {**before, "t": None}
+
+
+async def list_statuses(storage: Any) -> list[ThreadStatus]:
+    found: list[ThreadStatus] = await storage.backend.find_statuses(StatusesWanted(limit=9))
+    return found
 
 
 async def read_stored(

@@ -163,6 +163,7 @@ def make_status(thread: Thread) -> ThreadStatus:
         checkpoint_id=name or None,
         metadata=head.record.metadata if head else None,
         labels=head.record.labels if head else {},
+        digest=head.record.digest if head else None,
         facts=thread.metadata,
         user_id=thread.user_id,
         expires_at=thread.expires_at,

@@ -33,7 +33,7 @@ from locus_store.backends.opensearch.bulk import (
 )
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.backends.opensearch.versions import StoredVersion
-from locus_store.errors import BackendError, LocusStoreError, SchemaError
+from locus_store.errors import BackendError, IntegrityError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
 
@@ -331,8 +331,8 @@ class IndexObjects(IndexClient, Objects):
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         found = self._get(name, _TIME) if known is not None else None
         if found is None or (found.get("found") and _get_tag(found) != known):
-            found = self._get(name, _CONTENT)
-        return _make_found(found) if found.get("found") else None
+            found, known = self._get(name, _CONTENT), None
+        return _make_found(found, known) if found.get("found") else None
 
     def _get(self, name: str, fields: Sequence[str]) -> Any:
         path, own = make_path(name), self.get_own_alias()
@@ -465,9 +465,8 @@ class IndexObjects(IndexClient, Objects):
             for name, tag in tags.items()
         ]
         named = zip(tags, self.read_documents(wanted, size=MOST_HEADS), strict=True)
-        found = {name: _make_found(it) for name, it in named if it.get("found")}
-        bare = {name: it for name, it in found.items() if it.content is None}
-        changed = {name: None for name, it in bare.items() if it.tag != tags[name]}
+        found = {name: _make_found(it, tags[name]) for name, it in named if it.get("found")}
+        changed = {name: None for name, it in found.items() if tags[name] not in {None, it.tag}}
         return found | (self.get_all(changed) if changed else {})
 
     def locate(self, name: str) -> str:
@@ -480,15 +479,19 @@ def _get_tag(document: Mapping[str, Any]) -> tuple[str, int, int, int]:
     Sequence numbers begin again in an index that was deleted and created again; the second alias
     and the time of the write differ.
     """
-    at = document["_source"]["modified_at"]
+    at = document["_source"].get("modified_at")
     return document["own"], document["_seq_no"], document["_primary_term"], at
 
 
 def _make_listed(fields: Mapping[str, Any]) -> ListedObject:
-    at = datetime.fromtimestamp(int(fields["modified_at"][0]) / 1000, UTC)
-    return ListedObject(fields["name"][0], at)
+    [at] = fields.get("modified_at", [0])  # without one, the object itself says what it lacks
+    return ListedObject(fields["name"][0], datetime.fromtimestamp(int(at) / 1000, UTC))
 
 
-def _make_found(document: Mapping[str, Any]) -> Found:
-    content = document["_source"].get("content")
-    return Found(_get_tag(document), None if content is None else b64decode(content))
+def _make_found(document: Mapping[str, Any], known: Tag | None) -> Found:
+    """Return a document that was read, without its content if a tag of it was known."""
+    try:
+        content = b64decode(document["_source"].get("content") or b"") if known is None else None
+        return Found(_get_tag(document), content)
+    except (TypeError, ValueError) as exc:
+        raise IntegrityError(f"document {document['_id']!r} is not as it was written") from exc

@@ -156,7 +156,7 @@ def make_item(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreIte
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
     """
-    with _translate_damage(source, place):
+    with _translate_damage(f"item {source.get('key')!r} in {place}"):
         kept, expires = source["kept"], source.get("expires")
         [body] = encoding.unpack_frames(b64decode(kept["content"]), max_bytes)
         value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
@@ -179,18 +179,26 @@ def get_vectors(source: Mapping[str, Any]) -> list[bytes]:
     return [b64decode(it) for it in source["kept"].get("vectors", ())]
 
 
+DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""The errors of reading a document that has other fields than were written."""
+
+
 @contextmanager
-def _translate_damage(source: Mapping[str, Any], place: str) -> Iterator[None]:
-    key = source.get("key")
+def _translate_damage(what: str) -> Iterator[None]:
     try:
         yield
     except encoding.TooLargeError as exc:
-        raise exc.with_place(f"item {key!r} in {place}") from exc
-    except (ValueError, TypeError, KeyError, OverflowError, IntegrityError) as exc:
-        raise IntegrityError(
-            f"item {key!r} in {place} is not as it was written; restore a snapshot of the index, "
-            "or put or delete the item"
-        ) from exc
+        raise exc.with_place(what) from exc
+    except (*DAMAGE, IntegrityError) as exc:
+        raise make_damage_error(what) from exc
+
+
+def make_damage_error(what: str) -> IntegrityError:
+    """Return the error of an item, or of another document, whose fields are damaged."""
+    return IntegrityError(
+        f"{what} is not as it was written; restore a snapshot of the index, or put or delete the"
+        " item"
+    )
 
 
 KEEP: Final = object()

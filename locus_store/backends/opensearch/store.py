@@ -26,7 +26,7 @@ from locus_store.backends.opensearch.item_index import (
 )
 from locus_store.backends.opensearch.items import KEEP, Decide, ItemChange, make_clearing
 from locus_store.backends.opensearch.options import OpenSearchOptions
-from locus_store.errors import SchemaError
+from locus_store.errors import LocusStoreError, SchemaError
 from locus_store.runtime.forks import make_lock
 from locus_store.runtime.retries import Pauses
 from locus_store.runtime.stepping import run_in_thread
@@ -191,8 +191,13 @@ class OpenSearchStore(_Writing, BaseStore):
         return f"OpenSearchStore({str(self.index.place)!r})"
 
     async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call in a worker thread."""
-        return await run_in_thread(partial(work, *args, **kwargs), pool=self.index.pool)
+        """Run a call in a worker thread; what its code cannot read is a damaged document."""
+        try:
+            return await run_in_thread(partial(work, *args, **kwargs), pool=self.index.pool)
+        except LocusStoreError:
+            raise
+        except items.DAMAGE as exc:
+            raise items.make_damage_error(f"a document in {self.index.place}") from exc
 
     async def setup(self) -> None:
         await self._run(self._check_dimension)

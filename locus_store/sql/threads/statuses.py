@@ -326,7 +326,7 @@ def _select_statuses(reads: Reads, page: sa.CTE) -> sa.Select[Any]:
     amounts = counts.c.versions, counts.c.own, joined.scalar_subquery().label("joined")
     return (
         sa.select(
-            *(*page.c, lines.c.head, c.checkpoint_id, c.metadata, c.labels, record),
+            *(*page.c, lines.c.head, c.checkpoint_id, c.metadata, c.labels, c.digest, record),
             *(*facts, *amounts, *badges, sizes.scalar_subquery().label("sizes")),
             *(said.c[name].label(f"said_{name}") for name in MESSAGE),
             messages.correlate(page).scalar_subquery().label("messages"),
@@ -356,6 +356,7 @@ def _make_status(row: Row[Any]) -> ThreadStatus:
         checkpoint_id=row.checkpoint_id,
         metadata=None if row.head is None else row.metadata or {},
         labels=row.labels or {},
+        digest=row.digest,
         facts=row.facts or {},
         user_id=row.user_id,
         expires_at=row.expires_at,

@@ -97,7 +97,7 @@ page AS
 FROM near
 WHERE near.exact IS NOT NULL ORDER BY near.active_at DESC, near.exact DESC, near.thread DESC
  FETCH FIRST 2 ROWS ONLY)
- SELECT page.thread_id, page.active_at, page.thread, page.exact, locus_lines.head, locus_checkpoints.checkpoint_id, locus_checkpoints.metadata, locus_checkpoints.labels, CASE WHEN (length(locus_checkpoints.payload) <= :length_1) THEN locus_checkpoints.payload END AS record, locus_threads.metadata AS facts, locus_threads.user_id, locus_threads.expires_at, counts.versions, counts.own, (SELECT sum(length(locus_segments.payload)) AS sum_1
+ SELECT page.thread_id, page.active_at, page.thread, page.exact, locus_lines.head, locus_checkpoints.checkpoint_id, locus_checkpoints.metadata, locus_checkpoints.labels, locus_checkpoints.digest, CASE WHEN (length(locus_checkpoints.payload) <= :length_1) THEN locus_checkpoints.payload END AS record, locus_threads.metadata AS facts, locus_threads.user_id, locus_threads.expires_at, counts.versions, counts.own, (SELECT sum(length(locus_segments.payload)) AS sum_1
 FROM locus_segments JOIN locus_lines ON locus_lines.line = locus_segments.line
 WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = page.thread_id) AS joined, CASE WHEN (EXISTS (SELECT *
 FROM locus_writes
