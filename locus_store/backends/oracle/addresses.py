@@ -1,4 +1,4 @@
-"""Addresses of Oracle databases: options, URLs and wallets, and the errors of connecting."""
+"""Addresses of Oracle databases: options, URLs and wallets, the errors of connecting, and codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from typing_extensions import Unpack
 
-from locus_store.backends.oracle.failures import list_codes
 from locus_store.backends.oracle.options import OracleConnections
 from locus_store.errors import (
     ConnectionFailedError,
@@ -284,3 +283,40 @@ _BY_KIND: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (ConnectionRefusedError, "nobody listens there; look at host and port"),
     (TimeoutError, "no answer in time; is it the listener, and does a firewall let it through?"),
 )
+
+
+MIGRATION_REMEDIES: Final = {
+    "ORA-01031": "this user may not make the tables; grant it what docs/oracle.md lists, or let a"
+    " user that may do it: {command}",
+    "ORA-00955": "something else has a name of ours; choose another prefix (prefix='mine_')",
+    "ORA-00054": "another transaction held a table; try again when it has ended: {command}",
+    **dict.fromkeys(
+        ("ORA-01950", "ORA-01536", "ORA-01652", "ORA-01653", "ORA-01658"),
+        "there is no room for the tables: give the user a quota on its tablespace, or the"
+        " tablespace space; then go on: {command}",
+    ),
+    **dict.fromkeys(("ORA-01918", "ORA-00959"), "there is no such user or tablespace: {command}"),
+    "ORA-43853": "the tablespace has no automatic segment space management, which JSON and vectors"
+    " need; give the user another one as its default, then: {command}",
+    "ORA-16000": "the database is read-only; migrate on the primary: {command}",
+}
+"""Of a migration that the server refuses, by code."""
+
+
+def list_codes(exc: BaseException) -> list[str]:
+    """Return the codes (``ORA-00001``) of an Oracle error and its causes.
+
+    What went wrong within a PL/SQL block comes before the code that says where.
+    """
+    found: list[str] = []
+    for error in (
+        arg for cause in iterate_causes(exc) for arg in cause.args[:1] if hasattr(arg, "full_code")
+    ):
+        if error.full_code in _SAYS_WHERE:
+            found += [it for it in _CODE.findall(str(error.message)) if it not in _SAYS_WHERE]
+        found += [str(error.full_code)] if error.full_code else []
+    return found
+
+
+_SAYS_WHERE: Final = frozenset({"ORA-06550", "ORA-06512"})
+_CODE: Final = re.compile(r"\b(?:ORA|PLS)-\d{5}\b")

@@ -13,7 +13,6 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.oracle import addresses
 from locus_store.backends.oracle.columns import METRICS
-from locus_store.backends.oracle.failures import REMEDIES, list_codes
 from locus_store.backends.oracle.options import URL_OPTIONS, OracleConnections, parse_place
 from locus_store.errors import UnsupportedError
 from locus_store.sql.schema.definition import (
@@ -81,8 +80,10 @@ class OracleDefinition(SchemaDefinition):
                 try:
                     create = f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)"
                     lock_connection.exec_driver_sql(create)
-                except DBAPIError as error:
-                    if _TAKEN not in list_codes(error):  # another process made it meanwhile
+                except DBAPIError as error:  # another process made it meanwhile
+                    if _TAKEN not in addresses.list_codes(
+                        error
+                    ):  # another process made it meanwhile
                         raise
                 lock_connection.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
                 with connection.begin():
@@ -93,7 +94,8 @@ class OracleDefinition(SchemaDefinition):
                     driver.autocommit = before
 
     def find_remedy(self, error: DBAPIError) -> str | None:
-        return next((REMEDIES[it] for it in list_codes(error) if it in REMEDIES), None)
+        remedies, codes = addresses.MIGRATION_REMEDIES, addresses.list_codes(error)
+        return next((remedies[it] for it in codes if it in remedies), None)
 
     def find_taken(
         self, connection: Connection, schema: str | None, table_names: frozenset[str]

@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from locus_store.backends.oracle.addresses import (
     DRIVER_ERRORS,
     OracleAddress,
+    list_codes,
     make_connection_error,
 )
 from locus_store.backends.oracle.columns import may_have_value
-from locus_store.backends.oracle.failures import list_codes
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
