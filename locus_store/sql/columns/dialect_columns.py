@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib import import_module
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
@@ -425,29 +425,36 @@ class JsonValue(sa.types.TypeDecorator[Any]):
         return get_columns(dialect).bind_json(value)
 
 
-class JsonAsText(FunctionElement[Any]):
+class Rendered(FunctionElement[Any]):
+    """An expression that each database renders in a way of its own."""
+
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        """Return the SQL; ``process`` renders a clause."""
+        raise NotImplementedError
+
+
+@compiles(Rendered)
+def _compile(element: Rendered, compiler: SQLCompiler, **kw: Any) -> str:
+    return element.render(get_columns(compiler.dialect), partial(compiler.process, **kw))
+
+
+class JsonAsText(Rendered):
     """A JSON column as a query gives it."""
 
     type = sa.JSON()
     name = "json_as_text"
     inherit_cache = True
 
-
-@compiles(JsonAsText)
-def _compile_json_as_text(element: JsonAsText, compiler: SQLCompiler, **kw: Any) -> str:
-    column = compiler.process(next(iter(element.clauses)), **kw)
-    return get_columns(compiler.dialect).select_json(column)
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        return columns.select_json(process(next(iter(self.clauses))))
 
 
-class _BoundJson(FunctionElement[dict[str, Any]]):
+class _BoundJson(Rendered):
     """A bound JSON object."""
 
     type = sa.JSON()
     name = "bound_json"
     inherit_cache = True
 
-
-@compiles(_BoundJson)
-def _compile_bound_json(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
-    bound = get_columns(compiler.dialect).render_bound_json(next(iter(element.clauses)))
-    return compiler.process(bound, **kw)
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        return process(columns.render_bound_json(next(iter(self.clauses))))

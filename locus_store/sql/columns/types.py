@@ -10,17 +10,16 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
 from locus_store.sql.columns.dialect_columns import (
     BigInteger,
     Binary,
+    DialectColumns,
     Integer,
     PlainText,
+    Rendered,
     check_stored,
     escape_text,
     get_columns,
@@ -80,42 +79,48 @@ class Instant(sa.types.TypeDecorator[datetime]):
         return from_microseconds(value)
 
 
-class _BoundInstant(FunctionElement[datetime]):
+class _BoundInstant(Rendered):
     """A bound instant."""
 
     type = sa.DateTime()
     name = "bound_instant"
     inherit_cache = True
 
-
-@compiles(_BoundInstant)
-def _compile_bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
-    bound = compiler.process(next(iter(element.clauses)), **kw)
-    return get_columns(compiler.dialect).render_bound_instant(bound)
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        return columns.render_bound_instant(process(next(iter(self.clauses))))
 
 
-class Clock(FunctionElement[datetime]):
+class Clock(Rendered):
     """The server's clock in SQL, plus the seconds given as its one clause, if any."""
 
     type = Instant()
     name = "clock"
     inherit_cache = True
 
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        return columns.render_clock(*(process(sa.cast(it, sa.Double())) for it in self.clauses))
 
-class Minute(FunctionElement[datetime]):
+
+class Minute(Rendered):
     """The server's clock in SQL, cut to the minute."""
 
     type = Instant()
     name = "minute"
     inherit_cache = True
 
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        return columns.render_minute()
 
-class Moment(FunctionElement[datetime]):
+
+class Moment(Rendered):
     """The server's clock in microseconds, on SQLite too, where it is this machine's."""
 
     type = Instant()
     name = "moment"
     inherit_cache = True
+
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        return columns.render_moment(partial(process, next(iter(self.clauses))))
 
 
 def make_moment() -> Moment:
@@ -124,20 +129,29 @@ def make_moment() -> Moment:
     return Moment(own_clock)
 
 
-class Later(FunctionElement[datetime]):
+class Later(Rendered):
     """The later of two times in SQL; NULL if both are."""
 
     type = Instant()
     name = "later"
     inherit_cache = True
 
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        one, other = self.clauses
+        if columns.greatest:
+            return f"{columns.greatest}({process(one)}, {process(other)})"
+        return process(sa.case((other.is_(None), one), (one > other, one), else_=other))
 
-class OwnTransaction(FunctionElement[int]):
+
+class OwnTransaction(Rendered):
     """The number of the transaction in SQL; NULL where the database has none."""
 
     type = BigInteger()
     name = "own_transaction"
     inherit_cache = True
+
+    def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
+        return columns.own_transaction
 
 
 def make_clock() -> Clock:
@@ -164,38 +178,6 @@ def _bind_seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]
     if isinstance(value, sa.ColumnElement):
         return value
     return sa.bindparam(None, float(value), sa.Double())
-
-
-@compiles(Clock)
-def _compile_clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
-    shifts = [compiler.process(sa.cast(it, sa.Double()), **kw) for it in element.clauses]
-    return get_columns(compiler.dialect).render_clock(*shifts)
-
-
-@compiles(Minute)
-def _compile_minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
-    return get_columns(compiler.dialect).render_minute()
-
-
-@compiles(Moment)
-def _compile_moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
-    here = partial(compiler.process, next(iter(element.clauses)), **kw)
-    return get_columns(compiler.dialect).render_moment(here)
-
-
-@compiles(Later)
-def _compile_later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
-    one, other = element.clauses
-    greatest = get_columns(compiler.dialect).greatest
-    if greatest:
-        return f"{greatest}({compiler.process(one, **kw)}, {compiler.process(other, **kw)})"
-    later = sa.case((other.is_(None), one), (one > other, one), else_=other)
-    return compiler.process(later, **kw)
-
-
-@compiles(OwnTransaction)
-def _compile_own_transaction(element: OwnTransaction, compiler: SQLCompiler, **kw: Any) -> str:
-    return get_columns(compiler.dialect).own_transaction
 
 
 def encode_key(value: str) -> str:
