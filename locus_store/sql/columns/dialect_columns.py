@@ -425,7 +425,7 @@ class JsonValue(sa.types.TypeDecorator[Any]):
         return get_columns(dialect).bind_json(value)
 
 
-class Rendered(FunctionElement[Any]):
+class Rendered(FunctionElement[T]):
     """An expression that each database renders in a way of its own."""
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
@@ -434,11 +434,11 @@ class Rendered(FunctionElement[Any]):
 
 
 @compiles(Rendered)
-def _compile(element: Rendered, compiler: SQLCompiler, **kw: Any) -> str:
+def _compile(element: Rendered[Any], compiler: SQLCompiler, **kw: Any) -> str:
     return element.render(get_columns(compiler.dialect), partial(compiler.process, **kw))
 
 
-class JsonAsText(Rendered):
+class JsonAsText(Rendered[Any]):
     """A JSON column as a query gives it."""
 
     type = sa.JSON()
@@ -449,7 +449,7 @@ class JsonAsText(Rendered):
         return columns.select_json(process(next(iter(self.clauses))))
 
 
-class _BoundJson(Rendered):
+class _BoundJson(Rendered[dict[str, Any]]):
     """A bound JSON object."""
 
     type = sa.JSON()

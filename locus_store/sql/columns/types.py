@@ -79,7 +79,7 @@ class Instant(sa.types.TypeDecorator[datetime]):
         return from_microseconds(value)
 
 
-class _BoundInstant(Rendered):
+class _BoundInstant(Rendered[datetime]):
     """A bound instant."""
 
     type = sa.DateTime()
@@ -90,7 +90,7 @@ class _BoundInstant(Rendered):
         return columns.render_bound_instant(process(next(iter(self.clauses))))
 
 
-class Clock(Rendered):
+class Clock(Rendered[datetime]):
     """The server's clock in SQL, plus the seconds given as its one clause, if any."""
 
     type = Instant()
@@ -101,7 +101,7 @@ class Clock(Rendered):
         return columns.render_clock(*(process(sa.cast(it, sa.Double())) for it in self.clauses))
 
 
-class Minute(Rendered):
+class Minute(Rendered[datetime]):
     """The server's clock in SQL, cut to the minute."""
 
     type = Instant()
@@ -112,7 +112,7 @@ class Minute(Rendered):
         return columns.render_minute()
 
 
-class Moment(Rendered):
+class Moment(Rendered[datetime]):
     """The server's clock in microseconds, on SQLite too, where it is this machine's."""
 
     type = Instant()
@@ -129,7 +129,7 @@ def make_moment() -> Moment:
     return Moment(own_clock)
 
 
-class Later(Rendered):
+class Later(Rendered[datetime]):
     """The later of two times in SQL; NULL if both are."""
 
     type = Instant()
@@ -143,7 +143,7 @@ class Later(Rendered):
         return process(sa.case((other.is_(None), one), (one > other, one), else_=other))
 
 
-class OwnTransaction(Rendered):
+class OwnTransaction(Rendered[int]):
     """The number of the transaction in SQL; NULL where the database has none."""
 
     type = BigInteger()
