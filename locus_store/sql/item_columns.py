@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy.engine import Row
 
-from locus_store.sql.columns.types import EPOCH
 from locus_store.sql.schema.vectors import FoundVectors
 from locus_store.sql.threads.statements import Tenancy
 from locus_store.types.items import Put, encode_namespace
 from locus_store.values import vectors
-
-_MICROSECOND: Final = timedelta(microseconds=1)
+from locus_store.values.times import EPOCH, MICROSECOND
 
 
 @dataclass(slots=True)
@@ -36,8 +34,8 @@ class StoreContext:
 
     def generate_times(self, at: datetime, count: int) -> list[datetime]:
         """Return ``count`` different times, all later than those returned before."""
-        first = max(at, self.written_at + _MICROSECOND)
-        found = [first + number * _MICROSECOND for number in range(count)]
+        first = max(at, self.written_at + MICROSECOND)
+        found = [first + number * MICROSECOND for number in range(count)]
         self.written_at = found[-1]
         return found
 

@@ -7,13 +7,13 @@ ticket is the fencing token that saves carry.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol
 
 from locus_store.errors import TurnError
 from locus_store.types.turns import MOST_LEASE_SECONDS, ThreadTurn, TurnStep
+from locus_store.values.times import EPOCH
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """The end of a ticket that only keeps a number: past by any clock."""
 
 RENEWED_PART: Final = 2 / 3

@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
@@ -20,6 +20,7 @@ from locus_store.errors import ConflictError, IntegrityError, SchemaError
 from locus_store.store import BaseStore
 from locus_store.types.items import Put, PutItem
 from locus_store.values import vectors
+from locus_store.values.times import EPOCH, from_microseconds
 
 if TYPE_CHECKING:
     from locus_store.backends.redis.connections import LoopClient
@@ -224,7 +225,6 @@ _ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 _WRAPPED: Final = {"__serde_type__", "__serde_data__"}
 """Names in a value that was not JSON."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS_A_MINUTE: Final = 60_000
 
 
@@ -349,8 +349,8 @@ def _make_row(
             prefix=re.sub(r"\\(.)", r"\1", document["prefix"]),
             key=document["key"],
             value=json.dumps(value),
-            created_at=_convert_time(document["created_at"]),
-            updated_at=_convert_time(document["updated_at"]),
+            created_at=from_microseconds(document["created_at"]),
+            updated_at=from_microseconds(document["updated_at"]),
             expires_at=None,
             ttl_minutes=ttl,
             embeddings=embeddings,
@@ -360,11 +360,7 @@ def _make_row(
         )
     except (KeyError, TypeError, OverflowError):
         problem = "it is not a document of RedisStore"
-        return ItemRow("", name, "", _EPOCH, _EPOCH, None, None, [], problem)
-
-
-def _convert_time(microseconds: float) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+        return ItemRow("", name, "", EPOCH, EPOCH, None, None, [], problem)
 
 
 class ItemRow(NamedTuple):

@@ -12,12 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from locus_store.adapters.langgraph.source_tables import (
-    UNKNOWN_TIME,
-    Cipher,
-    TableSource,
-    open_source,
-)
+from locus_store.adapters.langgraph.source_tables import Cipher, TableSource, open_source
 from locus_store.adapters.langgraph.typed_values import convert_to_json, get_members
 from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import (
@@ -36,6 +31,7 @@ from locus_store.types import ArchivedThread, ArchivedWrite, PendingWrite
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.surrogates import restore
+from locus_store.values.times import EPOCH
 from locus_store.versions import CHANNELS, make_write_sort_key as order_of_writes
 
 _TASKS = "__pregel_tasks"
@@ -110,7 +106,7 @@ async def _read(source: TableSource, thread_id: str) -> ArchivedThread:
         async for version in _read_versions(source, thread_id, namespace, parents):
             times[version.checkpoint_id] = version.created_at
             await builder.add(version, namespace=make_line_name(namespace))
-        newest = max(times.values(), default=UNKNOWN_TIME)
+        newest = max(times.values(), default=EPOCH)
         if parents:
             heads[make_line_name(namespace)] = max(parents)
         writes = [

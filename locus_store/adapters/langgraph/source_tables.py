@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from locus_store.adapters.langgraph.typed_values import (
@@ -22,9 +22,8 @@ from locus_store.types import PendingWrite
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.msgpack import MSGPACK, pack
+from locus_store.values.times import EPOCH
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT
-
-UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Cipher(Protocol):
@@ -83,7 +82,7 @@ def _parse_moment(text: Any) -> datetime:
     try:
         return parse_time(str(text))
     except ValueError:
-        return UNKNOWN_TIME
+        return EPOCH
 
 
 class TableSource(ABC):

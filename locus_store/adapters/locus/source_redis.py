@@ -25,8 +25,8 @@ from locus_store.adapters.locus.records import (
 )
 from locus_store.backends.redis import addresses
 from locus_store.backends.redis.connections import LoopClient
-from locus_store.backends.redis.keys import EPOCH
 from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
+from locus_store.values.times import EPOCH
 
 PREFIXES: Final = ("locus:state:", "locus:checkpoint:")
 """Default prefixes of the SDK's ``redis_checkpointer`` and of its ``RedisBackend``."""

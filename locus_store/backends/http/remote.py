@@ -32,6 +32,7 @@ from locus_store.types.arguments import MAX_COUNT, check_limit, check_names
 from locus_store.types.codec import get_labels
 from locus_store.values import frames
 from locus_store.values.msgpack import convert_to_json
+from locus_store.values.times import EPOCH
 from locus_store.wire import bodies
 from locus_store.wire.calls import DESCRIPTION, SERVICE, VERSION, Description, WireCall
 
@@ -143,8 +144,6 @@ REMEMBERED: Final = 1000
 """Threads whose last own save is remembered."""
 
 ABSENT: Final = 404
-
-_UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
 
 
 class SdkServiceBackend(StorageBackend):
@@ -341,7 +340,7 @@ def _make_version(
         parent_id=None,
         metadata=metadata,
         labels=get_labels(state),
-        created_at=_UNKNOWN,
+        created_at=EPOCH,
     )
 
 

@@ -41,6 +41,7 @@ from locus_store.types.items import (
     require_version,
 )
 from locus_store.values import encoding
+from locus_store.values.times import MICROSECOND, from_microseconds, to_microseconds
 
 ITEMS: Final = Layout(
     mark="locus_store_items",
@@ -64,9 +65,6 @@ SUFFIX: Final = "-store"
 
 TOKENS: Final = 32
 """Puts that a document remembers, so that a repetition after a lost reply is recognised."""
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +107,6 @@ def get_microseconds() -> int:
     return to_microseconds(datetime.now(UTC))
 
 
-def to_microseconds(at: datetime) -> int:
-    """Return a time in microseconds."""
-    return (at - EPOCH) // _MICROSECOND
-
-
 def is_live(source: Mapping[str, Any] | None) -> bool:
     """Return whether there is an item that has not expired."""
     expires = source.get("expires") if source else None
@@ -143,7 +136,7 @@ def apply_put(source: Mapping[str, Any] | None, put: Put, at: int, token: str) -
     }
     if put.ttl_seconds is not None:
         made["kept"]["ttl"] = put.ttl_seconds
-        made["expires"] = updated + timedelta(seconds=put.ttl_seconds) // _MICROSECOND
+        made["expires"] = updated + timedelta(seconds=put.ttl_seconds) // MICROSECOND
     if put.vectors:
         made["vectors"] = True
         made["kept"]["vectors"] = [b64encode(it).decode() for it in put.vectors]
@@ -166,10 +159,10 @@ def make_item(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreIte
             key=key,
             value=value,
             metadata=metadata,  # type: ignore[arg-type]  # an object
-            created_at=EPOCH + kept["created"] * _MICROSECOND,
-            updated_at=EPOCH + source["updated"] * _MICROSECOND,
+            created_at=from_microseconds(kept["created"]),
+            updated_at=from_microseconds(source["updated"]),
             version=kept["version"],
-            expires_at=None if expires is None else EPOCH + expires * _MICROSECOND,
+            expires_at=None if expires is None else from_microseconds(expires),
             ttl_seconds=kept.get("ttl"),
         )
 
@@ -265,5 +258,5 @@ def renew(document: Document | None, _: bool) -> tuple[Any, int]:
     ttl = document.source["kept"].get("ttl")
     if not ttl:
         return KEEP, 1
-    until = get_microseconds() + timedelta(seconds=ttl) // _MICROSECOND
+    until = get_microseconds() + timedelta(seconds=ttl) // MICROSECOND
     return {**document.source, "expires": until}, 1

@@ -12,12 +12,12 @@ import orjson
 
 from locus_store.backends.documents.deriving import Derived
 from locus_store.backends.opensearch.bulk import IndexTag
-from locus_store.backends.opensearch.items import to_microseconds
 from locus_store.errors import IntegrityError
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.filters import STATE_CLASS
 from locus_store.values.text import split_words
+from locus_store.values.times import to_microseconds
 
 LONGEST_TOKEN: Final = 200
 """Bytes of a token or word; a longer one is replaced by its digest."""

@@ -27,13 +27,12 @@ from locus_store.backends.redis.keys import (
     ENTRY_DIGITS,
     RedisKeys,
     compute_bucket,
-    from_microseconds,
-    to_microseconds,
 )
 from locus_store.errors import NotFoundError, SchemaError
 from locus_store.runtime import loops
 from locus_store.runtime.greenlets import run, wait
 from locus_store.types import Active, ArchivedThread, Tenant
+from locus_store.values.times import from_microseconds, to_microseconds
 
 PAGE: Final = 50
 """Threads that are read in one round trip."""

@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from struct import Struct
 from typing import Any, Final
 
-from locus_store.backends.redis.keys import EPOCH, RedisKeys
+from locus_store.backends.redis.keys import RedisKeys
 from locus_store.errors import IntegrityError
 from locus_store.types.items import (
     SEGMENT_END,
@@ -42,6 +42,7 @@ from locus_store.types.items import (
     encode_namespace,
 )
 from locus_store.values import encoding
+from locus_store.values.times import from_microseconds, to_microseconds
 
 LAYOUT: Final = "1"
 """The version of the layout of keys and values."""
@@ -141,12 +142,12 @@ def make_item(name: bytes, expires: bytes, content: bytes, max_bytes: int) -> St
 
 
 def _parse_time(microseconds: bytes) -> datetime:
-    return EPOCH + timedelta(microseconds=int(float(microseconds)))
+    return from_microseconds(int(float(microseconds)))
 
 
 def put_at(item: StoreItem) -> int:
     """Return the last put as a microsecond that no two items of a store share."""
-    return (item.updated_at - EPOCH) // timedelta(microseconds=1)
+    return to_microseconds(item.updated_at)
 
 
 def split_embeddings(data: bytes, size: int) -> list[bytes]:

@@ -25,7 +25,6 @@ itself, which is too late. So scripts that write name one more, which is never t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import quote
 from zlib import crc32
@@ -39,9 +38,6 @@ BUCKETS: Final = 64
 MAX_PREFIX: Final = 200
 
 DEFAULT_TENANT: Final = "default"
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND: Final = timedelta(microseconds=1)
 
 ENTRY_DIGITS: Final = 18
 """Digits of the activity's microsecond, which precedes the id in an entry of a page."""
@@ -120,13 +116,3 @@ class RedisKeys:
 def compute_bucket(name: str) -> int:
     """Return the bucket of a thread."""
     return crc32(name.encode()) % BUCKETS
-
-
-def to_microseconds(moment: datetime) -> int:
-    """Return a time as microseconds since 1970."""
-    return (moment - EPOCH) // MICROSECOND
-
-
-def from_microseconds(value: int) -> datetime:
-    """Return the time of microseconds since 1970."""
-    return EPOCH + value * MICROSECOND

@@ -18,15 +18,9 @@ from locus_store.sql.columns.dialect_columns import (
     Text,
     escape_text,
 )
-from locus_store.sql.columns.types import (
-    MOST_FORMS,
-    ORDERS,
-    Condition,
-    bind_text,
-    is_there,
-    to_microseconds,
-)
+from locus_store.sql.columns.types import MOST_FORMS, ORDERS, Condition, bind_text, is_there
 from locus_store.values.filters import IS_OBJECT, Clause
+from locus_store.values.times import to_microseconds
 
 # Milliseconds are multiplied after rounding: a double of microseconds since 1970 is not exact.
 _NOW: Final = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"

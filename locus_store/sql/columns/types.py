@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from types import NoneType
 from typing import Any, ClassVar, Final, TypeAlias
@@ -29,21 +29,11 @@ from locus_store.sql.columns.dialect_columns import (
 from locus_store.types.items import NAMESPACES
 from locus_store.types.thread_info import UserIdType
 from locus_store.values.filters import Clause
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-
-
-def to_microseconds(moment: datetime) -> int:
-    """Microseconds since 1970 UTC, as SQLite keeps an instant."""
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment!r} has no time zone")
-    return (moment - EPOCH) // _MICROSECOND
-
-
-def from_microseconds(count: int) -> datetime:
-    """Inverse of ``to_microseconds``; in UTC."""
-    return EPOCH + timedelta(microseconds=count)
+from locus_store.values.times import (
+    EPOCH as EPOCH,  # noqa: PLC0414  (for others)
+    from_microseconds,
+    to_microseconds as to_microseconds,  # noqa: PLC0414  (for others)
+)
 
 
 class Instant(sa.types.TypeDecorator[datetime]):
