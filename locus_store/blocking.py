@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial, wraps
-from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast
-
-from typing_extensions import Unpack
+from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 
 from locus_store import open as opening
 from locus_store.backends.memory import store as memory

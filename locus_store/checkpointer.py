@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
-from typing_extensions import TypeVar, Unpack
+from typing_extensions import TypeVar
 
 from locus_store.backend import (
     Expires,

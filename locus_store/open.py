@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Unpack, cast
 from urllib.parse import unquote
 from weakref import WeakSet
-
-from typing_extensions import Unpack
 
 from locus_store.backend import StorageBackend
 from locus_store.backends.documents.backend import DocumentBackend

@@ -11,10 +11,19 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import signature
 from time import monotonic
-from typing import Any, ClassVar, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, overload
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    overload,
+)
 from uuid import uuid4
-
-from typing_extensions import Unpack
 
 from locus_store.backend import TakesTurns, needs
 from locus_store.errors import InvalidArgumentError, LocusStoreError, TurnError

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -40,6 +40,7 @@ from locus_store.cli.tenants import (
     run_each,
     tell,
 )
+from locus_store.encryption import Receipt
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.store import BaseStore
 from locus_store.transfer.archive import all_threads
@@ -47,9 +48,6 @@ from locus_store.types.items import Namespace, check_namespace
 from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
 from locus_store.values.filters import check_key
 from locus_store.versions.reading import iterate_ids
-
-if TYPE_CHECKING:
-    from locus_store.encryption import Receipt
 
 PAGE = 1000
 AT_ONCE = 8

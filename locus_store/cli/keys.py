@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,13 +21,9 @@ from locus_store.cli.output import (
     show_progress,
 )
 from locus_store.cli.tenants import OneTenant, TenantOptions
+from locus_store.encryption import KeyStatus, Receipt
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import Storage
-
-if TYPE_CHECKING:
-    from collections import Counter
-
-    from locus_store.encryption import KeyStatus, Receipt
 
 keys = make_group("Show, rotate and destroy the data keys of an encrypted storage.")
 db.add_typer(keys, name="keys")

@@ -16,16 +16,15 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.inspector.access import Viewer
 from locus_store.inspector.bounds import INLINE
 from locus_store.inspector.escapes import decode_typed
+from locus_store.inspector.work import Blames, Descriptions, Jobs, Seen, States
 from locus_store.service.application import Parts
 from locus_store.service.exchange import DIGITS
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import find_newer
+from locus_store.timeline.paths import Step
 from locus_store.types import Version
 
 if TYPE_CHECKING:
-    from locus_store.inspector.work import Blames, Descriptions, Jobs, Seen, States
-    from locus_store.timeline.paths import Step
-
     Found: TypeAlias = list[Version] | None
 
 T = TypeVar("T")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any, Final, Literal, TypedDict
-
-from typing_extensions import Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from locus_store.backend import StorageBackend
 from locus_store.backends.memory.backend import MemoryBackend

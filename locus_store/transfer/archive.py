@@ -14,12 +14,13 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 
 from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.encryption.backend import EncryptedBackend
+from locus_store.encryption.values import Sealing
 from locus_store.errors import (
     EncryptionError,
     IntegrityError,
@@ -50,9 +51,6 @@ from locus_store.versions.archives import (
     select,
 )
 from locus_store.versions.reading import iterate_ids
-
-if TYPE_CHECKING:
-    from locus_store.encryption.values import Sealing
 
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 

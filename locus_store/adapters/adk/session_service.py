@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from copy import deepcopy
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 from uuid import uuid4
 
 from google.adk.errors import StaleSessionError as AdkStaleSessionError
@@ -14,7 +14,6 @@ from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events import Event
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
-from typing_extensions import Unpack
 
 from locus_store.adapters.adk.records import (
     SCHEME,

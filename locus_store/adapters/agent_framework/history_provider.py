@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
-from typing_extensions import Unpack
 
 from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, Unpack, cast
 
 from claude_agent_sdk import (
     SdkMcpTool,
@@ -16,7 +16,6 @@ from claude_agent_sdk import (
     SessionSummaryEntry,
     fold_session_summary,
 )
-from typing_extensions import Unpack
 
 from locus_store.adapters.logs import (
     LogAdapter,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from langchain_core.runnables.config import merge_configs
 
@@ -11,14 +12,11 @@ from locus_store.adapters.langgraph.loads import format_thread_id
 from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import holding
+from locus_store.types.turns import TurnOptions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
     from langgraph.pregel import Pregel
-    from typing_extensions import Unpack
 
-    from locus_store.types.turns import TurnOptions
 
 G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 

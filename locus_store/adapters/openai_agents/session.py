@@ -8,14 +8,13 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import takewhile
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, Unpack, cast
 
 from agents import FunctionTool, TResponseInputItem
 from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 from agents.tool_context import ToolContext
-from typing_extensions import Unpack
 
 from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend

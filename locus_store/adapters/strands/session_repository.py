@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
 
 from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
@@ -23,7 +23,6 @@ from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from strands.multiagent.base import MultiAgentBase
-    from typing_extensions import Unpack
 
 SESSION: Final = "strands-session"
 """Namespace of the log whose one message is the session."""

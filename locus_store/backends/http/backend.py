@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import aiohttp
-from typing_extensions import Unpack
 
 from locus_store.backend import FullBackend, TakesTurns
 from locus_store.backends.http.connections import HTTPConnections, make_requests

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, Unpack
 from weakref import WeakKeyDictionary
-
-from typing_extensions import Unpack
 
 from locus_store.backend import StorageBackend
 from locus_store.backends.documents.item_store import ItemStore

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from sys import maxsize
-from typing import Any, Final
-
-from typing_extensions import Unpack
+from typing import Any, Final, Unpack
 
 from locus_store import versions
 from locus_store.backends.documents.backend import DocumentBackend

@@ -8,9 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import Any, Final, ParamSpec, TypeVar
-
-from typing_extensions import Unpack
+from typing import Any, Final, ParamSpec, TypeVar, Unpack
 
 from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.access import DEFAULT_INDEX

@@ -9,9 +9,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
-
-from typing_extensions import Unpack
+from typing import Any, Final, Unpack
 
 from locus_store.backends.oracle.options import OracleConnections
 from locus_store.errors import (

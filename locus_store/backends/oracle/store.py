@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import sqlalchemy as sa
-from typing_extensions import Unpack
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.columns import METRICS, filter_json

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
-from typing_extensions import Unpack
 
 from locus_store.backends.postgresql import contents, deletions, dialect, dsn as dsns
 from locus_store.backends.postgresql.connecting import check_pool, require_asyncpg

@@ -8,13 +8,12 @@ import re
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import redis.asyncio as driver
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
-from typing_extensions import Unpack
 
 from locus_store.backends.redis import sentinels
 from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, LoopClient, Tried

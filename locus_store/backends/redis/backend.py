@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from typing_extensions import Unpack
+from typing import Any, Unpack
 
 from locus_store.backend import SharedByTenants
 from locus_store.backends.documents.backend import DocumentBackend

@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 from zlib import crc32
-
-from typing_extensions import Unpack
 
 from locus_store.backends.redis import items, scripts
 from locus_store.backends.redis.backend import (

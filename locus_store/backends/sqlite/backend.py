@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -23,6 +24,7 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import SqlBackend
+from locus_store.sql.connections.backend import Runner
 from locus_store.sql.connections.diagnostics import Examination, get_package_version
 from locus_store.sql.connections.options import refuse_connections
 from locus_store.sql.schema.tables import make_tables, parse_prefix
@@ -32,12 +34,8 @@ from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy.ext.asyncio import AsyncEngine
-    from typing_extensions import Unpack
 
-    from locus_store.sql.connections.backend import Runner
 
 _WORTH_SHRINKING = 1_000_000
 """Bytes of free space from which a remedy is given."""

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import QueuePool
 
+from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
 from locus_store.errors import BackendError, InvalidArgumentError
 from locus_store.runtime import loops, observe
@@ -30,7 +31,6 @@ from locus_store.sql.connections.database import Database
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.backends.sqlite.dialect import SQLiteDatabase
 
 T = TypeVar("T")
 B = TypeVar("B")

@@ -8,12 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from typing_extensions import Unpack
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.columns import make_text_condition, make_word_condition

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 
+from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.runtime import loops, observe
 from locus_store.sql.connections.backend import Body
 
 if TYPE_CHECKING:
-    from locus_store.backends.sqlite.dialect import SQLiteDatabase
-
     _Answer = tuple[object, BaseException | None]
 
 T = TypeVar("T")

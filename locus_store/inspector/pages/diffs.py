@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.inspector.bounds import CELL, ROWS, Room, make_row, render_line
+from locus_store.inspector.page_requests import Page, PageRequest
+from locus_store.inspector.work import Seen
 from locus_store.timeline.ancestry import find_ancestry
 from locus_store.timeline.bisect import (
     AT_PATH,
@@ -19,7 +21,14 @@ from locus_store.timeline.bisect import (
 )
 from locus_store.timeline.conversations import strip_value_tags
 from locus_store.timeline.graph import Writer, find_writers, list_nodes
-from locus_store.timeline.paths import find_value, format_path, is_bookkeeping, parse_path, unwrap
+from locus_store.timeline.paths import (
+    Step,
+    find_value,
+    format_path,
+    is_bookkeeping,
+    parse_path,
+    unwrap,
+)
 from locus_store.timeline.readable import (
     Difference,
     compare_words,
@@ -27,11 +36,6 @@ from locus_store.timeline.readable import (
     find_differences,
     make_readable,
 )
-
-if TYPE_CHECKING:
-    from locus_store.inspector.page_requests import Page, PageRequest
-    from locus_store.inspector.work import Seen
-    from locus_store.timeline.paths import Step
 
 LONG: Final = 2_000
 """Characters of two strings of which the page shows the changed part only, and no words."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import CELL, ROWS, make_tree, render_line, shorten
 from locus_store.inspector.page_requests import Download, Page, PageRequest
+from locus_store.store import BaseStore
+from locus_store.timeline.paths import Step
+from locus_store.types.items import StoreItem
 from locus_store.values.encoding import decode, encode
-
-if TYPE_CHECKING:
-    from locus_store.store import BaseStore
-    from locus_store.timeline.paths import Step
-    from locus_store.types.items import StoreItem
 
 NEAREST = 10
 

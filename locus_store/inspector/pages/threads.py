@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.backend import LimitsTenants, ListsThreads, SearchesText, SharedByTenants, needs
 from locus_store.errors import LocusStoreError, UnsupportedError
@@ -13,11 +13,9 @@ from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.changes import describe_record, describe_value
 from locus_store.timeline.graph import list_statuses
+from locus_store.timeline.paths import Step
 from locus_store.types.messages import decode_message
 from locus_store.versions.sizes import BADGES, KINDS, StatusesWanted, ThreadStatus
-
-if TYPE_CHECKING:
-    from locus_store.timeline.paths import Step
 
 SHOWN: Final = (
     *("thread_id", "active_at", "kind", "badges", "messages", "versions", "stored_bytes"),

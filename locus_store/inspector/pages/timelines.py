@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.errors import IntegrityError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, shorten
@@ -14,20 +14,18 @@ from locus_store.inspector.pages.versions import (
     list_rows,
     make_node,
 )
+from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage
 from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, measure_stored, read_graph
+from locus_store.timeline.paths import Step
 from locus_store.timeline.readable import format_content
+from locus_store.types import Version
+from locus_store.types.messages import LoggedMessage, LogInfo
 from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found
 from locus_store.versions.sizes import SOURCES
-
-if TYPE_CHECKING:
-    from locus_store.messages import BaseMessageLog
-    from locus_store.timeline.paths import Step
-    from locus_store.types import Version
-    from locus_store.types.messages import LoggedMessage, LogInfo
 
 LOG_FILTERS: Final = ("q", "role", "metadata", "since", "until", "sort")
 """Parameters of a list of messages; ``sort``, if not empty, puts the newest first."""

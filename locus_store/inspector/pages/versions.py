@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from locus_store.backend import KeepsEffects, StoresThreads, StoresWrites
 from locus_store.effects import NAMESPACE, EffectLog
@@ -21,6 +21,7 @@ from locus_store.inspector.bounds import (
 )
 from locus_store.inspector.page_requests import Page, PageRequest, Redirect
 from locus_store.inspector.pages.diffs import compare_versions
+from locus_store.inspector.work import Described, Seen
 from locus_store.open import Storage
 from locus_store.saver import decode_written_value
 from locus_store.service.exchange import RefusalError
@@ -30,20 +31,17 @@ from locus_store.timeline.paths import (
     CHANNELS,
     Located,
     Query,
+    Step,
     find_value,
     format_path,
     is_bookkeeping,
     parse_path,
     unwrap,
 )
+from locus_store.types import PendingWrite, Version
 from locus_store.values.encoding import measure_payload
 from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.sizes import INTERRUPT
-
-if TYPE_CHECKING:
-    from locus_store.inspector.work import Described, Seen
-    from locus_store.timeline.paths import Step
-    from locus_store.types import PendingWrite, Version
 
 T = TypeVar("T")
 
