@@ -17,14 +17,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from sys import modules
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from locus_store.errors import ConflictError, IntegrityError, LocusStoreError
 from locus_store.values.encoding import TooLargeError
-
-if TYPE_CHECKING:
-    from locus_store.values.frames import Change
+from locus_store.values.frames import Change
 
 S = TypeVar("S")
 P = ParamSpec("P")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, partial, wraps
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 import sqlalchemy as sa
@@ -30,9 +30,12 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
+from locus_store.runtime.background import Background
+from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import encode_key, make_clock
 from locus_store.sql.schema.tables import check_prefix, make_tables
+from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import Tenancy, compile_statements
 from locus_store.types import Removed, Written
 from locus_store.types.acting import get_actor
@@ -50,11 +53,6 @@ from locus_store.versions.audit import (
     make_leaves,
 )
 from locus_store.versions.sharding import HIDDEN_TENANT
-
-if TYPE_CHECKING:
-    from locus_store.runtime.background import Background
-    from locus_store.runtime.gathering import PerLoop
-    from locus_store.sql.threads.repository import Repository
 
 T = TypeVar("T")
 

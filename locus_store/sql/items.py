@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from locus_store.errors import ConflictError
+from locus_store.sql.audit import RecordedCall
 from locus_store.sql.columns.types import make_clock, make_expiry
 from locus_store.sql.item_columns import StoreContext, make_changed_columns, make_new_columns
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
@@ -34,8 +35,6 @@ from locus_store.values import vectors
 from locus_store.values.filters import Clause
 
 if TYPE_CHECKING:
-    from locus_store.sql.audit import RecordedCall
-
     AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 Scored: TypeAlias = "tuple[StoreItem, float]"

@@ -14,16 +14,20 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial, wraps
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
 import sqlalchemy as sa
 
 from locus_store.backend import LimitsTenants
 from locus_store.errors import InvalidArgumentError, LocusStoreError, QuotaError
+from locus_store.runtime.background import Background
+from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.recent import Recent
 from locus_store.sql.audit import UNANSWERED
 from locus_store.sql.columns.types import make_clock
+from locus_store.sql.threads.reads import Reads
+from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import ArchivedThread, PendingWrite, Save
 from locus_store.types.items import Change, Put
@@ -45,12 +49,6 @@ from locus_store.versions.quotas import (
     load_usage,
     take_lease,
 )
-
-if TYPE_CHECKING:
-    from locus_store.runtime.background import Background
-    from locus_store.runtime.gathering import PerLoop
-    from locus_store.sql.threads.reads import Reads
-    from locus_store.sql.threads.repository import Repository
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., Any])

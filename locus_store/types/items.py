@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.types.arguments import check_text
 from locus_store.values.encoding import Json, decode, encode
+from locus_store.values.filters import Filter
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import restore
 from locus_store.values.text import split_words
-
-if TYPE_CHECKING:
-    from locus_store.values.filters import Filter
 
 Namespace: TypeAlias = tuple[str, ...]
 Name: TypeAlias = tuple[Namespace, str]

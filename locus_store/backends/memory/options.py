@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
+from locus_store.store import Embed
 from locus_store.types.options import CheckpointOptions, StateOptions
-
-if TYPE_CHECKING:
-    from locus_store.store import Embed
-    from locus_store.values.vectors import Metric
+from locus_store.values.vectors import Metric
 
 
 class MemoryCheckpointerOptions(StateOptions, CheckpointOptions, total=False):

@@ -20,6 +20,7 @@ from locus_store.runtime import observe
 from locus_store.runtime.forks import make_lock
 from locus_store.runtime.loops import ResourcesPerLoop
 from locus_store.runtime.retries import retry_lost_races
+from locus_store.sql.connections.backend import Body
 from locus_store.sql.connections.database import LostConnectionError, ServerDatabase, is_overtime
 from locus_store.sql.connections.lending import LeasingPool, dispose, spawn_greenlet
 from locus_store.sql.migrate import load
@@ -28,7 +29,6 @@ from locus_store.versions.sharding import OldLayoutError
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.sql.connections.backend import Body
 
 T = TypeVar("T")
 
