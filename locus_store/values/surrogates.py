@@ -11,6 +11,7 @@ A string that contains the four noncharacters itself is read as one with a surro
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -56,7 +57,7 @@ def restore(value: T) -> T:
         may_have_one = bool(value) and may_be_escaped(encode_canonical(value))
     except ValueError:
         may_have_one = True
-    return cast("T", _restore_json(value)) if may_have_one else value
+    return cast("T", _change_strings(value, unescape)) if may_have_one else value
 
 
 def decode_restored(json_bytes: bytes) -> Json:
@@ -66,18 +67,12 @@ def decode_restored(json_bytes: bytes) -> Json:
         IntegrityError: They are not JSON.
     """
     value = decode(json_bytes)
-    return cast("Json", _restore_json(value)) if may_be_escaped(json_bytes) else value
+    return cast("Json", _change_strings(value, unescape)) if may_be_escaped(json_bytes) else value
 
 
 def escape_within(value: Any) -> Any:
     """Return a JSON value with all strings escaped; numbers may be any."""
-    if isinstance(value, str):
-        return escape(value)
-    if isinstance(value, list):
-        return [escape_within(it) for it in value]
-    if isinstance(value, dict):
-        return {escape(key): escape_within(it) for key, it in value.items()}
-    return value
+    return _change_strings(value, escape)
 
 
 def restore_within(value: Any) -> Any:
@@ -96,13 +91,13 @@ def restore_within(value: Any) -> Any:
     return unescape(value) if isinstance(value, str) else value
 
 
-def _restore_json(value: Any) -> Any:
+def _change_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return unescape(value)
+        return change(value)
     if isinstance(value, list):
-        return [_restore_json(it) for it in value]
+        return [_change_strings(it, change) for it in value]
     if isinstance(value, dict):
-        return {unescape(key): _restore_json(it) for key, it in value.items()}
+        return {change(key): _change_strings(it, change) for key, it in value.items()}
     return value
 
 
