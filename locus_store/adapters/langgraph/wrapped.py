@@ -1,23 +1,28 @@
-"""Tools of LangGraph whose calls are effects of the thread."""
+"""Tools of LangGraph whose calls are effects, and graphs whose runs hold turns, of a thread."""
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
-from langchain_core.runnables.config import ensure_config
+from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.errors import GraphBubbleUp
 
+from locus_store.adapters.langgraph.loads import format_thread_id
 from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.errors import InvalidArgumentError
+from locus_store.runtime import holding
+from locus_store.types.turns import TurnOptions
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
-
+    from langgraph.pregel import Pregel
 
 T = TypeVar("T", bound="BaseTool")
+G = TypeVar("G", bound="Pregel[Any, Any, Any, Any]")
 
 IDEMPOTENCY_KEY: Final = "idempotency_key"
 """In ``config["configurable"]`` of the tool."""
@@ -101,3 +106,61 @@ def _dump(saver: LangGraphSaver, result: Any) -> dict[str, str]:
 
 def _load(saver: LangGraphSaver, result: Mapping[str, str]) -> Any:
     return saver.serde.loads_typed((result["type"], b64decode(result["data"])))
+
+
+def run_in_turns(graph: G, **options: Unpack[TurnOptions]) -> G:
+    """Return a graph whose runs hold the turn of their thread, from the first read to the end.
+
+    The end of a run, and of its turn, is also an error, an interrupt, or a stream that is closed. A
+    run in a turn of the thread that the caller holds belongs to that one. The loop over ``astream``
+    is outside the turn, because a dropped stream ends in another context than its consumer's.
+
+    Args:
+        graph: With a ``LangGraphSaver``.
+        options: See ``types.turns.TurnOptions``.
+    """
+    kind: Any = type(graph)
+
+    class InTurns(kind):  # type: ignore[misc]
+        def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
+            with _make_turn(self, config, options):
+                yield from super().stream(input, config, **kwargs)
+
+        async def astream(
+            self,
+            input: Any,  # noqa: A002
+            config: Any = None,
+            **kwargs: Any,
+        ) -> AsyncIterator[Any]:
+            parts = super().astream(input, config, **kwargs)
+            async with _make_turn(self, config, options) as turn, aclosing(parts):
+                async for part in parts:
+                    if turn is not None:  # the consumer's context keeps no number
+                        turn.leave()
+                    try:
+                        yield part
+                    finally:
+                        if turn is not None:
+                            turn.enter()
+
+    made = graph.copy()
+    InTurns.__name__ = kind.__name__
+    made.__class__ = InTurns
+    return made
+
+
+def _make_turn(graph: Any, config: Any, options: TurnOptions) -> Any:
+    """Return the turn of a run; of a subgraph's, or within a turn that is held, nothing."""
+    configurable = merge_configs(graph.config, config).get("configurable", {})
+    if configurable.get("thread_id") is None or configurable.get("checkpoint_ns"):
+        return nullcontext()
+    saver = graph.checkpointer
+    if not isinstance(saver, LangGraphSaver):
+        raise InvalidArgumentError(
+            f"the graph's checkpointer is {saver!r:.80}, and a run in turns needs a LangGraphSaver:"
+            " compile(checkpointer=LangGraphSaver(...))"
+        )
+    thread_id = format_thread_id(configurable["thread_id"])
+    if holding.get_number(saver.backend, thread_id) is not None:
+        return nullcontext()
+    return saver.turn(thread_id, **options)
