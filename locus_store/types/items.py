@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
-from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.types.arguments import check_text
-from locus_store.values.encoding import Json, decode, encode
+from locus_store.values.encoding import Json, TooLargeError, decode, encode
 from locus_store.values.filters import Filter
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import restore
@@ -287,3 +288,23 @@ def make_version_conflict(change: Put, version: int) -> ConflictError:
         f"item {change.key!r} of namespace {change.namespace!r}: version "
         f"{change.expected_version} was expected, but {there}; read it and repeat the change"
     )
+
+
+DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""The errors of reading an item that is not as it was written."""
+
+
+@contextmanager
+def translate_damage(what: str, remedy: str) -> Iterator[None]:
+    """Raise an ``IntegrityError`` if what was read of an item is not as it was written."""
+    try:
+        yield
+    except TooLargeError as exc:
+        raise exc.with_place(what) from exc
+    except (*DAMAGE, IntegrityError) as exc:
+        raise make_damage_error(what, remedy) from exc
+
+
+def make_damage_error(what: str, remedy: str) -> IntegrityError:
+    """Return the error of an item, or another part of a store, that is not as it was written."""
+    return IntegrityError(f"{what} is not as it was written; {remedy}, or put or delete the item")

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -30,7 +29,6 @@ from typing import Any, Final, TypeAlias
 
 from locus_store.backends.opensearch.bulk import IndexTag
 from locus_store.backends.opensearch.index import Layout
-from locus_store.errors import IntegrityError
 from locus_store.types.items import (
     Change,
     Name,
@@ -39,6 +37,7 @@ from locus_store.types.items import (
     decode_namespace,
     encode_namespace,
     require_version,
+    translate_damage,
 )
 from locus_store.values import encoding
 from locus_store.values.times import MICROSECOND, from_microseconds, to_microseconds
@@ -62,6 +61,9 @@ ITEMS: Final = Layout(
 
 SUFFIX: Final = "-store"
 """Between the name of the threads' index and this one's."""
+
+REMEDY: Final = "restore a snapshot of the index"
+"""For what is not as it was written."""
 
 TOKENS: Final = 32
 """Puts that a document remembers, so that a repetition after a lost reply is recognised."""
@@ -149,7 +151,7 @@ def make_item(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreIte
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
     """
-    with _translate_damage(f"item {source.get('key')!r} in {place}"):
+    with translate_damage(f"item {source.get('key')!r} in {place}", REMEDY):
         kept, expires = source["kept"], source.get("expires")
         [body] = encoding.unpack_frames(b64decode(kept["content"]), max_bytes)
         value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
@@ -170,28 +172,6 @@ def make_item(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreIte
 def get_vectors(source: Mapping[str, Any]) -> list[bytes]:
     """Return the embeddings of a document."""
     return [b64decode(it) for it in source["kept"].get("vectors", ())]
-
-
-DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""The errors of reading a document that has other fields than were written."""
-
-
-@contextmanager
-def _translate_damage(what: str) -> Iterator[None]:
-    try:
-        yield
-    except encoding.TooLargeError as exc:
-        raise exc.with_place(what) from exc
-    except (*DAMAGE, IntegrityError) as exc:
-        raise make_damage_error(what) from exc
-
-
-def make_damage_error(what: str) -> IntegrityError:
-    """Return the error of an item, or of another document, whose fields are damaged."""
-    return IntegrityError(
-        f"{what} is not as it was written; restore a snapshot of the index, or put or delete the"
-        " item"
-    )
 
 
 KEEP: Final = object()

@@ -31,6 +31,7 @@ from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import BaseStore, Embed
 from locus_store.types.arguments import choose_backend
 from locus_store.types.items import (
+    DAMAGE,
     Change,
     Name,
     Namespace,
@@ -39,6 +40,7 @@ from locus_store.types.items import (
     Wanted,
     decode_namespace,
     encode_namespace,
+    make_damage_error,
 )
 from locus_store.values import vectors
 from locus_store.values.vectors import Metric
@@ -194,8 +196,8 @@ class OpenSearchStore(_Writing, BaseStore):
             return await run_in_thread(partial(work, *args, **kwargs), pool=self.index.pool)
         except LocusStoreError:
             raise
-        except items.DAMAGE as exc:
-            raise items.make_damage_error(f"a document in {self.index.place}") from exc
+        except DAMAGE as exc:
+            raise make_damage_error(f"a document in {self.index.place}", items.REMEDY) from exc
 
     async def setup(self) -> None:
         await self._run(self._check_dimension)

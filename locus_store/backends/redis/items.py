@@ -25,13 +25,11 @@ with it and NUL (segments are not empty), and what is below it begins with it: e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from struct import Struct
 from typing import Any, Final
 
 from locus_store.backends.redis.keys import RedisKeys
-from locus_store.errors import IntegrityError
 from locus_store.types.items import (
     SEGMENT_END,
     Change,
@@ -40,6 +38,7 @@ from locus_store.types.items import (
     StoreItem,
     decode_namespace,
     encode_namespace,
+    translate_damage,
 )
 from locus_store.values import encoding
 from locus_store.values.times import from_microseconds, to_microseconds
@@ -123,7 +122,7 @@ def make_item(name: bytes, expires: bytes, content: bytes, max_bytes: int) -> St
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
     """
-    with _translate_damage(name):
+    with translate_damage(f"item {name!r} in Redis", "restore the server from a backup"):
         namespace, key = split_name(name)
         version, created, updated, ttl, frame = content.split(b" ", 4)
         [body] = encoding.unpack_frames(frame, max_bytes)
@@ -153,16 +152,3 @@ def put_at(item: StoreItem) -> int:
 def split_embeddings(data: bytes, size: int) -> list[bytes]:
     """Return an item's embeddings, each of ``size`` bytes."""
     return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-@contextmanager
-def _translate_damage(name: bytes) -> Iterator[None]:
-    try:
-        yield
-    except encoding.TooLargeError as exc:
-        raise exc.with_place(f"item {name!r} in Redis") from exc
-    except (ValueError, TypeError, OverflowError, IntegrityError) as exc:
-        raise IntegrityError(
-            f"item {name!r} in Redis is not as it was written; restore the server from a backup, "
-            "or put or delete the item"
-        ) from exc
