@@ -122,11 +122,11 @@ def read_thread(repo: Repository, thread_id: str) -> ArchivedThread | None:
 def _divide_segments(line: ArchivedLine) -> ArchivedLine:
     """Return a line whose records have their payloads."""
     if not line.segments:
-        return line
+        return replace(line, author=None)
     rows = [(it.sequence, it.payload) for it in line.records]
     payloads = dict(fill_payloads(rows, line.segments))
     records = [replace(it, payload=payloads[it.sequence]) for it in line.records]
-    return replace(line, records=records, segments=[])
+    return replace(line, records=records, segments=[], author=None)
 
 
 def read_stored(repo: Repository, thread_id: str) -> ArchivedThread | None:
@@ -170,6 +170,7 @@ def _read_line(repo: Repository, row: sa.Row[Any]) -> ArchivedLine:
         records=records,
         segments=[] if is_whole else [one for _, one in repo.read_all_segments(row.line)],
         writes=sorted(_make_archived_writes(writes), key=versions.make_archive_sort_key),
+        author=(row.writer, row.run),
     )
 
 
@@ -261,11 +262,14 @@ def _rewrite_line(repo: Repository, line: int, archive: ArchivedLine) -> None:
 
 
 def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> None:
+    writer, run = archive.author or (None, None)
     line = versions.Line(
         line=repo.add_line(thread_id, archive.namespace),
         head=archive.head,
         floor=archive.floor,
         last_sequence=archive.last_sequence,
+        writer=writer,
+        run=run,
     )
     records = [
         {"line": line.line, **{name: getattr(record, name) for name in _RECORD}}

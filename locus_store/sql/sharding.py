@@ -225,8 +225,7 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
     if not _swap_move(repository, thread_id, move, taken):
         return False
     repository.drop_threads([thread_id])
-    key = {"tenant": repository.tenant, "thread_id": thread_id}
-    repository.connection.execute(repository.tables.turns.delete().filter_by(**key))
+    repository.connection.execute(_delete_turn(repository, thread_id))
     return True
 
 
@@ -242,5 +241,12 @@ def _admit_thread(repository: Repository, database: Database, thread_id: str) ->
     other = database.make_repository(repository.connection)
     if other.is_live_thread(thread_id):
         raise make_occupied_error(thread_id, "moved")
+    # One of the thread's former time here, which has ended with its move.
+    other.connection.execute(_delete_turn(other, thread_id))
     archives.restore(other, thread)
     return True
+
+
+def _delete_turn(repository: Repository, thread_id: str) -> sa.Delete:
+    key = {"tenant": repository.tenant, "thread_id": thread_id}
+    return repository.tables.turns.delete().filter_by(**key)

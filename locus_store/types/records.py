@@ -438,7 +438,8 @@ class ArchivedLine:
     """Ordered by checkpoint id, task id and index."""
 
     segments: list[Any] = field(default_factory=list)
-    """Of a move between SQL databases: ``versions.segments``, whose records have no payloads."""
+    author: tuple[str | None, str | None] | None = None
+    """Both of a move of a SQL database: of records without payloads; writer and run of a line."""
 
 
 class ArchivedMessage(NamedTuple):

@@ -87,12 +87,12 @@ async def erase(backend: Erasable, find: FindThreads, key: str, value: Any) -> d
             except ForgottenError:
                 unreadable = 1
             try:
-                await backend.remove_thread(thread_id)
+                removed = await backend.remove_thread(thread_id)
             except BackendError as exc:
                 failed.append(exc)
                 continue
             counts["threads"] += unreadable
-            if thread is not None:
+            if thread is not None and removed.existed:
                 counts["threads"] += 1
                 counts["messages"] += len(thread.messages)
                 counts["checkpoints"] += sum(len(it.records) for it in thread.lines)

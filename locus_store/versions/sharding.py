@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -68,6 +69,10 @@ def choose_shard(shards: int, tenant: str | None, thread_id: str) -> int:
 
 class OldLayoutError(SchemaError):
     """The layout of the set of shards is another one than the caller knows; nothing was done."""
+
+
+is_routed: ContextVar[bool] = ContextVar("is_routed", default=False)
+"""The call is of a set: a change that finds nothing is refused if its thread may have moved."""
 
 
 def require_layout(is_known: bool | int) -> None:

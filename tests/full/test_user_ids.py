@@ -194,7 +194,7 @@ async def test_a_users_list_reads_the_index(place: Place) -> None:
     backend = place.open()
 
     def planned(it: Any) -> str:
-        query = _select_facts(it, "7", 10, None)
+        query = _select_facts(it, "7", 10, place=None)
         shown = query.compile(dialect=it.connection.dialect, compile_kwargs={"literal_binds": True})
         explain = "EXPLAIN QUERY PLAN" if place.kind == "sqlite" else "EXPLAIN"
         return str(it.connection.exec_driver_sql(f"{explain} {shown}").all())

@@ -488,10 +488,10 @@ def _make_listed(fields: Mapping[str, Any]) -> ListedObject:
     return ListedObject(fields["name"][0], datetime.fromtimestamp(int(at) / 1000, UTC))
 
 
-def _make_found(document: Mapping[str, Any], known: Tag | None) -> Found:
-    """Return a document that was read, without its content if a tag of it was known."""
+def _make_found(document: Mapping[str, Any], old_tag: Tag | None) -> Found:
+    """Return a document that was read; with ``old_tag``, its content was not asked for."""
     try:
-        content = b64decode(document["_source"].get("content") or b"") if known is None else None
+        content = b64decode(document["_source"].get("content") or b"") if old_tag is None else None
         return Found(_get_tag(document), content)
     except (TypeError, ValueError) as exc:
         raise IntegrityError(f"document {document['_id']!r} is not as it was written") from exc

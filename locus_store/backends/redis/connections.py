@@ -303,7 +303,7 @@ class LoopClient(loops.LoopResources):
 
     @property
     def knows_server(self) -> bool:
-        """Whether a server has answered, of a cluster perhaps only with a list of its nodes."""
+        """True if a server has answered, of a cluster perhaps only with a list of its nodes."""
         return self.was_reached or (self.is_cluster and bool(self.client.get_nodes()))
 
     async def find_masters(self) -> None:

@@ -14,7 +14,7 @@ from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedE
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.sql.sharding import SqlShard
-from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
+from locus_store.types import Mark, Removed, Save, Written
 from locus_store.types.arguments import check_text
 from locus_store.versions.sharding import HIDDEN_TENANT, HasShards
 
@@ -40,7 +40,7 @@ _READS = (
     *("list_writes", "namespaces", "records", "facts_of"),
 )
 _WRITES = (
-    *("remove", "store_writes", "prune", "renew", "put_facts", "clear_versions"),
+    *("remove", "store_writes", "restore", "prune", "renew", "put_facts", "clear_versions"),
     *("step_turn", "end_turn", "rewrite_thread"),
 )
 
@@ -208,24 +208,17 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
                 if not of.has_changed:
                     raise
         line = await self.find_line(shard, *key)
-        known = {
-            it: replace(it, store=shard.store_id, line=line)
-            for it in marks
-            if it and it.store in of.stores
-        }
-        return await ask(*(it and known.get(it, it) for it in marks))
+
+        def translate(mark: Mark | None) -> Mark | None:
+            is_known = mark is not None and mark.store in of.stores
+            return replace(mark, store=shard.store_id, line=line) if mark and is_known else mark
+
+        return await ask(*map(translate, marks))
 
     async def find_line(self, shard: Shard, thread_id: str, namespace: str) -> int:
         """Return the line of a thread in a shard; 0 if it has no version there."""
         found = await shard.version(thread_id, namespace=namespace)
         return found.mark.line if found else 0
-
-    async def restore(self, thread: ArchivedThread) -> None:
-        async def restore(shard: Shard) -> bool:
-            await shard.restore(thread)
-            return True
-
-        await self.change_at(thread.thread_id, restore)
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         """See ``StoresThreads``; to another shard, the copy becomes visible at its end."""

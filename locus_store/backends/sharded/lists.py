@@ -130,30 +130,31 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         """
 
         async def ask() -> list[LineContents]:
-            layout = await self.shard_set.refresh()
-            still, moved = (
-                defaultdict[int, list[Version]](list),
-                defaultdict[str, list[Version]](list),
-            )
-            for it in versions:
-                at = self.shard_set.stores[it.mark.store]
-                is_there = layout.get_places(self.tenant, it.thread_id) == (at, at)
-                (still[at] if is_there else moved[it.thread_id]).append(it)
-            found = [await self.shards[at].contents(some) for at, some in still.items()]
+            groups = defaultdict[int, list[Version]](list)
+            for version in versions:
+                groups[self.shard_set.stores[version.mark.store]].append(version)
+            found = _join([await self.shards[at].contents(some) for at, some in groups.items()])
+            known, moved = {it.line for it in found}, defaultdict[str, list[Version]](list)
+            for version in versions:
+                if version.mark.line not in known:
+                    moved[version.thread_id].append(version)
             for name, some in moved.items():
-                found.append(await self.read_at(name, partial(self._find_contents, some)))
-            return _join(found)
+                found += await self.read_at(name, partial(self._find_contents, some))
+            return found
 
+        if self.shard_set.layout is None:
+            await self.shard_set.open()
         return await self.shard_set.repeat(ask)
 
     async def _find_contents(self, versions: Sequence[Version], shard: Shard) -> list[LineContents]:
+        """Return what ``contents`` does of versions of a thread that has moved."""
         lines = {it.namespace: it.mark.line for it in versions}
         here = {it: await self.find_line(shard, versions[0].thread_id, it) for it in lines}
-        names = {here[it]: line for it, line in lines.items()}
         marks = [replace(it.mark, store=shard.store_id, line=here[it.namespace]) for it in versions]
         found = await shard.contents(
             [replace(it, mark=mark) for it, mark in zip(versions, marks, strict=True)]
         )
+        names = {here[it]: line for it, line in lines.items()}
         return [it._replace(line=names[it.line]) for it in found]
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:

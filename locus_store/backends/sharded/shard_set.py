@@ -30,6 +30,7 @@ from locus_store.versions.sharding import (
     OldLayoutError,
     ShardLayout,
     choose_shard,
+    is_routed,
     judge_layouts,
     make_used_error,
     require_layout,
@@ -78,9 +79,6 @@ class ShardSet:
         self.stores: dict[str, int] = {}
         """Number of the shard by the identity of its database."""
 
-        self._first_epoch = 0
-        """Of the layout when this object was opened first."""
-
         self._read_at = [float("-inf")] * len(shards)
         self._used = [""] * len(shards)
         """The layouts by which the shards create threads, as they store them."""
@@ -123,7 +121,6 @@ class ShardSet:
                 break
         self._read_at = [begun] * len(self.shards)
         self.layout = layout
-        self._first_epoch = self._first_epoch or layout.epoch
         for number, own in enumerate(found):
             await self._use(number, own)
         return layout
@@ -202,8 +199,8 @@ class ShardSet:
 
     @property
     def has_changed(self) -> bool:
-        """Whether threads may have moved since this object was opened."""
-        return self.layout is not None and self.layout.epoch != self._first_epoch
+        """True if threads may have moved since the set was created."""
+        return self.layout is not None and self.layout.epoch > 1
 
     def find_settled(self, tenant: str | None, thread_id: str) -> int | None:
         """Return the shard of a thread if that is known without a question."""
@@ -248,18 +245,13 @@ class ShardSet:
                 return layout, was, at
             layout = newest
 
-    async def repeat(self, work: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
-        """Try work again that the layout of a database refused.
-
-        Also if the answer took so long that the thread may have moved: any answer of a read, and
-        of a change one that found nothing to change.
-        """
+    async def repeat(self, work: Callable[[], Awaitable[T]], *, reads: bool = True) -> T:
+        """Try work again that the layout of a database refused, or whose answer is too old."""
         for _ in range(TRIES):
             layout, start = self.layout or await self.open(), time.monotonic()
             try:
                 answer = await work()
-                has_found = any(answer) if isinstance(answer, tuple) else answer
-                if not is_current(start) and not (changes and has_found):
+                if reads and not is_current(start):
                     require_layout(await self.is_newest(layout))
             except (OldLayoutError, ConflictError, NotFoundError) as exc:
                 failed, is_refused = exc, isinstance(exc, OldLayoutError)
@@ -278,7 +270,7 @@ class ShardSet:
         while number < newest.used:
             newest = await self._refresh(number)
             number += 1
-        return newest is layout
+        return newest.epoch == layout.epoch
 
     async def read(
         self, shards: Sequence[Shard], thread_id: str, ask: Callable[[Shard], Awaitable[T]]
@@ -323,13 +315,15 @@ class ShardSet:
                     if self.find_settled(tenant, thread_id) is None:
                         await self.settle(shards, thread_id)
                 self._under_way.add(change)
+                token = is_routed.set(True)
                 try:
                     if self.layout is layout:
                         return await ask(shards[self.get_place(tenant, thread_ids[0])])
                 finally:
+                    is_routed.reset(token)
                     self._under_way.discard(change)
 
-        return await self.repeat(try_it, changes=True)
+        return await self.repeat(try_it, reads=False)
 
     async def settle(self, shards: Sequence[Shard], thread_id: str) -> None:
         """Have a thread, if it exists, be where it belongs."""

@@ -29,11 +29,7 @@ from locus_store.sql.columns.dialect_columns import (
 from locus_store.types.items import NAMESPACES
 from locus_store.types.thread_info import UserIdType
 from locus_store.values.filters import Clause
-from locus_store.values.times import (
-    EPOCH as EPOCH,  # noqa: PLC0414  (for others)
-    from_microseconds,
-    to_microseconds as to_microseconds,  # noqa: PLC0414  (for others)
-)
+from locus_store.values.times import from_microseconds
 
 
 class Instant(sa.types.TypeDecorator[datetime]):

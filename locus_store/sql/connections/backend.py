@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
@@ -15,8 +16,10 @@ from locus_store.sql.audit import Audit, get_call
 from locus_store.sql.connections.database import Database
 from locus_store.sql.quotas import get_charge
 from locus_store.sql.threads.repository import Repository
+from locus_store.sql.threads.statements import RowAccess, has_other_layout
 from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.versions.sharding import is_routed, require_layout
 
 T = TypeVar("T")
 Body = Callable[[Connection], T]
@@ -187,12 +190,14 @@ def make_writing(
     database: Database, body: Callable[[Repository], T], thread_id: str | None = None
 ) -> Callable[[Connection], T]:
     """Return a body that writes, and records the call that is under way."""
-    call, charge = get_call(database.audit), get_charge()
+    call, charge, routed = get_call(database.audit), get_charge(), is_routed.get()
 
     def run(connection: Connection) -> T:
         repository = database.make_repository(connection)
         result = body(repository)
         repository.finish()
+        if routed:
+            require_place(repository, result)
         if charge is not None:
             charge.appended = repository.appended_bytes
         if call is not None:
@@ -200,6 +205,18 @@ def make_writing(
         return result
 
     return run
+
+
+def require_place(repository: RowAccess, result: object) -> None:
+    """Refuse the change of a thread that found nothing, if the thread may have moved.
+
+    Raises:
+        OldLayoutError: The set of shards has another layout now; the transaction has to be undone.
+    """
+    if not (any(result) if isinstance(result, tuple) else result):
+        is_other = has_other_layout(repository.tables, repository.tenancy.layout)
+        query = sa.select(sa.literal(1)).where(is_other)
+        require_layout(repository.connection.execute(query).first() is None)
 
 
 async def run_joined(database: Database, connection: object, body: Body[T]) -> T:

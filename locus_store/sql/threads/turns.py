@@ -8,10 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import EPOCH, make_clock, make_cutoff, to_microseconds
+from locus_store.sql.columns.types import make_clock, make_cutoff
 from locus_store.sql.threads.statements import RowAccess, has_other_layout
 from locus_store.types.options import DAY
 from locus_store.types.turns import ThreadTurn
+from locus_store.values.times import EPOCH, to_microseconds
 from locus_store.versions import turns
 from locus_store.versions.sharding import require_layout
 from locus_store.versions.turns import Ticket

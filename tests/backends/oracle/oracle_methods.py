@@ -115,7 +115,7 @@ async def _reserve_move(it: Opened) -> None:
 
 
 async def _take_thread(it: Opened) -> None:
-    thread = await it.backend.read_thread("t")
+    thread = await it.backend.read_stored("t")
     assert thread is not None
     await _reserve_move(it)
     await it.backend.take_thread(thread, MOVE)

@@ -20,6 +20,7 @@ from locus_store import (
     BackendError,
     ConflictError,
     SchemaError,
+    TurnError,
     open_message_log,
     open_sharded,
     open_storage,
@@ -305,9 +306,14 @@ LATE = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("shrinks", [False, True], ids=["grown", "and-shrunk"])
 @pytest.mark.parametrize(("call", "method"), LATE)
 async def test_a_call_that_stood_still_gives_the_answer_of_the_place_where_its_thread_is(
-    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, call: Any, method: str
+    make_url: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    call: Any,
+    method: str,
+    shrinks: bool,
 ) -> None:
     sets = [[make_url() for _ in range(3)] for _ in range(2)]
     answers = []
@@ -323,7 +329,7 @@ async def test_a_call_that_stood_still_gives_the_answer_of_the_place_where_its_t
             async def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
                 if stops and (self is shard or kind is not type(shard)):  # noqa: B023
                     stops.clear()  # noqa: B023
-                    await grow(urls)  # noqa: B023
+                    await (grow_and_shrink if shrinks else grow)(urls)  # noqa: B023
                 return await inner(self, *args, **kwargs)  # noqa: B023
 
             monkeypatch.setattr(kind, method, stopped)
@@ -331,6 +337,100 @@ async def test_a_call_that_stood_still_gives_the_answer_of_the_place_where_its_t
             monkeypatch.undo()
             assert not stops
     assert answers[0] == answers[1]
+
+
+async def clear(storage: Any, other: Any) -> object:
+    await storage.backend.clear_versions(NEW[0])
+    return await other.checkpointer(state_type=dict).load(NEW[0])
+
+
+async def save_after(other: Any) -> None:
+    checkpointer = other.checkpointer(state_type=dict)
+    assert await checkpointer.load(NEW[0]) is None
+    await checkpointer.save({"of": "other"}, NEW[0])
+
+
+async def rename(storage: Any, other: Any) -> object:
+    await storage.backend.put_thread(NEW[0], name="first")
+    return (await other.backend.thread_facts(NEW[0])).name
+
+
+async def rename_after(other: Any) -> None:
+    assert (await other.backend.thread_facts(NEW[0])).name == "first"
+    await other.backend.put_thread(NEW[0], name="other")
+
+
+async def remove_log(storage: Any, other: Any) -> object:
+    await storage.checkpointer().delete(NEW[1])
+    return [it.content for it in await other.messages().load(NEW[1])]
+
+
+async def append_after(other: Any) -> None:
+    assert not await other.messages().load(NEW[1])
+    await other.messages().append(NEW[1], [("of other",)])
+
+
+DONE = [
+    (clear, "clear_versions", save_after, {"of": "other"}),
+    (rename, "put_facts", rename_after, "other"),
+    (remove_log, "remove_thread", append_after, ["of other"]),
+]
+
+
+@pytest.mark.parametrize("case", DONE, ids=lambda it: it[1])
+async def test_a_change_that_was_done_is_not_repeated(
+    make_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, case: Any
+) -> None:
+    call, method, after, expected = case
+    urls = [make_url() for _ in range(3)]
+    await make_thread(urls[:2])
+    async with open_sharded(urls) as storage, open_sharded(urls) as other:
+        await storage.messages().append(NEW[1], [("hello",)])
+        kind, stops = type(storage.backend.shards[0]), [1]
+        inner = getattr(kind, method)
+
+        async def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            answer = await inner(self, *args, **kwargs)
+            if stops:
+                stops.clear()
+                await grow(urls)
+                await after(other)
+            return answer
+
+        monkeypatch.setattr(kind, method, stopped)
+        assert await call(storage, other) == expected
+
+
+async def test_an_older_turn_is_over_when_its_thread_comes_back(
+    make_url: Callable[[], str],
+) -> None:
+    """Of a thread that did not exist yet, when its place changed."""
+    urls = [make_url() for _ in range(3)]
+    async with open_sharded(urls) as storage, open_sharded(urls[:2]) as first:
+        await first.open()
+        async with first.checkpointer(state_type=dict).turn(NEW[0]) as older:
+            await grow(urls)
+            async with storage.checkpointer(state_type=dict).turn(NEW[0]) as newer:
+                assert newer.number > older.number
+                await save(storage, NEW[0])
+            async with open_sharded(urls) as other:
+                await rebalance(other.backend, removes_last=True)
+            with pytest.raises(TurnError):
+                await save(first, NEW[0])
+        await save(storage, NEW[0])
+
+
+async def test_a_second_save_of_one_load_follows_its_thread(make_url: Callable[[], str]) -> None:
+    urls = [make_url() for _ in range(3)]
+    await make_thread(urls[:2])
+    async with open_sharded(urls) as storage:
+        checkpointer = storage.checkpointer(state_type=dict)
+        state = await checkpointer.load(NEW[0])
+        await checkpointer.save({**state, "n": 3}, NEW[0], "v3")
+        await grow(urls)
+        await checkpointer.save({**state, "n": 4}, NEW[0], "v4")
+        found = [it.checkpoint_id for it in await storage.backend.history(NEW[0])]
+        assert found == ["v4", "v3", "v2", "v1", "v0"]
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["same", "replaced"])
