@@ -130,14 +130,17 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
         """
 
         async def ask() -> list[LineContents]:
-            groups = defaultdict[int, list[Version]](list)
+            groups, moved = (defaultdict[str, list[Version]](list) for _ in range(2))
             for version in versions:
-                groups[self.shard_set.stores[version.mark.store]].append(version)
-            found = _join([await self.shards[at].contents(some) for at, some in groups.items()])
-            known, moved = {it.line for it in found}, defaultdict[str, list[Version]](list)
-            for version in versions:
-                if version.mark.line not in known:
-                    moved[version.thread_id].append(version)
+                groups[version.mark.store].append(version)
+            found: list[LineContents] = []
+            for store, some in groups.items():
+                here = await self.shards[self.shard_set.stores[store]].contents(some)
+                found += here
+                lines = {it.line for it in here}
+                for version in some:
+                    if version.mark.line not in lines:
+                        moved[version.thread_id].append(version)
             for name, some in moved.items():
                 found += await self.read_at(name, partial(self._find_contents, some))
             return found

@@ -107,6 +107,18 @@ function showButtons() {
 
 showButtons();
 
+// The menu of actions closes with Escape, or with a click beside it.
+function closeMenu(event) {
+  const menu = document.querySelector("details.menu[open]");
+  const isBeside = event.type === "click" && !menu?.contains(event.target);
+  if (!menu || !(isBeside || event.key === "Escape")) return;
+  menu.open = false;
+  if (!isBeside) menu.querySelector("summary").focus();
+}
+
+document.addEventListener("click", closeMenu);
+document.addEventListener("keydown", closeMenu);
+
 // A version is exchanged within its page, so that the list of versions stays where it is.
 const PARTS = [".title", "#versions .versions", "#state", "#changes"];
 
@@ -141,7 +153,9 @@ document.addEventListener("click", (event) => {
   exchange(link.href).then(
     () => {
       history.pushState(null, "", link.href);
-      document.getElementById("state").focus({ preventScroll: innerWidth > 640 });
+      const state = document.getElementById("state");
+      state.focus({ preventScroll: true });
+      if (innerWidth <= 640) state.scrollIntoView();
     },
     () => location.assign(link.href),
   );

@@ -79,3 +79,37 @@ async def test_each_control_can_be_reached_and_shows_its_focus(chromium: Any, vi
                     assert found[0] != "none", address
                     seen += found[1]
             assert seen >= wanted, address
+
+
+async def test_the_menu_of_actions_closes_with_escape_or_a_click_beside_it(
+    chromium: Any, visit: Any
+) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store, allow_write=True)
+    await grow(backend, store)
+    async with chromium.tab(site) as tab:
+        await tab.goto("version?thread=trip")
+        menu = tab.page.locator("details.menu")
+        for close in (
+            lambda: tab.page.keyboard.press("Escape"),
+            lambda: tab.page.locator("h1").click(position={"x": 2, "y": 2}),
+        ):
+            await menu.locator("summary").click()
+            assert await menu.get_attribute("open") is not None
+            await close()
+            assert await menu.get_attribute("open") is None
+
+
+async def test_a_phone_shows_the_beginning_of_the_chosen_state(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    for number in range(40):
+        said = [{"role": "user", "content": f"line {at}"} for at in range(2 * number)]
+        await backend.write_state("trip", {"messages": said, "n": number})
+    async with chromium.tab(site, viewport={"width": 400, "height": 700}) as tab:
+        await tab.goto("version?thread=trip")
+        before = tab.page.url
+        await tab.page.locator("#versions .versions a").nth(12).click()
+        await tab.page.wait_for_url(lambda it: it != before)
+        top = "() => document.getElementById('state').getBoundingClientRect().top"
+        assert 0 <= await tab.page.evaluate(top) < 200
