@@ -19,7 +19,7 @@ from locus_store.types.tenants import Quota
 from locus_store.types.thread_info import ThreadsWanted
 from locus_store.types.turns import TurnStep
 from locus_store.versions import segments
-from locus_store.versions.sharding import Move, ShardLayout
+from locus_store.versions.sharding import Move, ShardLayout, is_routed
 from locus_store.versions.sizes import StatusesWanted
 
 if TYPE_CHECKING:
@@ -112,6 +112,15 @@ async def _save_in_turn(it: Opened) -> None:
 async def _reserve_move(it: Opened) -> None:
     await it.backend.write_layout(None, LAYOUT)
     await it.backend.reserve_move("t", None, MOVE, epoch=LAYOUT.epoch)
+
+
+async def _prune_as_a_shard(it: Opened) -> None:
+    """A change that finds nothing asks for the layout."""
+    token = is_routed.set(True)
+    try:
+        await it.backend.prune("absent")
+    finally:
+        is_routed.reset(token)
 
 
 async def _take_thread(it: Opened) -> None:
@@ -276,6 +285,7 @@ BACKEND: dict[str, Scenario] = {
     "find_statuses": lambda it: it.backend.find_statuses(STATUSES),
     "tagged": lambda it: it.backend.tagged("k", 1),
     "prune": lambda it: it.backend.prune("t"),
+    "prune/sharded": _prune_as_a_shard,
     "threads_of": lambda it: it.backend.threads_of("u"),
     "forget_user": lambda it: it.backend.forget_user("u"),
     "threads_where": lambda it: it.backend.threads_where("k", 1),
