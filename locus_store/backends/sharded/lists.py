@@ -139,7 +139,7 @@ class ShardedLists(FullBackend, TakesTurns, DescribesThreads, SharedByTenants, L
                 found += here
                 lines = {it.line for it in here}
                 for version in some:
-                    if version.mark.line not in lines:
+                    if version.mark.line not in lines and self.shard_set.has_changed:
                         moved[version.thread_id].append(version)
             for name, some in moved.items():
                 found += await self.read_at(name, partial(self._find_contents, some))

@@ -39,7 +39,7 @@ STATUSES = StatusesWanted(
     until=FOREVER,
 )
 QUOTA = Quota(threads=100, bytes=10**9)
-LAYOUT = ShardLayout(shards=2, former=2)
+LAYOUT = ShardLayout(shards=1, former=1)
 MOVE = Move(tenant="default", thread_id="t", target=1, number=7)
 
 
