@@ -81,9 +81,7 @@ class OracleDefinition(SchemaDefinition):
                     create = f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)"
                     lock_connection.exec_driver_sql(create)
                 except DBAPIError as error:  # another process made it meanwhile
-                    if _TAKEN not in addresses.list_codes(
-                        error
-                    ):  # another process made it meanwhile
+                    if _TAKEN not in addresses.list_codes(error):
                         raise
                 lock_connection.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
                 with connection.begin():

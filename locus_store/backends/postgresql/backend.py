@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, ClassVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
-from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
@@ -39,12 +38,13 @@ from locus_store.saver import CheckpointSaver
 from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import ServerBackend
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.connections.backend import require_place
+from locus_store.sql.connections.backend import make_writing
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.quotas import limit_calls, measure_save, measure_writes
 from locus_store.sql.schema.tables import make_tables, parse_prefix
+from locus_store.sql.threads.repository import Repository
 from locus_store.types import (
     LineContents,
     Mark,
@@ -59,7 +59,6 @@ from locus_store.types import (
 from locus_store.types.arguments import check_limit, check_names, check_tenant
 from locus_store.types.facts import Fact, Verdict
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
-from locus_store.versions.sharding import is_routed
 
 
 class PostgreSQLBackend(ServerBackend):
@@ -357,17 +356,14 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace)
         database = self._database
         if head is None and database.audit is None:
-            routed = is_routed.get()
 
-            def delete(connection: Connection) -> Removed | None:
-                repo = database.make_repository(connection)
-                removed = deletions.delete_thread(repo, thread_id, has_index=database.has_index)
-                if routed:
-                    require_place(repo, removed)
-                return removed
+            def delete(repo: Repository) -> Removed | None:
+                own = cast("dialect.PostgreSQLRepository", repo)
+                return deletions.delete_thread(own, thread_id, has_index=database.has_index)
 
+            work = make_writing(database, delete)
             with self._translate_errors():
-                removed = await self._runner.write(delete, database.begin_bare, thread_id=thread_id)
+                removed = await self._runner.write(work, database.begin_bare, thread_id=thread_id)
             if removed is not None:
                 return removed
         return await super().remove_thread(thread_id, head=head, namespace=namespace)

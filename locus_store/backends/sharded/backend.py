@@ -168,12 +168,14 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
     async def commit(self, save: Save) -> Written:
         async def commit(shard: Shard) -> Written:
             expected, key = save.expected, (save.thread_id, save.namespace)
+            made_from = (expected.made_from, expected.head) if expected else ()
 
             async def commit_from(side: Mark | None, *marks: Mark | None) -> Written:
+                if (side, *marks) == (save.side_parent, *made_from):
+                    return await shard.commit(save)
                 made = expected and replace(expected, made_from=marks[0], head=marks[1])
                 return await shard.commit(replace(save, expected=made, side_parent=side))
 
-            made_from = (expected.made_from, expected.head) if expected else ()
             return await self._give_marks(shard, key, commit_from, save.side_parent, *made_from)
 
         return await self.change_at(save.thread_id, commit)

@@ -197,7 +197,7 @@ def make_writing(
         result = body(repository)
         repository.finish()
         if routed:
-            require_place(repository, result)
+            _require_place(repository, result)
         if charge is not None:
             charge.appended = repository.appended_bytes
         if call is not None:
@@ -207,7 +207,7 @@ def make_writing(
     return run
 
 
-def require_place(repository: RowAccess, result: object) -> None:
+def _require_place(repository: RowAccess, result: object) -> None:
     """Refuse the change of a thread that found nothing, if the thread may have moved.
 
     Raises:
