@@ -100,7 +100,7 @@ class RedisBackend(DocumentBackend, SharedByTenants):
         self._owns_connections = False
 
     async def tenants(self) -> list[Tenant]:
-        return await self._documents.lists.count_tenants(self.items_prefix)
+        return await self._threads.look(self._documents.count_tenants, self.items_prefix)
 
     @property
     def items_prefix(self) -> str:
@@ -108,7 +108,7 @@ class RedisBackend(DocumentBackend, SharedByTenants):
         return DEFAULT_ITEMS_PREFIX if self.prefix == DEFAULT_PREFIX else self.prefix
 
     async def write_thread(self, thread: ArchivedThread) -> bool:
-        await self._documents.accept_import(thread)
+        await self._threads.look(self._documents.accept_import, thread)
         return await super().write_thread(thread)
 
     async def expire(self) -> int:

@@ -6,8 +6,9 @@ Each call is a plain one, which waits for the asynchronous client in a greenlet.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from asyncio import sleep
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -34,171 +35,10 @@ from locus_store.runtime.greenlets import run, wait
 from locus_store.types import Active, ArchivedThread, Tenant
 from locus_store.values.times import from_microseconds, to_microseconds
 
+T = TypeVar("T")
+
 PAGE: Final = 50
 """Threads that are read in one round trip."""
-
-
-class ThreadLists:
-    """The indexes of threads below a prefix.
-
-    Args:
-        keys: The names of the keys.
-        get_client: Returns the connections of the running loop.
-    """
-
-    def __init__(self, keys: RedisKeys, get_client: Callable[[], Awaitable[LoopClient]]) -> None:
-        self.keys = keys
-        self._get_client = get_client
-
-    async def list_entries(self, limit: int, after: bytes = b"") -> list[bytes]:
-        """Return entries of listed threads after ``after``, the most recently active first."""
-        return await self._read_page("active", limit, after)
-
-    async def scan(self, limit: int, after: str | None) -> list[str]:
-        """Return all live threads by id."""
-        found = await self._read_page("ids", limit, (after or "").encode())
-        return [it.decode() for it in found]
-
-    async def read_entry(self, thread_id: str) -> bytes | None:
-        client, active = (
-            await self._get_client(),
-            self.keys.list_indexes(compute_bucket(thread_id))[0],
-        )
-        score = await client.run_command("ZSCORE", active, thread_id)
-        if score is None or not await client.run_command(
-            "EXISTS", self.keys.get_document(thread_id)
-        ):
-            return None
-        return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
-
-    async def _read_page(self, kind: str, limit: int, after: bytes) -> list[bytes]:
-        """Return the first entries of all buckets in order.
-
-        Each is asked for a few; those whose few all come before the last one that is wanted are
-        asked again.
-        """
-        if limit == 0:
-            return []
-        is_newest_first = kind == "active"
-        found: list[bytes] = []
-        places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
-        size = limit // (BUCKETS // 4) + 2  # of evenly spread ones, few buckets have more
-        while places:
-            for bucket, (end, *page) in (await self._read_pages(kind, size, places)).items():
-                found += page
-                places[bucket] = end
-            places = {bucket: end for bucket, end in places.items() if end}
-            found.sort(reverse=is_newest_first)
-            del found[limit:]
-            if len(found) == limit:
-                last = found[-1]
-                ahead = {b: it for b, it in places.items() if _is_before(it, last, is_newest_first)}
-                places = ahead
-            size = min(2 * size, limit)
-        return found
-
-    async def _read_pages(
-        self, kind: str, size: int, places: dict[int, bytes]
-    ) -> dict[int, list[bytes]]:
-        """Return the result of ``page`` for each bucket after its position.
-
-        One script reads all buckets. On a cluster they are on different nodes: one script each.
-        """
-        buckets = list(places)
-        client = await self._get_client()
-        groups = [[it] for it in buckets] if client.is_cluster else [buckets]
-        calls = [
-            (
-                [key for it in group for key in self.keys.list_indexes(it)],
-                (kind, size, *(places[it] for it in group)),
-            )
-            for group in groups
-        ]
-        answers = await client.run_script_and_commands(scripts.DOCUMENTS["page"], calls)
-        return dict(
-            zip(buckets, (it for pages in answers for it in _split_pages(pages)), strict=True)
-        )
-
-    async def expire(self) -> int:
-        """Remove the threads whose time is over; return how many."""
-        client, count = await self._get_client(), 0
-        expiry = [self.keys.list_indexes(bucket)[2] for bucket in range(BUCKETS)]
-        while expiry:
-            calls = [([it], (PAGE,)) for it in expiry]
-            over = await client.run_script_and_commands(scripts.DOCUMENTS["expired"], calls)
-            names = [it.decode() for some in over for it in some]
-            count += await self.heal(names)
-            expiry = [it for it, some in zip(expiry, over, strict=True) if some]
-        return count
-
-    async def heal(self, names: Iterable[str]) -> int:
-        """Remove those of the threads whose time is over or whose key was lost.
-
-        Returns:
-            How many of them had a time.
-        """
-        calls = [(self.keys.list_writing(it), (it,)) for it in names]
-        return sum(
-            await (await self._get_client()).run_script_and_commands(
-                scripts.DOCUMENTS["expire"], calls
-            )
-        )
-
-    async def count_tenants(self, items_prefix: str) -> list[Tenant]:
-        """Return the tenants that have threads, or items in the store with a prefix."""
-        client = await self._get_client()
-        seconds, fraction = map(int, await client.run_command("TIME"))
-        now = 1_000_000 * seconds + fraction
-        threads = await self._count([*range(BUCKETS)], self.keys.prefix, "ids", now // 1000)
-        items = await self._count(["store"], items_prefix, "names", now)
-        names = sorted(threads.keys() | items.keys())
-        return [Tenant(it, threads.get(it, 0), items.get(it, 0)) for it in names]
-
-    async def _count(
-        self, hash_tags: Sequence[object], prefix: str, kind: str, now: int
-    ) -> dict[str, int]:
-        """Return how many live names the tenants have in the sorted sets of a kind.
-
-        A tenant whose names have all expired is among them until they are removed.
-        """
-        client = await self._get_client()
-        asked = [("SMEMBERS", f"{prefix}{{{it}}}:tenants") for it in hash_tags]
-        found = await client.run_script_and_commands(_GET, [], *asked)
-        pairs = [
-            (unquote(quoted.decode()), tag)
-            for tag, some in zip(hash_tags, found, strict=True)
-            for quoted in some
-        ]
-        pairs += [(DEFAULT_TENANT, it) for it in hash_tags]
-        starts = [RedisKeys(prefix, name).get_start(tag) for name, tag in pairs]
-        cards = [("ZCARD", f"{it}:{kind}") for it in starts]
-        over = [("ZCOUNT", f"{it}:expiry", "-inf", now) for it in starts]
-        counts = await client.run_script_and_commands(_GET, [], *cards, *over)
-        live: dict[str, int] = {}
-        for (name, _), all_of, gone in zip(pairs, counts, counts[len(pairs) :], strict=False):
-            if all_of:
-                live[name] = live.get(name, 0) + all_of - gone
-        return live
-
-
-def _split_pages(pages: bytes) -> Iterator[list[bytes]]:
-    """Yield the parts of each bucket in the answer of ``page``."""
-    parts, at = pages.split(b"\0"), 0
-    while at < len(parts):
-        begin, at = at + 1, at + 1 + int(parts[at])
-        yield parts[begin:at]
-
-
-def _is_before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
-    return entry > last if is_newest_first else entry < last
-
-
-def parse_time(entry: bytes) -> datetime:
-    """Return the time of a thread's activity from an entry of ``ThreadLists.list_entries``."""
-    return from_microseconds(int(entry[:ENTRY_DIGITS]))
-
-
-T = TypeVar("T")
 
 LAYOUT: Final = b"4"
 """The version of the layout of keys and values."""
@@ -221,7 +61,172 @@ SET_SECONDS: Final = 0.1
 """A clock that moved by more against the steady one was set, or the host was suspended."""
 
 
-class RedisDocuments(Documents):
+class ListedDocuments(Documents):
+    """The documents of threads, as far as the indexes list them."""
+
+    keys_are_live = True
+
+    names: RedisKeys
+
+    @abstractmethod
+    def _open(self) -> LoopClient:
+        """Return the connections of the running loop, once the layout was found to be ours."""
+
+    def keys(self, after: str = "") -> Iterator[str]:
+        while page := self._read_page("ids", PAGE, after.encode()):
+            names = [it.decode() for it in page]
+            yield from names
+            after = names[-1]
+
+    def list_active(self, size: int, after: str | None) -> Iterator[Active]:
+        place = b"" if after is None else self._find_entry(after)
+        if place is None:
+            raise NotFoundError(f"there is no thread {after!r} to list after")
+        while page := self._read_page("active", size, place):
+            yield from map(_parse_active, page)
+            place = page[-1]
+            size = max(size, PAGE)
+
+    def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
+        place, size = b"", min(size or PAGE, MOST_TOGETHER)
+        while page := self._read_page("active", size, place):
+            yield [Dated(*it) for it in map(_parse_active, page)]
+            place, size = page[-1], PAGE
+
+    def _find_entry(self, thread_id: str) -> bytes | None:
+        """Return the entry of a thread; ``None`` if it is not listed."""
+        client, active = self._open(), self.names.list_indexes(compute_bucket(thread_id))[0]
+        score = wait(client.run_command("ZSCORE", active, thread_id))
+        key = self.names.get_document(thread_id)
+        if score is None or not wait(client.run_command("EXISTS", key)):
+            return None
+        return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
+
+    def _read_page(self, kind: str, limit: int, after: bytes) -> list[bytes]:
+        """Return the first entries of all buckets in order.
+
+        Each is asked for a few; those whose few all come before the last one that is wanted are
+        asked again.
+        """
+        if limit == 0:
+            return []
+        is_newest_first = kind == "active"
+        found: list[bytes] = []
+        places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
+        size = limit // (BUCKETS // 4) + 2  # of evenly spread ones, few buckets have more
+        while places:
+            for bucket, (end, *page) in self._read_pages(kind, size, places).items():
+                found += page
+                places[bucket] = end
+            places = {bucket: end for bucket, end in places.items() if end}
+            found.sort(reverse=is_newest_first)
+            del found[limit:]
+            if len(found) == limit:
+                last = found[-1]
+                ahead = {b: it for b, it in places.items() if _is_before(it, last, is_newest_first)}
+                places = ahead
+            size = min(2 * size, limit)
+        return found
+
+    def _read_pages(self, kind: str, size: int, places: dict[int, bytes]) -> dict[int, list[bytes]]:
+        """Return the result of ``page`` for each bucket after its position.
+
+        One script reads all buckets. On a cluster they are on different nodes: one script each.
+        """
+        buckets, client = list(places), self._open()
+        groups = [[it] for it in buckets] if client.is_cluster else [buckets]
+        calls = [
+            (
+                [key for it in group for key in self.names.list_indexes(it)],
+                (kind, size, *(places[it] for it in group)),
+            )
+            for group in groups
+        ]
+        answers = wait(client.run_script_and_commands(scripts.DOCUMENTS["page"], calls))
+        each = (it for pages in answers for it in _split_pages(pages))
+        return dict(zip(buckets, each, strict=True))
+
+    def expire(self) -> int:
+        """Remove the threads whose time is over; return how many."""
+        client, count = self._open(), 0
+        expiry = [self.names.list_indexes(bucket)[2] for bucket in range(BUCKETS)]
+        while expiry:
+            calls = [([it], (PAGE,)) for it in expiry]
+            over = wait(client.run_script_and_commands(scripts.DOCUMENTS["expired"], calls))
+            count += self._heal([it.decode() for some in over for it in some])
+            expiry = [it for it, some in zip(expiry, over, strict=True) if some]
+        return count
+
+    def sweep(self) -> None:
+        names = self.keys()
+        while page := list(islice(names, PAGE)):
+            self._heal(page)
+
+    def _heal(self, names: Iterable[str]) -> int:
+        """Remove those of the threads whose time is over or whose key was lost.
+
+        Returns:
+            How many of them had a time.
+        """
+        calls = [(self.names.list_writing(it), (it,)) for it in names]
+        expire = self._open().run_script_and_commands(scripts.DOCUMENTS["expire"], calls)
+        return sum(wait(expire))
+
+    def count_tenants(self, items_prefix: str) -> list[Tenant]:
+        """Return the tenants that have threads, or items in the store with a prefix."""
+        seconds, fraction = map(int, wait(self._open().run_command("TIME")))
+        now = 1_000_000 * seconds + fraction
+        threads = self._count([*range(BUCKETS)], self.names.prefix, "ids", now // 1000)
+        items = self._count(["store"], items_prefix, "names", now)
+        names = sorted(threads.keys() | items.keys())
+        return [Tenant(it, threads.get(it, 0), items.get(it, 0)) for it in names]
+
+    def _count(
+        self, hash_tags: Sequence[object], prefix: str, kind: str, now: int
+    ) -> dict[str, int]:
+        """Return how many live names the tenants have in the sorted sets of a kind.
+
+        A tenant whose names have all expired is among them until they are removed.
+        """
+        client = self._open()
+        asked = [("SMEMBERS", f"{prefix}{{{it}}}:tenants") for it in hash_tags]
+        found = wait(client.run_script_and_commands(_GET, [], *asked))
+        pairs = [
+            (unquote(quoted.decode()), tag)
+            for tag, some in zip(hash_tags, found, strict=True)
+            for quoted in some
+        ]
+        pairs += [(DEFAULT_TENANT, it) for it in hash_tags]
+        starts = [RedisKeys(prefix, name).get_start(tag) for name, tag in pairs]
+        cards = [("ZCARD", f"{it}:{kind}") for it in starts]
+        over = [("ZCOUNT", f"{it}:expiry", "-inf", now) for it in starts]
+        counts = wait(client.run_script_and_commands(_GET, [], *cards, *over))
+        live: dict[str, int] = {}
+        for (name, _), all_of, gone in zip(pairs, counts, counts[len(pairs) :], strict=False):
+            if all_of:
+                live[name] = live.get(name, 0) + all_of - gone
+        return live
+
+
+def _split_pages(pages: bytes) -> Iterator[list[bytes]]:
+    """Yield the parts of each bucket in the answer of ``page``."""
+    parts, at = pages.split(b"\0"), 0
+    while at < len(parts):
+        begin, at = at + 1, at + 1 + int(parts[at])
+        yield parts[begin:at]
+
+
+def _is_before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
+    return entry > last if is_newest_first else entry < last
+
+
+def _parse_active(entry: bytes) -> Active:
+    """Return the thread and the time of an entry of ``active``."""
+    at = from_microseconds(int(entry[:ENTRY_DIGITS]))
+    return Active(entry[ENTRY_DIGITS:].decode(), at)
+
+
+class RedisDocuments(ListedDocuments):
     """Documents below a prefix.
 
     Args:
@@ -230,7 +235,7 @@ class RedisDocuments(Documents):
         tenant: Whose threads they are.
     """
 
-    trusts_cache = keys_are_live = True
+    trusts_cache = True
     rivals = "other clients"
     remedy = "Restore the server, or delete the thread"
 
@@ -238,7 +243,6 @@ class RedisDocuments(Documents):
         self._connections = connections
         self._is_ours = False
         self.names = RedisKeys(prefix, tenant)
-        self.lists = ThreadLists(self.names, self._get_client)
         self.imported: set[str] = set()
         """Threads whose keys of the Locus SDK may stay."""
 
@@ -250,7 +254,6 @@ class RedisDocuments(Documents):
     def for_tenant(self, tenant: str) -> RedisDocuments:
         other = copy(self)
         other.names, other.imported = replace(self.names, tenant=tenant), set()
-        other.lists = ThreadLists(other.names, other._get_client)  # noqa: SLF001  (of this class)
         return other
 
     async def run_call(self, call: Callable[[], T]) -> T:
@@ -270,41 +273,25 @@ class RedisDocuments(Documents):
         return wait(loops.run_off_loop(work, size)) if size > loops.THREADED_BYTES else work()
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
-        return wait(self._get(key, known))
-
-    async def _get(self, key: str, tag: Tag | None) -> Found | None:
-        client = await self._get_client()
+        client = self._open()
         keys, theirs = [self.names.get_document(key)], self.names.list_foreign(key)
-        if tag is not None:
-            found = _parse_answer(await client.read(_GET, keys, tag))
-            kinds = (
-                []
-                if found
-                else await client.run_script_and_commands(
-                    _GET, [], *(("TYPE", it) for it in theirs)
-                )
-            )
-        else:
-            others = (("TYPE", it) for it in theirs)
-            answer, *kinds = await client.run_script_and_commands(_GET, [(keys, (b"",))], *others)
-            found = _parse_answer(answer)
+        others = [("TYPE", it) for it in theirs]
+        if known is not None and (found := _parse_answer(wait(client.read(_GET, keys, known)))):
+            return found
+        calls = [(keys, (b"",))] if known is None else []
+        answers = wait(client.run_script_and_commands(_GET, calls, *others))
+        found = _parse_answer(answers.pop(0)) if calls else None
         if found is None and key not in self.imported:
-            self._refuse_foreign(client, dict(zip(theirs, kinds, strict=True)))
+            self._refuse_foreign(client, dict(zip(theirs, answers, strict=True)))
         return found
 
     def confirm(self, key: str) -> None:
-        wait(self._confirm(key))
-
-    async def _confirm(self, key: str) -> None:
-        client = await self._get_client()
+        client, keys = self._open(), self.names.list_writing(key)
         if client.replicas:
-            await client.retry(lambda: client.write(_CONFIRM, self.names.list_writing(key), key))
+            wait(client.retry(lambda: client.write(_CONFIRM, keys, key)))
 
     def get_all(self, tags: Mapping[str, Tag | None]) -> Mapping[str, Found | None]:
-        return wait(self._get_all(tags))
-
-    async def _get_all(self, tags: Mapping[str, Tag | None]) -> dict[str, Found | None]:
-        client = await self._get_client()
+        client = self._open()
         names = list(tags)
         groups = [names[at : at + IN_ONE_CALL] for at in range(0, len(names), IN_ONE_CALL)]
         if client.is_cluster:  # the keys of a call share a slot
@@ -315,75 +302,44 @@ class RedisDocuments(Documents):
             for group in groups
         ]
         found: dict[str, Found | None] = {}
-        for group, answer in zip(
-            groups, await client.run_script_and_commands(_GET, calls), strict=True
-        ):
-            answers = answer if len(group) > 1 else [answer]
-            found.update(zip(group, map(_parse_answer, answers), strict=True))
+        answers = wait(client.run_script_and_commands(_GET, calls))
+        for group, answer in zip(groups, answers, strict=True):
+            each = answer if len(group) > 1 else [answer]
+            found.update(zip(group, map(_parse_answer, each), strict=True))
         return found
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         active_at = "" if body.active_at is None else max(0, to_microseconds(body.active_at))
         expires_at = "" if body.expires_at is None else to_microseconds(body.expires_at) // 1000
         content = token_bytes(TOKEN_BYTES), body.kept_bytes, body.rest
-        return wait(self._write(_PUT, key, tag or b"", *content, active_at, expires_at))
+        return self._write(_PUT, key, tag or b"", *content, active_at, expires_at)
 
     def delete(self, key: str, *, tag: Tag) -> None:
-        wait(self._write(_DELETE, key, tag))
+        self._write(_DELETE, key, tag)
 
-    async def _write(self, script: scripts.Script, key: str, *args: Any) -> bytes:
+    def _write(self, script: scripts.Script, key: str, *args: Any) -> bytes:
         """Run a conditional script; return its answer."""
-        client = await self._get_client()
-        keys = self.names.list_writing(key)
-        answer: bytes | None = await client.attempt(lambda: client.write(script, keys, key, *args))
+        client, keys = self._open(), self.names.list_writing(key)
+        write = client.attempt(lambda: client.write(script, keys, key, *args))
+        answer: bytes | None = wait(write)
         if answer is None:
             raise ChangedError
         return answer
 
-    def keys(self, after: str = "") -> Iterator[str]:
-        while page := wait(self.lists.scan(PAGE, after)):
-            yield from page
-            after = page[-1]
-
-    def list_active(self, size: int, after: str | None) -> Iterator[Active]:
-        place = b"" if after is None else wait(self.lists.read_entry(after))
-        if place is None:
-            raise NotFoundError(f"there is no thread {after!r} to list after")
-        while page := wait(self.lists.list_entries(size, place)):
-            yield from map(_parse_active, page)
-            place = page[-1]
-            size = max(size, PAGE)
-
-    def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
-        place, size = b"", min(size or PAGE, MOST_TOGETHER)
-        while page := wait(self.lists.list_entries(size, place)):
-            yield [Dated(*it) for it in map(_parse_active, page)]
-            place, size = page[-1], PAGE
-
-    def expire(self) -> int:
-        """Remove the threads whose time is over; return how many."""
-        return wait(self.lists.expire())
-
-    def sweep(self) -> None:
-        names = self.keys()
-        while page := list(islice(names, PAGE)):
-            wait(self.lists.heal(page))
-
-    async def _get_client(self) -> LoopClient:
-        """Return the connections, once the layout was found to be ours."""
-        client = await self._connections.get_client()
+    def _open(self) -> LoopClient:
+        client = wait(self._connections.get_client())
         if not self._is_ours:
-            await self._look(client)
-            client = await self._connections.get_client()  # the other one may be closed by now
+            self._look(client)
+            client = wait(self._connections.get_client())  # the other one may be closed by now
         return client
 
-    async def _look(self, client: LoopClient) -> None:
+    def _look(self, client: LoopClient) -> None:
         """Read the store's identity.
 
         Raises:
             SchemaError: Another release created the threads.
         """
-        layout, store = await client.run_command("HMGET", self.names.meta, "layout", "store")
+        layout, store = wait(client.run_command("HMGET", self.names.meta, "layout", "store"))
         if layout not in {None, LAYOUT}:
             raise SchemaError(
                 f"the threads of prefix {self.names.prefix!r} in Redis {client.where} are of "
@@ -395,17 +351,14 @@ class RedisDocuments(Documents):
     def read_identity(self) -> str | None:
         if self._store is None:
             self._is_ours = False
-            wait(self._get_client())
+            self._open()
         return self._store
 
     def identify(self, store: str) -> None:
-        wait(self._identify(store))
-
-    async def _identify(self, store: str) -> None:
-        client = await self._get_client()
-        await client.run_command("HSETNX", self.names.meta, "layout", LAYOUT)
-        await client.run_command("HSETNX", self.names.meta, "store", store)
-        await self._look(client)
+        client = self._open()
+        wait(client.run_command("HSETNX", self.names.meta, "layout", LAYOUT))
+        wait(client.run_command("HSETNX", self.names.meta, "store", store))
+        self._look(client)
         if self._store != store:
             raise ChangedError
 
@@ -413,12 +366,12 @@ class RedisDocuments(Documents):
         steady = time.monotonic()
         was_set = abs(time.time() - steady - self._apart) > SET_SECONDS
         if was_set or steady - self._asked_at > CLOCK_SECONDS:
-            wait(self._ask_for_time())
+            self._ask_for_time()
         return datetime.now(UTC) + self._ahead
 
-    async def _ask_for_time(self) -> None:
-        client, before = await self._get_client(), datetime.now(UTC)
-        seconds, fraction = map(int, await client.run_command("TIME"))
+    def _ask_for_time(self) -> None:
+        client, before = self._open(), datetime.now(UTC)
+        seconds, fraction = map(int, wait(client.run_command("TIME")))
         middle = before + (datetime.now(UTC) - before) / 2
         self._ahead = from_microseconds(1_000_000 * seconds + fraction) - middle
         self._asked_at = time.monotonic()
@@ -445,12 +398,12 @@ class RedisDocuments(Documents):
                     "redis://host:port/db`, or use another prefix="
                 )
 
-    async def accept_import(self, thread: ArchivedThread) -> None:
+    def accept_import(self, thread: ArchivedThread) -> None:
         """Accept a thread beside keys of the Locus SDK that it was imported from."""
-        client, name = await self._get_client(), thread.thread_id
+        client, name = self._open(), thread.thread_id
         heads = [it.checkpoint_id for line in thread.lines for it in line.records[-1:]]
         keys = [key for it in heads for key in self.names.list_foreign_versions(name, it)]
-        if any([await client.run_command("EXISTS", key) for key in keys]):
+        if any(wait(client.run_command("EXISTS", key)) for key in keys):
             self.imported.add(name)
 
 
@@ -461,7 +414,3 @@ def _parse_answer(answer: Any) -> Found | None:
     end = 2 + answer[1]
     tag, kind = answer[2:end], answer[:1]
     return Found(tag, None if kind == b"k" else answer[end:], continues=kind == b"c")
-
-
-def _parse_active(entry: bytes) -> Active:
-    return Active(entry[ENTRY_DIGITS:].decode(), parse_time(entry))

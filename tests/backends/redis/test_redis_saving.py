@@ -10,6 +10,7 @@ import pytest
 from lazily import TESTS_RUN
 
 from locus_store import BackendError, ConflictError, SchemaError
+from locus_store.runtime.greenlets import wait
 from locus_store.testing.steps import find_problems
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
@@ -132,11 +133,11 @@ async def test_an_edit_that_a_save_went_before_is_decided_again(
         write = one._documents._write
         tries: list[str] = []
 
-        async def behind_somebodys_save(script: Script, *args: Any) -> Any:
+        def behind_somebodys_save(script: Script, *args: Any) -> Any:
             if not tries:
-                await another.write_state("t", {"said": [*SAID, "late"]}, checkpoint_id="late")
+                wait(another.write_state("t", {"said": [*SAID, "late"]}, checkpoint_id="late"))
             tries.append(script.name)
-            return await write(script, *args)
+            return write(script, *args)
 
         monkeypatch.setattr(one._documents, "_write", behind_somebodys_save)
         assert await one.delete("t", "v1")
