@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from heapq import heappop, heappush
@@ -295,43 +296,13 @@ class DocumentThreads:
         removes = not creates if removes is None else removes
         while True:
             try:
-                return self._write(thread_id, change, creates=creates, removes=removes)
+                return _Write(self, thread_id, change, creates, removes).run()
             except _UnsettledError as exc:
                 deliver(self, thread_id, exc.outbox)
 
     def write_as_is(self, thread_id: str, change: ThreadChange[T], *, creates: bool) -> T | None:
         """Change a thread and leave its outbox to the change; see ``write``."""
-        return self._write(thread_id, change, creates=creates, removes=False, as_is=True)
-
-    def _write(
-        self,
-        thread_id: str,
-        change: ThreadChange[T],
-        *,
-        creates: bool,
-        removes: bool,
-        as_is: bool = False,
-    ) -> T | None:
-        write = _Write(self, thread_id, change, creates=creates, removes=removes, as_is=as_is)
-        missing: str | None = None
-        pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self.documents.pause(pauses.get_next() or 0.0)
-            try:
-                with (
-                    suppress(ChangedError),
-                    self.documents.held(thread_id, creates=creates) as access,
-                ):
-                    return write.attempt(access)
-            except GoneError as exc:  # another writer replaced the head that was read
-                if exc.name == missing:
-                    raise
-                missing = exc.name
-        raise BackendError(
-            f"{self.documents.locate(thread_id)} is being changed by "
-            f"{self.documents.rivals}; nothing was written"
-        )
+        return _Write(self, thread_id, change, creates, removes=False, as_is=True).run()
 
     async def run_in_order(self, thread_id: str, work: Callable[[], T]) -> T:
         """Run a write after all earlier writes of the thread, even if the caller is cancelled."""
@@ -353,52 +324,72 @@ class _UnsettledError(Exception):
         self.outbox = outbox
 
 
+@dataclass(slots=True)
 class _Write(Generic[T]):
     """A change of one thread, and its outcome."""
 
-    def __init__(
-        self,
-        threads: DocumentThreads,
-        thread_id: str,
-        change: ThreadChange[T],
-        *,
-        creates: bool,
-        removes: bool,
-        as_is: bool,
-    ) -> None:
-        self._threads = threads
-        self._thread_id = thread_id
-        self._change = change
-        self._creates = creates
-        self._removes = removes
-        self._as_is = as_is
-        self._sent: tuple[Draft, T] | None = None
-        """The request of the last attempt, and its answer."""
-        self._is_putting = False
-        self._onto: Tag | None = None
-        """The tag that the last attempt's put named."""
-        self._trusts_cache = threads.documents.trusts_cache
+    threads: DocumentThreads
+    thread_id: str
+    change: ThreadChange[T]
+    creates: bool
+    removes: bool
+    as_is: bool = False
+    """The thread's outbox is left to the change."""
 
-    def attempt(self, access: Access) -> T | None:
+    sent: tuple[Draft, T] | None = None
+    """The request of the last attempt, and its answer."""
+
+    onto: Tag | None = None
+    """The tag that the last attempt's put named."""
+
+    is_putting: bool = False
+    trusts_cache: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trusts_cache = self.threads.documents.trusts_cache
+
+    def run(self) -> T | None:
+        """Try the change until the put is accepted; see ``DocumentThreads.write``."""
+        documents, missing = self.threads.documents, None
+        pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                documents.pause(pauses.get_next() or 0.0)
+            try:
+                with (
+                    suppress(ChangedError),
+                    documents.held(self.thread_id, creates=self.creates) as access,
+                ):
+                    return self._attempt(access)
+            except GoneError as exc:  # another writer replaced the head that was read
+                if exc.name == missing:
+                    raise
+                missing = exc.name
+        raise BackendError(
+            f"{documents.locate(self.thread_id)} is being changed by {documents.rivals}; nothing "
+            "was written"
+        )
+
+    def _attempt(self, access: Access) -> T | None:
         """Read, change and write the thread; return the result of the change.
 
         Raises:
             ChangedError: The thread was changed meanwhile, or the outcome is unknown.
         """
-        if self._sent is not None and self._is_stored(access, self._sent[0]):
-            self._threads.documents.confirm(self._thread_id)
-            self._finish(self._sent[0])
-            return self._sent[1]
-        self._sent = None
-        cached = self._threads.get_cached(self._thread_id) if self._trusts_cache else None
+        if self.sent is not None and self._is_stored(access, self.sent[0]):
+            self.threads.documents.confirm(self.thread_id)
+            self._finish(self.sent[0])
+            return self.sent[1]
+        self.sent = None
+        cached = self.threads.get_cached(self.thread_id) if self.trusts_cache else None
         if cached is not None:
             return self._attempt_cached(access, cached)
         return self._attempt_on_stored(access)
 
     def _attempt_on_stored(self, access: Access) -> T | None:
         """Read, change and write the thread."""
-        self._trusts_cache = False
-        return self._attempt_on(access, self._threads.read_parsed(access, self._thread_id))
+        self.trusts_cache = False
+        return self._attempt_on(access, self.threads.read_parsed(access, self.thread_id))
 
     def _attempt_cached(self, access: Access, document: Parsed) -> T | None:
         """Change the thread as it is cached; the put shows whether it is stored so.
@@ -409,27 +400,27 @@ class _Write(Generic[T]):
         try:
             answer = self._attempt_on(access, document)
         except LocusStoreError as exc:
-            if self._is_putting:  # an error of the storage, not of what is cached
+            if self.is_putting:  # an error of the storage, not of what is cached
                 raise
             raise ChangedError from exc
         finally:
-            self._trusts_cache = False
-        if self._sent is None:
+            self.trusts_cache = False
+        if self.sent is None:
             raise ChangedError
         return answer
 
     def _attempt_on(self, access: Access, old: Parsed | None) -> T | None:
         """Change and write a thread that was read."""
-        if old is None and not self._creates:
+        if old is None and not self.creates:
             return None
-        if old is not None and old.thread.outbox is not None and not self._as_is:
+        if old is not None and old.thread.outbox is not None and not self.as_is:
             raise _UnsettledError(old.thread.outbox)
-        documents, form = self._threads.documents, self._threads.form
+        documents, form = self.threads.documents, self.threads.form
         store = documents.read_identity()
         thread = old.thread if old else None
-        context = store or uuid4().hex, self._threads.max_state_bytes, documents.read_clock()
-        transaction = ThreadTransaction(self._thread_id, thread, *context)
-        answer = self._change(transaction)
+        context = store or uuid4().hex, self.threads.max_state_bytes, documents.read_clock()
+        transaction = ThreadTransaction(self.thread_id, thread, *context)
+        answer = self.change(transaction)
         transaction.finish()
         draft: Draft | None = None
         if transaction.thread is not None:
@@ -437,7 +428,7 @@ class _Write(Generic[T]):
                 documents.identify(transaction.store)
             draft = form.draft(transaction, old)
         elif old is not None and transaction.drops:
-            if self._trusts_cache:  # a refused deletion does not show that there was a thread
+            if self.trusts_cache:  # a refused deletion does not show that there was a thread
                 return self._attempt_on_stored(access)
             draft = form.draft_deletion(old)
         if draft is not None:
@@ -445,16 +436,16 @@ class _Write(Generic[T]):
         return answer
 
     def _send(self, access: Access, old: Parsed | None, draft: Draft, answer: T) -> None:
-        self._threads.form.prepare(draft)
-        self._sent, self._onto = (draft, answer), old.tag if old else None
-        self._is_putting = True
+        self.threads.form.prepare(draft)
+        self.sent, self.onto = (draft, answer), old.tag if old else None
+        self.is_putting = True
         if draft.body is not None and draft.thread is not None:
-            tag = access.put(self._thread_id, draft.body, tag=self._onto)
-            self._threads.keep(Parsed(tag, draft.thread, draft.end))
+            tag = access.put(self.thread_id, draft.body, tag=self.onto)
+            self.threads.keep(Parsed(tag, draft.thread, draft.end))
         elif old is not None:
-            access.delete(self._thread_id, tag=old.tag)
-            self._threads.drop_cached(self._thread_id)
-        self._is_putting = False
+            access.delete(self.thread_id, tag=old.tag)
+            self.threads.drop_cached(self.thread_id)
+        self.is_putting = False
         self._finish(draft)
 
     def _finish(self, draft: Draft) -> None:
@@ -464,26 +455,26 @@ class _Write(Generic[T]):
             BackendError: Some of it stays, which the caller asked to remove.
         """
         try:
-            self._threads.form.finish(self._thread_id, draft)
+            self.threads.form.finish(self.thread_id, draft)
         except LocusStoreError as exc:
-            if self._removes:
+            if self.removes:
                 raise BackendError(
-                    f"thread {self._thread_id!r} has it no longer, but removed data is still "
+                    f"thread {self.thread_id!r} has it no longer, but removed data is still "
                     f"stored: {exc}. Then run `locus-store threads vacuum`, which deletes it once "
                     "it is a day old"
                 ) from exc
-            report_unremoved(self._thread_id, exc)
+            report_unremoved(self.thread_id, exc)
 
     def _is_stored(self, access: Access, draft: Draft) -> bool:
         """Return whether a put or deletion whose answer was lost was done."""
-        found = access.get(self._thread_id)
+        found = access.get(self.thread_id)
         if found is None or draft.body is None:
             return found is None and draft.body is None
-        if self._threads.form.holds(found.content or b"", draft):
+        if self.threads.form.holds(found.content or b"", draft):
             return True
-        if self._onto not in {None, found.tag}:  # no delayed request can write it any more
+        if self.onto not in {None, found.tag}:  # no delayed request can write it any more
             try:
-                self._threads.form.abandon(self._thread_id, draft)
+                self.threads.form.abandon(self.thread_id, draft)
             except LocusStoreError as exc:
-                report_unremoved(self._thread_id, exc)
+                report_unremoved(self.thread_id, exc)
         return False
