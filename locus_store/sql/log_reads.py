@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
@@ -32,6 +32,9 @@ LOG: Final = ("revision", "message_count", "changed_at")
 
 _OF_LOG: Final = 2 + len(LOG)
 """Columns of a log with its name, which come first in the rows of ``find_heads``."""
+
+Messages = Literal["all", "newest"]
+"""The messages of each log that a list reads."""
 
 SCANNED: Final = 1000
 """Messages that a search reads at a time."""
@@ -182,25 +185,13 @@ def _select_place(t: Tables) -> sa.ScalarSelect[int]:
 
 def find_logs(reads: Reads, request: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
-    if not _is_possible(reads, request):
-        return []
-    found = _compile_list(reads.sql, ListShape.make(request), with_messages=False)
-    rows = found.fetch_rows(reads.connection, _list_values(reads, request))
-    return [_make_info(*row) for row in rows]
+    return [_make_info(*row) for row in _list(reads, request, None)]
 
 
 def find_heads(reads: Reads, request: LogsWanted) -> list[LogRead]:
     """See ``BaseMessageLog.find_heads``; one statement."""
-    if not _is_possible(reads, request):
-        return []
-    found = _compile_list(reads.sql, ListShape.make(request), with_messages=True)
-    rows = found.fetch_rows(reads.connection, _list_values(reads, request))
+    rows = _list(reads, request, "all" if request.whole else "newest")
     return [_make_log_read([*its_rows]) for _, its_rows in groupby(rows, itemgetter(0, 1))]
-
-
-def _is_possible(reads: Reads, request: LogsWanted) -> bool:
-    """Return whether the column for users' ids can hold the wanted one."""
-    return request.user_id is None or is_user_id(request.user_id, reads.tables.user_id_type)
 
 
 def _make_log_read(rows: Sequence[Sequence[Any]]) -> LogRead:
@@ -209,21 +200,40 @@ def _make_log_read(rows: Sequence[Sequence[Any]]) -> LogRead:
     return LogRead(info, [make_message(it, info.thread_id) for it in messages if it[0] is not None])
 
 
+def _list(reads: Reads, request: LogsWanted, messages: Messages | None) -> list[tuple[Any, ...]]:
+    """Return the rows of a list; the form of its statement follows from what is wanted."""
+    if request.user_id is not None and not is_user_id(request.user_id, reads.tables.user_id_type):
+        return []  # the column cannot hold it
+    after_thread, after_namespace = request.after or (None, None)
+    wanted = {
+        "thread_id": request.thread_id,
+        "prefix": request.prefix or None,
+        "beyond": find_prefix_end(request.prefix),
+        "namespace": request.namespace,
+        "user_id": request.user_id,
+        "after_thread": after_thread,
+        "after_namespace": after_namespace or None,
+    }
+    names = frozenset(name for name, value in wanted.items() if value is not None)
+    values = {**wanted, "tenant": reads.tenant, "limit": request.limit}
+    return _compile_list(reads.sql, names, messages).fetch_rows(reads.connection, values)
+
+
 @lru_cache(maxsize=256)
-def _compile_list(sql: Statements, shape: ListShape, *, with_messages: bool) -> Compiled:
+def _compile_list(sql: Statements, names: frozenset[str], messages: Messages | None) -> Compiled:
     """Return the statement of a list: a log with its name, and its messages if wanted."""
     t = sql.tables
-    if not with_messages:
-        return Compiled(_select_matching(t, shape), sql.dialect)
+    if messages is None:
+        return Compiled(_select_matching(t, names), sql.dialect)
     others = t.messages.alias("others")
-    page = _select_matching(t, shape).add_columns(t.logs.c.thread).subquery("page")
+    page = _select_matching(t, names).add_columns(t.logs.c.thread).subquery("page")
     of_log = (page.c[name] for name in ("thread_id", "log_namespace", *LOG))
     is_its = others.c.thread == page.c.thread, others.c.namespace == page.c.log_namespace
     newest = sa.select(sa.func.max(others.c.sequence)).where(*is_its).scalar_subquery()
     is_wanted = sa.and_(
         t.messages.c.thread == page.c.thread,
         t.messages.c.namespace == page.c.log_namespace,
-        sa.true() if shape.is_whole else t.messages.c.sequence == newest,
+        sa.true() if messages == "all" else t.messages.c.sequence == newest,
     )
     query = sa.select(*of_log, *(t.messages.c[name] for name in MESSAGE))
     query = query.select_from(page.outerjoin(t.messages, is_wanted))
@@ -232,70 +242,27 @@ def _compile_list(sql: Statements, shape: ListShape, *, with_messages: bool) -> 
     return Compiled(query.order_by(*order), sql.dialect)
 
 
-class ListShape(NamedTuple):
-    """The form of the statement that lists logs; the values are its parameters."""
-
-    has_thread: bool
-    has_prefix: bool
-    has_end: bool
-    """A thread id is greater than all that begin with the prefix."""
-
-    has_namespace: bool
-    has_user: bool
-    has_after: bool
-    is_after_root: bool
-    is_whole: bool
-
-    @classmethod
-    def make(cls, request: LogsWanted) -> ListShape:
-        """Return the form of a list."""
-        return cls(
-            request.thread_id is not None,
-            bool(request.prefix),
-            bool(request.prefix) and find_prefix_end(request.prefix) is not None,
-            request.namespace is not None,
-            request.user_id is not None,
-            request.after is not None,
-            request.after is not None and not request.after[1],
-            request.whole,
-        )
-
-
-def _list_values(reads: Reads, request: LogsWanted) -> dict[str, Any]:
-    """Return the parameters of ``_select_matching``."""
-    after_thread, after_namespace = request.after or (None, None)
-    return {
-        "tenant": reads.tenant,
-        "thread_id": request.thread_id,
-        "prefix": request.prefix,
-        "beyond": find_prefix_end(request.prefix),
-        "namespace": request.namespace,
-        "user_id": request.user_id,
-        "after_thread": after_thread,
-        "after_namespace": after_namespace,
-        "limit": request.limit,
-    }
-
-
-def _select_matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
-    """Return a query for the logs that match."""
+def _select_matching(t: Tables, names: frozenset[str]) -> sa.Select[Any]:
+    """Return a query for the logs that match; ``names``: of the values that are compared."""
     thread_id, namespace = t.threads.c.thread_id, t.logs.c.namespace
     columns = (thread_id, namespace.label("log_namespace"), *(t.logs.c[name] for name in LOG))
     # Not by the bytes alone: those of the root sort behind those of names that begin with " ".
     is_named = sa.case((namespace == "", 0), else_=1)
     query = _select_logs(t, *columns).order_by(thread_id, is_named, namespace)
-    if shape.has_thread:
+    if "thread_id" in names:
         query = query.where(t.logs.c.thread == _select_live_thread(t))
-    if shape.has_prefix:
+    if "prefix" in names:
         query = query.where(thread_id >= bind("prefix"))
-    if shape.has_end:
+    if "beyond" in names:
         query = query.where(thread_id < bind("beyond"))
-    if shape.has_namespace:
+    if "namespace" in names:
         query = query.where(namespace == bind("namespace"))
-    if shape.has_user:
+    if "user_id" in names:
         query = query.where(t.threads.c.user_id == bind("user_id"))
-    if shape.has_after:
-        is_later = sa.true() if shape.is_after_root else namespace > bind("after_namespace")
+    if "after_thread" in names:
+        is_later: sa.ColumnElement[bool] = sa.true()
+        if "after_namespace" in names:  # else it is behind the root
+            is_later = namespace > bind("after_namespace")
         is_named_later = sa.and_(namespace != "", is_later)
         is_behind = sa.or_(thread_id > bind("after_thread"), is_named_later)
         query = query.where(thread_id >= bind("after_thread"), is_behind)
