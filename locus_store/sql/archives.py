@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +23,6 @@ from locus_store.types import (
     ArchivedRecord,
     ArchivedThread,
     ArchivedWrite,
-    Mark,
-    MustExist,
     PendingWrite,
     Tenant,
 )
@@ -42,33 +40,6 @@ _RECORD = (
     *("created_at", "payload"),
 )
 _THREAD = ("thread_id", "user_id", "name", "metadata", "created_at", "active_at", "expires_at")
-
-
-def store_writes(
-    repo: Repository,
-    thread_id: str,
-    namespace: str,
-    checkpoint_id: str,
-    *,
-    writes: Sequence[PendingWrite],
-    mark: Mark | None,
-    places: Collection[tuple[str, int]] | None,
-    must_exist: MustExist | None,
-    ttl_seconds: float | None,
-    turn: int | None,
-) -> bool:
-    """See ``StoresWrites.store_writes``."""
-    repo.guard(thread_id, turn)
-    line = versions.find_for_writes(repo, thread_id, namespace, checkpoint_id, must_exist)
-    is_new = line is None and repo.open_thread(thread_id)
-    if line is None:
-        line = repo.open_line(thread_id, namespace)
-    stored = versions.put_writes(
-        repo, line, checkpoint_id, writes, known=mark, seen=places, must_exist=must_exist
-    )
-    if stored and ttl_seconds is not None:
-        repo.renew(thread_id, ttl_seconds, begins=is_new)
-    return stored
 
 
 def read_writes(

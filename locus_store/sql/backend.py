@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy.engine import Connection
 
+from locus_store import versions
 from locus_store.runtime.progress import expect_steps, step
 from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
@@ -298,18 +299,19 @@ class SqlBackend(
         ttl_seconds: float | None = None,
         turn: int | None = None,
     ) -> bool:
-        return await self._write(
-            lambda repo: archives.store_writes(
-                *(repo, thread_id, namespace, checkpoint_id),
-                writes=writes,
-                mark=known,
-                places=seen,
-                must_exist=must_exist,
-                ttl_seconds=ttl_seconds,
-                turn=turn,
-            ),
-            thread_id=thread_id,
-        )
+        def store(repo: Repository) -> bool:
+            repo.guard(thread_id, turn)
+            line = versions.find_for_writes(repo, thread_id, namespace, checkpoint_id, must_exist)
+            is_new = line is None and repo.open_thread(thread_id)
+            place = repo, line or repo.open_line(thread_id, namespace), checkpoint_id
+            stored = versions.put_writes(
+                *place, writes, known=known, seen=seen, must_exist=must_exist
+            )
+            if stored and ttl_seconds is not None:
+                repo.renew(thread_id, ttl_seconds, begins=is_new)
+            return stored
+
+        return await self._write(store, thread_id=thread_id)
 
     async def writes_of(
         self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
