@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 from weakref import proxy
 
@@ -23,8 +24,8 @@ from locus_store import versions
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase, split_lexemes
 from locus_store.backends.postgresql.save_parameters import (
-    Appended,
-    IndexedSave,
+    OF_ROW,
+    LoneSave,
     RecordedSave,
     SaveGroup,
     SaveRow,
@@ -57,6 +58,8 @@ callers of the other prepare their next saves. Fewer saves take less time than a
 
 PATIENCE_SECONDS: Final = 0.05
 """A statement that takes longer is not counted: it waits for another transaction's lock."""
+
+_OF_ROW: Final = {is_indexed: attrgetter(*names) for is_indexed, names in OF_ROW.items()}
 
 
 class _Deadline:
@@ -130,9 +133,10 @@ class _Item:
         """The row has the words for the full-text index."""
         return self.row is not None and self.row.words is not None
 
-    def make_indexed(self) -> IndexedSave | tuple[()]:
-        """Return the parameters for the full-text index; none if there is no index."""
-        return IndexedSave(self.row.added, self.row.words) if self.row and self.is_indexed else ()
+    @property
+    def keeps_some(self) -> bool:
+        """The save limits how many versions the line keeps."""
+        return self.save.keep_last is not None
 
     def make_recorded(self) -> RecordedSave | tuple[()]:
         """Return the parameters that record the save; none if it is not recorded."""
@@ -209,17 +213,15 @@ class Saves:
     def _send_at_once(self, item: _Item) -> bool:
         """Send a save in the caller's step, if no other save is there to share a statement."""
         is_lone = self._last_size == 1 and self._idle_workers and not self._ready
-        fields = self._make_lone_fields(item) if is_lone else None
-        if fields is None:
+        values = self._make_lone_values(item) if is_lone else None
+        if values is None:
             return False
         over = self._start_timer(item)
-        answered = partial(self._answer, item, fields.line, over)
-        appends = self._database.fast.append[item.is_indexed]
-        append = appends[False, fields.keep_last is not None]
+        answered = partial(self._answer, item, over)
+        append = self._database.fast.append[item.is_indexed][False, item.keeps_some]
         limit = self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
-        values = *fields, *item.make_indexed(), *item.make_recorded()
         is_sent = self._pool.send(append, values, answered, timeout_seconds=limit)
         if not is_sent:
             over.cancel()
@@ -228,7 +230,7 @@ class Saves:
         return is_sent
 
     def _answer(
-        self, item: _Item, line: int, over: asyncio.TimerHandle, rows: list[Any] | BaseException
+        self, item: _Item, over: asyncio.TimerHandle, rows: list[Any] | BaseException
     ) -> None:
         """Answer a save that was sent in the caller's step."""
         over.cancel()
@@ -239,7 +241,7 @@ class Saves:
             self._run_by_rules(item)
         elif rows:
             observe.record_commit(self._database, 1)
-            self._finish_written(item, line, rows[0]["sequence"])
+            self._finish_written(item, rows[0]["line"], rows[0]["sequence"])
         else:
             item.is_refused = True
             self._ready.appendleft(item)
@@ -377,36 +379,29 @@ class Saves:
         """Run the statement; return each written save's place, with its line's key and sequence."""
         database, is_indexed = self._database, items[0].is_indexed
         fast = database.fast
-        lone: dict[_Item, Appended] = {}
+        lone: dict[_Item, tuple[Any, ...]] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
         if database.has_partitions or len(items) == 1:
             ordered = sorted(items, key=lambda one: encode_key(one.save.thread_id))  # as they lock
-            made = ((item, self._make_lone_fields(item)) for item in ordered)
-            lone = {item: fields for item, fields in made if fields is not None}
+            made = ((item, self._make_lone_values(item)) for item in ordered)
+            lone = {item: values for item, values in made if values is not None}
         won: dict[Line, tuple[int, int]] = {}
         async with self._pool.lease_driver() as connection:
             with self._watch_duration():
                 for (touches, keeps), append in fast.append[is_indexed].items():
                     some = [
-                        (item, fields)
-                        for item, fields in lone.items()
-                        if (fields.keep_last is not None) == keeps
+                        item
+                        for item in lone
+                        if item.keeps_some == keeps
                         and (item.line not in won if touches else not item.is_refused)
                     ]
                     if not some:
                         continue
-                    appended = [
-                        (*fields, *item.make_indexed(), *item.make_recorded())
-                        for item, fields in some
-                    ]
+                    appended = [lone[it] for it in some]
                     left = deadline.compute_seconds_left()
                     found = await connection.fetchmany(append, appended, timeout=left)
-                    sequences = {row["line"]: row["sequence"] for row in found}
-                    won |= {
-                        item.line: (fields.line, sequences[fields.line])
-                        for item, fields in some
-                        if fields.line in sequences
-                    }
+                    lines = {it.row.line: it.line for it in some if it.row}
+                    won |= {lines[it["line"]]: (it["line"], it["sequence"]) for it in found}
                 others = [(it.row, it) for it in items if it.row and it.line not in won]
                 if others:
                     rows = [(*row, *item.make_recorded()) for row, item in others]
@@ -421,7 +416,7 @@ class Saves:
                         won[line] = row["line"], row["sequence"]
         return won
 
-    def _make_lone_fields(self, item: _Item) -> Appended | None:
+    def _make_lone_values(self, item: _Item) -> tuple[Any, ...] | None:
         """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""
         row = item.row
         if row is None:
@@ -432,14 +427,10 @@ class Saves:
             known, digest = row.expected, row.expected_digest
         if row.line is None or known is None or digest is None:
             return None
+        is_held = row.is_free or (row.expected, row.expected_digest) == (known, digest)
         tenant, store = encode_key(self._database.tenant), self._database.store
-        return Appended(
-            *(tenant, store, row.thread_id, row.namespace, row.line, known, digest),
-            row.is_free or (row.expected, row.expected_digest) == (known, digest),
-            *(is_frames, row.writer, row.run, row.checkpoint_id, row.digest, row.state_bytes),
-            *(row.payload, row.metadata, row.labels, row.turn, row.keep_last),
-            *(row.ttl, row.slack),
-        )
+        lone = LoneSave(tenant, store, known, digest, is_held, is_frames)
+        return (*lone, *_OF_ROW[item.is_indexed](row), *item.make_recorded())
 
     @contextmanager
     def _watch_duration(self) -> Iterator[None]:

@@ -61,14 +61,11 @@ class SaveRow(NamedTuple):
     thread_metadata: str | None
 
 
-class Appended(NamedTuple):
-    """The parameters of a statement that writes a single save."""
+class LoneSave(NamedTuple):
+    """The first parameters of a statement that writes a single save."""
 
     tenant: str
     store: str
-    thread_id: str
-    namespace: str
-    line: int
     known: int
     """The version that the save is made from, which is the expected head."""
 
@@ -77,25 +74,15 @@ class Appended(NamedTuple):
     """The caller does not expect another head."""
 
     is_frames: bool
-    writer: str | None
-    run: str | None
-    checkpoint_id: str
-    digest: bytes
-    state_bytes: int
-    payload: bytes
-    metadata: str | None
-    labels: str | None
-    turn: int | None
-    keep_last: int | None
-    ttl: float | None
-    slack: float | None
 
 
-class IndexedSave(NamedTuple):
-    """More parameters of a single save in a database with the full-text index."""
+_OF_SAVE: Final = (
+    *("thread_id", "namespace", "line", "writer", "run", "checkpoint_id", "digest", "state_bytes"),
+    *("payload", "metadata", "labels", "turn", "keep_last", "ttl", "slack"),
+)
 
-    added: str | None
-    words: str | None
+OF_ROW: Final = {False: _OF_SAVE, True: (*_OF_SAVE, "added", "words")}
+"""The fields of ``SaveRow`` that follow them; by whether the database has a full-text index."""
 
 
 class RecordedSave(NamedTuple):

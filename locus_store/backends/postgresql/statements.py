@@ -15,8 +15,8 @@ from sqlalchemy.engine import Dialect
 
 from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
 from locus_store.backends.postgresql.save_parameters import (
-    Appended,
-    IndexedSave,
+    OF_ROW,
+    LoneSave,
     RecordedSave,
     SaveGroup,
     SaveRow,
@@ -477,8 +477,8 @@ class FastStatements:
         return _INDEXED.format(search=self._names["search"], source=source, words=words)
 
     def _make_appends(self, *, has_index: bool) -> dict[tuple[bool, bool], str]:
-        names, more = self._names, IndexedSave._fields if has_index else ()
-        fields = render_parameters((*Appended._fields, *more, *self._recorded))
+        names = self._names
+        fields = render_parameters((*LoneSave._fields, *OF_ROW[has_index], *self._recorded))
         known = self._render_lookup("digest", fields["line"], fields["known"])
         is_turn = render_turn_condition(names["turns"], fields["thread_id"], fields["turn"])
         audited = self._render_audited("kept", **fields)
