@@ -38,7 +38,7 @@ LONG_FILES = {
     "effects.py": 577,
     "encryption/backend.py": 530,
     "encryption/values.py": 564,
-    "sql/quotas.py": 571,
+    "sql/quotas.py": 563,
     "sql/schema/tables.py": 524,
     "store.py": 639,
     "testing/steps.py": 641,
@@ -66,7 +66,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 103_043
+MOST_LINES_OF_ALL = 103_028
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -30,11 +30,10 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.runtime.background import Background
-from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import encode_key, make_clock
 from locus_store.sql.schema.tables import check_prefix, make_tables
+from locus_store.sql.threads.listing import RunsQueries
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import Tenancy, compile_statements
 from locus_store.types import Removed, Written
@@ -285,15 +284,8 @@ def render_grants(role: str, *, prefix: str, schema: str | None) -> str:
     return f"{usage}GRANT SELECT ON {names} TO {quoted};\n"
 
 
-class SqlAudit:
+class SqlAudit(RunsQueries):
     """The part of a backend that records calls by themselves, and seals entries."""
-
-    _background: PerLoop[Background]
-    _database: Any
-    _runner: Any
-    _translate_errors: Callable[[], Any]
-    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
-    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
 
     def make_call(self, method: str, thread_id: str | None, detail: dict[str, Any]) -> RecordedCall:
         """Return a call by the one who acts now."""

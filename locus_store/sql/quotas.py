@@ -21,11 +21,10 @@ import sqlalchemy as sa
 
 from locus_store.backend import LimitsTenants
 from locus_store.errors import InvalidArgumentError, LocusStoreError, QuotaError
-from locus_store.runtime.background import Background
-from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.recent import Recent
 from locus_store.sql.audit import UNANSWERED
 from locus_store.sql.columns.types import make_clock
+from locus_store.sql.threads.listing import RunsQueries
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import is_live
@@ -326,14 +325,9 @@ class KnownQuotas:
         self._tenants.drop(tenant)
 
 
-class SqlQuotas(LimitsTenants):
+class SqlQuotas(RunsQueries, LimitsTenants):
     """The part of a backend that limits its tenant."""
 
-    _background: PerLoop[Background]
-    _database: Any
-    _runner: Any
-    _translate_errors: Callable[[], Any]
-    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
     _write_unrecorded: Callable[[Callable[[Repository], T], object], Awaitable[T]]
 
     def is_unlimited(self) -> bool:

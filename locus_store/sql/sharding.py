@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
@@ -29,15 +28,10 @@ _TAKEN: Final = -2
 """Numbers of turns that the rows of moves have."""
 
 
-class SqlShard:
+class SqlShard(listing.RunsQueries):
     """A backend whose database may be a shard of a set; runs the statements below."""
 
     _database: Database
-    _reader: Any
-    _runner: Any
-    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
-    _read: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
-    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
 
     @property
     def store_id(self) -> str:

@@ -18,6 +18,8 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.backend import TakesTurns
 from locus_store.errors import NotFoundError
+from locus_store.runtime.background import Background
+from locus_store.runtime.gathering import PerLoop
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.reads import ROOT, Reads, make_head
 from locus_store.sql.threads.repository import Repository
@@ -200,13 +202,21 @@ def make_place(at: datetime, *, with_ties: bool) -> ListPlace:
 T = TypeVar("T")
 
 
-class SqlThreadInfo(DescribesThreads):
-    """Runs the queries below in the transactions of a backend."""
+class RunsQueries:
+    """The methods and fields of ``ConnectedBackend`` that its parts use."""
 
+    _background: PerLoop[Background]
+    _database: Any
     _reader: Any
     _runner: Any
-    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _translate_errors: Callable[[], Any]
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+    _read: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+
+class SqlThreadInfo(RunsQueries, DescribesThreads):
+    """Runs the queries below in the transactions of a backend."""
 
     async def put_facts(self, put: PutThread) -> None:
         await self._write(lambda it: _put(it, put))
@@ -223,12 +233,8 @@ class SqlThreadInfo(DescribesThreads):
         await self._write(lambda it: versions.clear(it, thread_id, ""))
 
 
-class SqlTurns(TakesTurns):
+class SqlTurns(RunsQueries, TakesTurns):
     """Runs the queries of ``turns`` on the connections of a backend."""
-
-    _runner: Any
-    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
-    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
 
     async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
         """Run a body with one writing statement, without a transaction where others would wait."""

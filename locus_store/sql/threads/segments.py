@@ -17,6 +17,7 @@ from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.observe import report_not_joined
 from locus_store.runtime.stepping import run_in_thread
+from locus_store.sql.threads.listing import RunsQueries
 from locus_store.sql.threads.repository import Repository
 from locus_store.types import Save, Written
 from locus_store.versions import segments
@@ -95,14 +96,12 @@ def join(
     return True
 
 
-class SqlSegments(StorageBackend):
+class SqlSegments(RunsQueries, StorageBackend):
     """Joins a thread's records from time to time.
 
     A save does not wait for it. The records of one thread are joined at a time, in each event loop.
     """
 
-    _read: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
-    _runner: Any
     _write: Callable[..., Awaitable[Any]]
 
     def _prepare_segments(self) -> None:

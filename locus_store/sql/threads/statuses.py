@@ -16,7 +16,7 @@ from locus_store.errors import BackendError, IntegrityError
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.columns.types import make_clock
 from locus_store.sql.threads import searching
-from locus_store.sql.threads.listing import GROWTH, ListPlace, make_order, select_page
+from locus_store.sql.threads.listing import GROWTH, ListPlace, RunsQueries, make_order, select_page
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
 from locus_store.sql.threads.repository import Repository
@@ -55,18 +55,18 @@ class StatusPage(NamedTuple):
     records: Sequence[searching.FoundRecord] = ()
 
 
-class SqlSizes(MeasuresVersions, ListsStatuses):
+class SqlSizes(RunsQueries, MeasuresVersions, ListsStatuses):
     """Runs the queries below in the transactions of a backend."""
 
-    _database: Any
-    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
     _rank: Callable[[list[searching.Candidate], list[str]], Awaitable[list[searching.Ranked]]]
 
     async def measure_versions(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> dict[int, int]:
         check_names(thread_id, namespace)
-        return await self._query(lambda it: _read_sizes(it, thread_id, namespace, first, last))
+        return await self._query(
+            lambda it: _read_sizes(it, thread_id, namespace, first, last), self._reader
+        )
 
     async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """See ``ListsStatuses``; a statement, and more if some of its rows meet no condition."""
@@ -82,12 +82,12 @@ class SqlSizes(MeasuresVersions, ListsStatuses):
         while len(found) < criteria.limit:
             read = partial(read_page, criteria=criteria, size=size, place=place)
             try:
-                page = await self._query(partial(read, has_index=database.has_index))
+                page = await self._query(partial(read, has_index=database.has_index), self._reader)
             except BackendError:
                 if criteria.text is None or not database.has_index:
                     raise
                 database.has_index = False  # it may have been dropped
-                page = await self._query(partial(read, has_index=False))
+                page = await self._query(partial(read, has_index=False), self._reader)
             looked = page if criteria.text is None else await self._look_at_text(criteria, page)
             found += filter(criteria.takes, looked.statuses or ())
             if len(page.rows) < size and len(looked.rows) == len(page.rows):
