@@ -20,6 +20,7 @@ from locus_store.backends.documents.listing import (
 )
 from locus_store.backends.documents.protocol import Documents
 from locus_store.backends.documents.threads import DocumentThreads
+from locus_store.backends.documents.workers import move_off_loop
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.notebooks import Table
 from locus_store.runtime.observe import skip_too_large
@@ -117,17 +118,14 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         checkpoint_id: str | None = None,
         with_writes: bool = False,
     ) -> Stored | None:
-        return await self._threads.look(
-            self._fetch, thread_id, namespace, checkpoint_id, with_writes=with_writes
-        )
+        return await self._fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        return await self._threads.look(
-            self._fetch, thread_id, namespace, None, known, with_writes=with_writes
-        )
+        return await self._fetch(thread_id, namespace, None, known, with_writes=with_writes)
 
+    @move_off_loop
     def _fetch(
         self,
         thread_id: str,
@@ -157,16 +155,12 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
             writes=list_writes(history, record.checkpoint_id) if with_writes else None,
         )
 
-    async def history(
+    @move_off_loop
+    def history(
         self, thread_id: str, *, namespace: str = "", limit: int = 10, before: str | None = None
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
-        return await self._threads.look(self._list_history, thread_id, namespace, limit, before)
-
-    def _list_history(
-        self, thread_id: str, namespace: str, limit: int, before: str | None
-    ) -> list[Version]:
         thread = self._threads.read(thread_id)
         history = thread.find_history(namespace) if thread else None
         if thread is None or history is None:
@@ -210,21 +204,18 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         )
         return removed or versions.make_no_thread_result(thread_id, head)
 
-    async def recent(
+    @move_off_loop
+    def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[Active]:
         check_limit(limit)
         matches = compile_thread_pattern(pattern).match
-
-        def read() -> list[Active]:
-            threads = self._documents.list_active(limit, after)
-            if threads is None:
-                threads = (Active(it.thread_id, it.active_at) for it in self._iterate_recent())
-                if after is not None and all(it.thread_id != after for it in threads):
-                    raise NotFoundError(f"there is no thread {after!r} to list after")
-            return list(islice((it for it in threads if matches(it.thread_id)), limit))
-
-        return await self._threads.look(read)
+        threads = self._documents.list_active(limit, after)
+        if threads is None:
+            threads = (Active(it.thread_id, it.active_at) for it in self._iterate_recent())
+            if after is not None and all(it.thread_id != after for it in threads):
+                raise NotFoundError(f"there is no thread {after!r} to list after")
+        return list(islice((it for it in threads if matches(it.thread_id)), limit))
 
     def _iterate_recent(self, size: int = 0) -> Iterator[Thread]:
         """Yield the threads that exist; see ``DocumentThreads.iterate_by_activity``."""
@@ -236,19 +227,17 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
             if history := thread.find_history(""):
                 yield thread, history
 
-    async def heads(self, limit: int = 100) -> list[Head]:
+    @move_off_loop
+    def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
+        roots = islice(self._iterate_roots(limit), limit)
+        return [it.get_version(root, root.line.head or 0).as_head() for it, root in roots]
 
-        def read() -> list[Head]:
-            roots = islice(self._iterate_roots(limit), limit)
-            return [it.get_version(root, root.line.head or 0).as_head() for it, root in roots]
-
-        return await self._threads.look(read)
-
-    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+    @move_off_loop
+    def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         value = check_wanted(key, value)
         check_limit(limit)
-        return await self._threads.look(self._query, key, value, limit)
+        return self._query(key, value, limit)
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found = [
@@ -260,20 +249,15 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         found.sort(key=lambda it: it[:3], reverse=True)
         return [thread.get_version(of, it).as_head() for _, _, it, thread, of in found[:limit]]
 
-    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+    @move_off_loop
+    def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
-        wanted = query_words(query)
-
-        def find() -> list[Hit]:
-            hits: list[Hit] = []
-            for some in self._find_with_words(wanted, limit):
-                found = (self._make_hit(it.thread_id, it, wanted) for it in some)
-                hits += [hit for hit in found if hit]
-                if len(hits) >= limit:
-                    break
-            return hits
-
-        hits = await self._threads.look(find)
+        wanted, hits = query_words(query), list[Hit]()
+        for some in self._find_with_words(wanted, limit):
+            found = (self._make_hit(it.thread_id, it, wanted) for it in some)
+            hits += [hit for hit in found if hit]
+            if len(hits) >= limit:
+                break
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
     def _find_with_words(self, words: list[str], limit: int) -> Iterator[Iterable[Thread]]:
@@ -288,12 +272,7 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-
-        def read() -> ArchivedThread | None:
-            source = self._threads.read(source_thread_id)
-            return source.archive() if source and source.exists else None
-
-        copy = await self._threads.look(read)
+        copy = await self._archive(source_thread_id, only_existing=True)
         if copy is None:
             return False
         await self._restore(replace(copy, thread_id=dest_thread_id), is_copy=True)
@@ -310,12 +289,12 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
+        return await self._archive(thread_id)
 
-        def read() -> ArchivedThread | None:
-            found = self._threads.read(thread_id)
-            return found.archive() if found else None
-
-        return await self._threads.look(read)
+    @move_off_loop
+    def _archive(self, thread_id: str, *, only_existing: bool = False) -> ArchivedThread | None:
+        found = self._threads.read(thread_id)
+        return found.archive() if found and (found.exists or not only_existing) else None
 
     async def restore(self, thread: ArchivedThread) -> None:
         await self._restore(thread, is_copy=False)
@@ -354,17 +333,15 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
 
         return await self._threads.make(thread_id, store)
 
-    async def writes_of(
+    @move_off_loop
+    def writes_of(
         self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
     ) -> dict[str, list[PendingWrite]]:
         check_names(thread_id, namespace, *checkpoint_ids)
-
-        def read() -> dict[str, list[PendingWrite]]:
-            thread = self._threads.read(thread_id)
-            history = thread.histories.get(namespace) if thread else None
-            return {it: list_writes(history, it) for it in checkpoint_ids} if history else {}
-
-        return {name: writes for name, writes in (await self._threads.look(read)).items() if writes}
+        thread = self._threads.read(thread_id)
+        history = thread.histories.get(namespace) if thread else None
+        found = {it: list_writes(history, it) for it in checkpoint_ids} if history else {}
+        return {name: writes for name, writes in found.items() if writes}
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
@@ -372,33 +349,27 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
         histories = thread.histories.values() if thread else ()
         return sorted(it.namespace for it in histories if it.line.head is not None)
 
-    async def records(
+    @move_off_loop
+    def records(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
         check_names(thread_id, namespace)
+        thread = self._threads.read(thread_id)
+        history = thread.find_history(namespace) if thread else None
+        rows = history.rows.items() if history else ()
+        found = [(it, row.record.chain, row.to_payload()) for it, row in rows if it <= last]
+        return versions.select_records(found, first, last)
 
-        def read() -> list[tuple[int, int, bytes]]:
-            thread = self._threads.read(thread_id)
-            history = thread.find_history(namespace) if thread else None
-            rows = history.rows.items() if history else ()
-            found = [(it, row.record.chain, row.to_payload()) for it, row in rows if it <= last]
-            return versions.select_records(found, first, last)
-
-        return await self._threads.look(read)
-
-    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+    @move_off_loop
+    def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         value = check_wanted(key, value)
-
-        def find() -> list[tuple[str, str, str]]:
-            return [
-                (thread.thread_id, history.namespace, row.record.checkpoint_id)
-                for thread in self._threads.iterate_live()
-                for history in thread.histories.values()
-                for row in history.rows.values()
-                if has_value(row.record.metadata, key, value)
-            ]
-
-        return await self._threads.look(find)
+        return [
+            (thread.thread_id, history.namespace, row.record.checkpoint_id)
+            for thread in self._threads.iterate_live()
+            for history in thread.histories.values()
+            for row in history.rows.values()
+            if has_value(row.record.metadata, key, value)
+        ]
 
     async def rewrite_thread(
         self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]

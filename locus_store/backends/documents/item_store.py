@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from locus_store.backends.documents.workers import move_off_loop
 from locus_store.store import BaseStore
 from locus_store.types.items import (
     Change,
@@ -137,22 +138,18 @@ class ItemStore(BaseStore):
         found = await self._run(lambda: [self._find_live(it) for it in names])
         return [None if it is None else _copy_item(it.item) for it in found]
 
-    async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
-        def select() -> list[KeptItem]:
-            kept = {it.item.key: it for it in self._list_live(namespace, recursive=False)}
-            keys = sorted(kept)
-            begin = 0 if after is None else bisect_right(keys, after)
-            return [kept[it] for it in keys[begin : begin + limit]]
+    @move_off_loop
+    def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+        kept = {it.item.key: it.item for it in self._list_live(namespace, recursive=False)}
+        keys = sorted(kept)
+        begin = 0 if after is None else bisect_right(keys, after)
+        return [_copy_item(kept[it]) for it in keys[begin : begin + limit]]
 
-        return [_copy_item(it.item) for it in await self._run(select)]
-
-    async def recent(self, wanted: Wanted) -> list[StoreItem]:
-        def select() -> list[KeptItem]:
-            found = self._list_matching(wanted)
-            found.sort(key=lambda it: it.order, reverse=True)
-            return found[wanted.offset : wanted.offset + wanted.limit]
-
-        return [_copy_item(it.item) for it in await self._run(select)]
+    @move_off_loop
+    def recent(self, wanted: Wanted) -> list[StoreItem]:
+        found = self._list_matching(wanted)
+        found.sort(key=lambda it: it.order, reverse=True)
+        return [_copy_item(it.item) for it in found[wanted.offset : wanted.offset + wanted.limit]]
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
@@ -171,11 +168,9 @@ class ItemStore(BaseStore):
         found = await self._run(lambda: self._find_live((namespace, key)))
         return list(found.vectors) if found else []
 
-    async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
-        def collect() -> set[Namespace]:
-            return {it.item.namespace for it in self._list_live(match.fixed, recursive=True)}
-
-        there = await self._run(collect)
+    @move_off_loop
+    def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
+        there = {it.item.namespace for it in self._list_live(match.fixed, recursive=True)}
         found = {cut for it in there if (cut := match.cut(it)) is not None}
         return sorted(found)[offset : offset + limit]
 

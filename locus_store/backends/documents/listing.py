@@ -12,7 +12,8 @@ from typing import TypeAlias
 from locus_store import versions
 from locus_store.backend import KeepsEffects, ListsVersions, TakesTurns
 from locus_store.backends.documents.protocol import Documents
-from locus_store.backends.documents.threads import DocumentThreads
+from locus_store.backends.documents.threads import OverThreads
+from locus_store.backends.documents.workers import move_off_loop
 from locus_store.types import (
     FOREVER,
     ArchivedMessage,
@@ -57,38 +58,33 @@ from locus_store.versions.threads import Thread, ThreadTransaction
 FindsText: TypeAlias = Callable[[Thread], "Hit | None"]
 
 
-class DocumentVersionLists(ListsVersions, KeepsEffects):
+class DocumentVersionLists(OverThreads, ListsVersions, KeepsEffects):
     """Reads the documents of a backend."""
 
-    _threads: DocumentThreads
-
-    async def list_writes(
+    @move_off_loop
+    def list_writes(
         self, thread_id: str, namespace: str, checkpoint_id: str | None = None
     ) -> list[ArchivedWrite]:
         check_names(thread_id, namespace, checkpoint_id)
+        thread = self._threads.read(thread_id)
+        history = thread.histories.get(namespace) if thread else None
+        if history is None:
+            return []
+        if checkpoint_id is None:
+            found = history.archive().writes
+        else:
+            found = [*history.get_writes(checkpoint_id).values()]
+        return sorted(found, key=versions.make_archive_sort_key)
 
-        def read() -> list[ArchivedWrite]:
-            thread = self._threads.read(thread_id)
-            history = thread.histories.get(namespace) if thread else None
-            if history is None:
-                return []
-            if checkpoint_id is not None:
-                return [*history.get_writes(checkpoint_id).values()]
-            return history.archive().writes
-
-        return sorted(await self._threads.look(read), key=versions.make_archive_sort_key)
-
-    async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+    @move_off_loop
+    def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         check_limit(limit)
-        return await self._threads.look(self._list_newest, wanted, limit)
-
-    def _list_newest(self, criteria: VersionsWanted, limit: int) -> list[Version]:
-        newest = Newest[tuple["Thread", "History"]](criteria, limit)
-        for active_at, thread in self._iterate_candidates(criteria.thread_id):
+        newest = Newest[tuple["Thread", "History"]](wanted, limit)
+        for active_at, thread in self._iterate_candidates(wanted.thread_id):
             # A clock that went back may have left versions that are newer than the activity.
-            if not (criteria.may_continue or newest.may_take(active_at)):
+            if not (wanted.may_continue or newest.may_take(active_at)):
                 break
-            _add(newest, thread, criteria, limit)
+            _add(newest, thread, wanted, limit)
         return [
             thread.get_version(history, sequence)
             for (_, _, sequence), (thread, history) in newest.get_newest()
@@ -100,10 +96,8 @@ class DocumentVersionLists(ListsVersions, KeepsEffects):
         thread = self._threads.read(thread_id)
         return [(FOREVER, thread)] if thread else []
 
-    async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
-        return await self._threads.look(self._list_contents, versions)
-
-    def _list_contents(self, versions: Sequence[Version]) -> list[LineContents]:
+    @move_off_loop
+    def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         found = self._threads.read_all(it.thread_id for it in versions)
         threads = {it.thread_id: it for it in found}
         lines: dict[tuple[str, str, int], list[Version]] = {}
@@ -258,38 +252,34 @@ def _collect_contents(history: History, some: Sequence[Version]) -> LineContents
     )
 
 
-class DocumentThreadInfo(DescribesThreads, ListsStatuses):
+class DocumentThreadInfo(OverThreads, DescribesThreads, ListsStatuses):
     """Reads and changes the documents of a backend."""
 
-    _threads: DocumentThreads
     _iterate_recent: Callable[[int], Iterator[Thread]]
     _make_hit: Callable[[str, Thread, list[str]], Hit | None]
 
-    async def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
+    @move_off_loop
+    def find_statuses(self, criteria: StatusesWanted) -> list[ThreadStatus]:
         """See ``ListsStatuses``; each document is read once, and segments only for a text."""
-
-        def find() -> list[ThreadStatus]:
-            ids, search = self._make_search(criteria.text)
-            ids = ids if criteria.thread_ids is None else criteria.thread_ids
-            threads = (
-                self._iterate_recent(criteria.limit + 1)
-                if ids is None
-                else sorted(
-                    (it for it in self._threads.read_all(ids) if it.exists),
-                    key=lambda it: it.active_at,
-                    reverse=True,
-                )
+        ids, search = self._make_search(criteria.text)
+        ids = ids if criteria.thread_ids is None else criteria.thread_ids
+        threads = (
+            self._iterate_recent(criteria.limit + 1)
+            if ids is None
+            else sorted(
+                (it for it in self._threads.read_all(ids) if it.exists),
+                key=lambda it: it.active_at,
+                reverse=True,
             )
-            statuses = ((it, make_status(it)) for it in skip_to_place(threads, criteria.place))
-            others = replace(criteria, text=None)
-            looked = ((it, one.with_hit(search(it))) for it, one in statuses if others.takes(one))
-            taken = (it for it in looked if criteria.takes(it[1]))
-            return [
-                replace(status, stored_bytes=_measure(thread))
-                for thread, status in islice(taken, criteria.limit)
-            ]
-
-        return await self._threads.look(find)
+        )
+        statuses = ((it, make_status(it)) for it in skip_to_place(threads, criteria.place))
+        others = replace(criteria, text=None)
+        looked = ((it, one.with_hit(search(it))) for it, one in statuses if others.takes(one))
+        taken = (it for it in looked if criteria.takes(it[1]))
+        return [
+            replace(status, stored_bytes=_measure(thread))
+            for thread, status in islice(taken, criteria.limit)
+        ]
 
     def _make_search(self, text: str | None) -> tuple[Collection[str] | None, FindsText]:
         """Return the ids of the threads that may have a text, ``None``: many, and its search."""
@@ -309,24 +299,19 @@ class DocumentThreadInfo(DescribesThreads, ListsStatuses):
             thread_id, lambda it: versions.clear(it, thread_id, ""), removes=True
         )
 
-    async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
+    @move_off_loop
+    def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         size = wanted.offset + wanted.limit
-
-        def find() -> list[ThreadFacts]:
-            threads = self._iterate_recent(size)
-            own = (it for it in threads if wanted.user_id in {None, it.user_id})
-            found = (it for it in own if wanted.takes(it.name, it.metadata))
-            some = islice(found, wanted.offset, size)
-            return [_make_facts(it) for it in some]
-
-        return await self._threads.look(find)
+        threads = self._iterate_recent(size)
+        own = (it for it in threads if wanted.user_id in {None, it.user_id})
+        found = (it for it in own if wanted.takes(it.name, it.metadata))
+        return [_make_facts(it) for it in islice(found, wanted.offset, size)]
 
 
-class DocumentTurns(TakesTurns):
+class DocumentTurns(OverThreads, TakesTurns):
     """Keeps the turns of a thread in its document, so that they decide each put of it."""
 
     _documents: Documents
-    _threads: DocumentThreads
 
     async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
         if step.entry == "none":  # mostly without effect
@@ -351,19 +336,16 @@ class DocumentTurns(TakesTurns):
 
         return bool(await self._threads.change(thread_id, end))
 
-    async def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
+    @move_off_loop
+    def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
         check_limit(limit)
-
-        def find() -> list[ThreadTurn]:
-            ids = self._documents.keys() if thread_id is None else iter([thread_id])
-            found = (
-                turn
-                for guard in self._documents.run_each(self._read_guard, ids)
-                for turn in turns.describe_tickets(*guard)
-            )
-            return list(islice(found, limit))
-
-        return await self._threads.look(find)
+        ids = self._documents.keys() if thread_id is None else iter([thread_id])
+        found = (
+            turn
+            for guard in self._documents.run_each(self._read_guard, ids)
+            for turn in turns.describe_tickets(*guard)
+        )
+        return list(islice(found, limit))
 
     def require_turn(self, thread_id: str, number: int | None) -> None:
         """Refuse a write that the turn of a thread does not permit; see ``turns.require_turn``."""

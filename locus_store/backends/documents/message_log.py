@@ -8,6 +8,8 @@ from uuid import uuid4
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.outboxes import deliver
+from locus_store.backends.documents.threads import OverThreads
+from locus_store.backends.documents.workers import move_off_loop
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.messages import BackendMessageLog
 from locus_store.types.logs import LogsWanted, Outbox, select_head
@@ -25,7 +27,7 @@ from locus_store.versions import logs, turns
 from locus_store.versions.threads import Thread, ThreadTransaction
 
 
-class DocumentMessageLog(BackendMessageLog):
+class DocumentMessageLog(OverThreads, BackendMessageLog):
     """Keeps message logs in the documents of a backend."""
 
     backend: DocumentBackend
@@ -81,33 +83,27 @@ class DocumentMessageLog(BackendMessageLog):
                 f"that thread is read next: do not send it again ({exc})"
             ) from exc
 
-    async def look(self, wanted: LogWanted) -> LogRead | None:
-        def look() -> LogRead | None:
-            thread = self._threads.read(wanted.thread_id)
-            if thread is None and wanted.after is not None:
-                raise make_unknown_message_error(wanted)
-            return logs.look(thread, wanted, self._threads.max_state_bytes) if thread else None
+    @move_off_loop
+    def look(self, wanted: LogWanted) -> LogRead | None:
+        thread = self._threads.read(wanted.thread_id)
+        if thread is None and wanted.after is not None:
+            raise make_unknown_message_error(wanted)
+        return logs.look(thread, wanted, self._threads.max_state_bytes) if thread else None
 
-        return await self._threads.look(look)
+    @move_off_loop
+    def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
+        each = (logs.find_info(it, name) for it, name in self._iterate_matching(wanted))
+        return [it for it in each if it is not None]
 
-    async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
-        def find() -> list[LogInfo]:
-            each = (logs.find_info(it, name) for it, name in self._iterate_matching(wanted))
-            return [it for it in each if it is not None]
-
-        return await self._threads.look(find)
-
-    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
-        def find() -> list[LogRead]:
-            most, found = self._threads.max_state_bytes, self._iterate_matching(wanted)
-            names = (
-                (thread, select_head(thread.thread_id, name, whole=wanted.whole))
-                for thread, name in found
-            )
-            each = (logs.look(thread, head, most) for thread, head in names)
-            return [it for it in each if it is not None]
-
-        return await self._threads.look(find)
+    @move_off_loop
+    def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
+        most, found = self._threads.max_state_bytes, self._iterate_matching(wanted)
+        names = (
+            (thread, select_head(thread.thread_id, name, whole=wanted.whole))
+            for thread, name in found
+        )
+        each = (logs.look(thread, head, most) for thread, head in names)
+        return [it for it in each if it is not None]
 
     def _iterate_matching(self, criteria: LogsWanted) -> Iterator[tuple[Thread, str]]:
         """Yield the threads and namespaces of the logs that match, in order."""

@@ -316,6 +316,15 @@ class DocumentThreads:
             return work()
 
 
+class OverThreads:
+    """A part of a backend over documents, or a message log."""
+
+    _threads: DocumentThreads
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await self._threads.look(work)
+
+
 class _UnsettledError(Exception):
     """Raised for a thread that has an outbox."""
 

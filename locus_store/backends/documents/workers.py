@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial, wraps
 from itertools import islice
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.loops import await_to_end
@@ -21,6 +22,28 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 SECOND: Final = timedelta(seconds=1)
+
+
+class RunsWork(Protocol):
+    """An object whose work may block the event loop."""
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Run work; in a worker thread if it may block."""
+
+
+Self = TypeVar("Self", bound=RunsWork)
+
+
+def move_off_loop(
+    work: Callable[Concatenate[Self, P], T],
+) -> Callable[Concatenate[Self, P], Coroutine[Any, Any, T]]:
+    """Make an async method of one that is work of its object."""
+
+    @wraps(work)
+    async def method(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(partial(work, self, *args, **kwargs))
+
+    return method
 
 
 class Workers(Executor):

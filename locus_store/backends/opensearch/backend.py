@@ -12,6 +12,7 @@ from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.listing import FindsText
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import HEADS, SEGMENTS
+from locus_store.backends.documents.workers import move_off_loop
 from locus_store.backends.opensearch import failures, index, search
 from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
 from locus_store.backends.opensearch.client import IndexClient, IndexObjects
@@ -131,18 +132,15 @@ class OpenSearchBackend(DocumentBackend):
                 break
         return found[:limit]
 
-    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+    @move_off_loop
+    def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         value = check_wanted(key, value)
-
-        def find() -> list[tuple[str, str, str]]:
-            return [
-                (thread.thread_id, history.namespace, row.record.checkpoint_id)
-                for page in search.find_with_value(self.index, key, value, search.PAGE, is_tag=True)
-                for _, thread, history, row in self._iterate_versions(page)
-                if has_value(row.record.metadata, key, value)
-            ]
-
-        return await self._threads.look(find)
+        return [
+            (thread.thread_id, history.namespace, row.record.checkpoint_id)
+            for page in search.find_with_value(self.index, key, value, search.PAGE, is_tag=True)
+            for _, thread, history, row in self._iterate_versions(page)
+            if has_value(row.record.metadata, key, value)
+        ]
 
     def _iterate_versions(
         self, page: Collection[VersionPlace]

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import Any, Final, ParamSpec, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
+from locus_store.backends.documents.workers import move_off_loop
 from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.access import DEFAULT_INDEX
 from locus_store.backends.opensearch.backend import OpenSearchBackend
@@ -46,7 +47,6 @@ from locus_store.values import vectors
 from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 FIRST: Final = 64
 """Items that are asked for at first where each is looked at."""
@@ -78,26 +78,6 @@ class _Writing:
 
     index: ItemIndex
     _batches: ItemBatches
-
-    def _clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        self.index.refresh_now()
-        scope = _make_scope(namespace, recursive=recursive)
-        self._finish_batches(scope)
-        names = {"_source": ["namespace", "key", "updated"], "sort": BY_NAME, "size": MOST}
-        removed = 0
-        for hits in self.index.iterate_pages({**_make_body([*scope, IS_ITEM]), **names}):
-            times = {items.get_name(it["_source"]): it["_source"]["updated"] for it in hits}
-            removed += sum(self._change_each(list(times), make_clearing(times), BEFORE_A_REMOVAL))
-        return removed
-
-    def _sweep(self, limit: int) -> int:
-        self.index.refresh_now()
-        self._end_batches()
-        over = [IS_ITEM, {"range": {"expires": {"lte": items.get_microseconds()}}}]
-        hits = get_hits(self.index.search({**_make_body(over), "size": limit}))
-        names = [items.get_name(it["_source"]) for it in hits]
-        self._change_each(names, items.expire, BEFORE_A_REMOVAL)
-        return len(names)
 
     def _end_batches(self) -> None:
         """End batches whose writers have died, and forget decisions of a day ago."""
@@ -190,10 +170,10 @@ class OpenSearchStore(_Writing, BaseStore):
     def __repr__(self) -> str:
         return f"OpenSearchStore({str(self.index.place)!r})"
 
-    async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run(self, work: Callable[[], T]) -> T:
         """Run a call in a worker thread; what its code cannot read is a damaged document."""
         try:
-            return await run_in_thread(partial(work, *args, **kwargs), pool=self.index.pool)
+            return await run_in_thread(work, pool=self.index.pool)
         except LocusStoreError:
             raise
         except DAMAGE as exc:
@@ -224,18 +204,13 @@ class OpenSearchStore(_Writing, BaseStore):
         self._has_dimension = False
         self.index.close()
 
-    async def apply(self, changes: Sequence[Change]) -> list[int]:
+    @move_off_loop
+    def apply(self, changes: Sequence[Change]) -> list[int]:
         if any(it.vectors for it in changes):
-            await self._run(self._keep_dimension)
+            self._keep_dimension()
         if len(changes) == 1:
-            return [await self._run(self._apply_one, changes[0])]
-        return await self._run(self._apply_all, changes)
-
-    def _apply_one(self, change: Change) -> int:
-        [answer] = self._change_each([change.name], ItemChange(change), BEFORE_A_PUT)
-        return answer
-
-    def _apply_all(self, changes: Sequence[Change]) -> list[int]:
+            [change] = changes
+            return self._change_each([change.name], ItemChange(change), BEFORE_A_PUT)
         ids = [items.make_document_id(it.name) for it in changes]
         decide = [ItemChange(it, n) for n, it in enumerate(changes)]
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
@@ -249,44 +224,59 @@ class OpenSearchStore(_Writing, BaseStore):
                     return [answer for _, answer in made]
                 pauses.sleep()
 
-    async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        return await self._run(self._clear, namespace, recursive=recursive)
+    @move_off_loop
+    def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        self.index.refresh_now()
+        scope = _make_scope(namespace, recursive=recursive)
+        self._finish_batches(scope)
+        names = {"_source": ["namespace", "key", "updated"], "sort": BY_NAME, "size": MOST}
+        removed = 0
+        for hits in self.index.iterate_pages({**_make_body([*scope, IS_ITEM]), **names}):
+            times = {items.get_name(it["_source"]): it["_source"]["updated"] for it in hits}
+            removed += sum(self._change_each(list(times), make_clearing(times), BEFORE_A_REMOVAL))
+        return removed
 
-    async def renew(self, names: Sequence[Name]) -> None:
-        await self._run(self._change_each, list(dict.fromkeys(names)), items.renew)
+    @move_off_loop
+    def renew(self, names: Sequence[Name]) -> None:
+        self._change_each(list(dict.fromkeys(names)), items.renew)
 
-    async def sweep(self, limit: int) -> int:
-        return await self._run(self._sweep, limit)
+    @move_off_loop
+    def sweep(self, limit: int) -> int:
+        self.index.refresh_now()
+        self._end_batches()
+        over = [IS_ITEM, {"range": {"expires": {"lte": items.get_microseconds()}}}]
+        hits = get_hits(self.index.search({**_make_body(over), "size": limit}))
+        names = [items.get_name(it["_source"]) for it in hits]
+        self._change_each(names, items.expire, BEFORE_A_REMOVAL)
+        return len(names)
 
-    async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        return await self._run(self._read, names)
-
-    def _read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+    @move_off_loop
+    def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found = self._batches.read([items.make_document_id(it) for it in names], **WITHOUT_VECTORS)
         return [self._make_item(it) if it and items.is_live(it) else None for it in found]
 
     def _make_item(self, source: Mapping[str, Any]) -> StoreItem:
         return items.make_item(source, self.max_state_bytes, str(self.index.place))
 
-    async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
-        return await self._run(self._read_vectors, (namespace, key))
-
-    def _read_vectors(self, name: Name) -> list[bytes]:
-        [found] = self._batches.read([items.make_document_id(name)])
+    @move_off_loop
+    def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+        [found] = self._batches.read([items.make_document_id((namespace, key))])
         return items.get_vectors(found) if found and items.is_live(found) else []
 
-    async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+    @move_off_loop
+    def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         scope = _make_scope(namespace, recursive=False)
         scope += [{"range": {"key": {"gt": after}}}] if after is not None else []
-        return await self._run(self._find_first, scope, BY_NAME, limit, lambda _item: True)
+        return self._find_first(scope, BY_NAME, limit, lambda _item: True)
 
-    async def recent(self, wanted: Wanted) -> list[StoreItem]:
+    @move_off_loop
+    def recent(self, wanted: Wanted) -> list[StoreItem]:
         scope = _make_scope(wanted.prefix, recursive=wanted.recursive)
         end = wanted.offset + wanted.limit
-        found = await self._run(
-            self._find_first, scope, LAST_FIRST, end, lambda it: wanted.takes(it.value, it.metadata)
+        found = self._find_first(
+            scope, LAST_FIRST, end, lambda it: wanted.takes(it.value, it.metadata)
         )
-        return found[wanted.offset : end]
+        return found[wanted.offset :]
 
     def _find_first(
         self, scope: list[Any], sort: Sequence[Any], limit: int, takes: Callable[[StoreItem], bool]
@@ -311,28 +301,18 @@ class OpenSearchStore(_Writing, BaseStore):
         made = (self._make_item(it["_source"]) for it in hits if items.is_live(it["_source"]))
         return [it for it in made if takes(it)]
 
-    async def nearest(
-        self, wanted: Wanted, vector: bytes, threshold: float | None
-    ) -> list[StoreItem]:
-        return await self._run(self._find_nearest, wanted, vector, threshold)
-
-    def _find_nearest(
-        self, criteria: Wanted, vector: bytes, threshold: float | None
-    ) -> list[StoreItem]:
-        scope = _make_scope(criteria.prefix, recursive=criteria.recursive)
+    @move_off_loop
+    def nearest(self, wanted: Wanted, vector: bytes, threshold: float | None) -> list[StoreItem]:
+        scope = _make_scope(wanted.prefix, recursive=wanted.recursive)
         self._finish_batches(scope)
         least = -inf if threshold is None else threshold
-        end = criteria.offset + criteria.limit
+        scored = self._iterate_scored(wanted, scope, vector)
         found = heapq.nsmallest(
-            end,
-            (
-                item
-                for item in self._iterate_scored(criteria, scope, vector)
-                if (item.score or 0.0) >= least
-            ),
+            wanted.offset + wanted.limit,
+            (it for it in scored if (it.score or 0.0) >= least),
             key=lambda it: (-(it.score or 0.0), it.namespace, it.key),
         )
-        return found[criteria.offset :]
+        return found[wanted.offset :]
 
     def _iterate_scored(
         self, criteria: Wanted, scope: list[Any], vector: bytes
@@ -349,10 +329,8 @@ class OpenSearchStore(_Writing, BaseStore):
                 if criteria.takes(item.value, item.metadata):
                     yield replace(item, score=score)
 
-    async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
-        return await self._run(self._list_namespaces, match, limit + offset, offset)
-
-    def _list_namespaces(self, match: NamespaceMatch, end: int, offset: int) -> list[Namespace]:
+    @move_off_loop
+    def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
         self.index.refresh_now()
         scope = _make_scope(match.fixed, recursive=True)
         self._finish_batches(scope)
@@ -362,7 +340,7 @@ class OpenSearchStore(_Writing, BaseStore):
             cut = match.cut(decode_namespace(text))
             if cut is not None:
                 found[cut] = None
-            if len(found) >= end:
+            if len(found) >= limit + offset:
                 break
         return list(found)[offset:]
 
