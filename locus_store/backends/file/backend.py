@@ -80,10 +80,6 @@ class FileDocuments(Directory, Documents):
     rivals = "a program that locks nothing"
     remedy = "Restore the file, as with `git checkout`, or remove it"
 
-    def open_subdirectory(self, folder: str) -> FileDocuments:
-        """Return the documents of a subdirectory, which are no threads."""
-        return FileDocuments(self.get_path(folder), self._timeout)
-
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         with self.open_for_reading(encode_name(key)) as opened:
             return _read_document(opened, known) if opened else None
@@ -158,15 +154,13 @@ class FileBackend(DocumentBackend):
     def __init__(self, directory: str | os.PathLike[str], **options: Unpack[FileOptions]) -> None:
         given = fill_defaults(FileOptions, options, "FileBackend")
         self._where = _check_directory(directory)
-        self._directory = FileDocuments(self._where, given["busy_timeout_seconds"])
+        seconds = given["busy_timeout_seconds"]
+        self._directory = FileDocuments(self._where, seconds)
+        self.items = FileDocuments(os.path.join(self._where, ITEMS), seconds)
         super().__init__(self._directory, max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
         return f"FileBackend({self._where!r})"
-
-    def item_documents(self) -> FileDocuments:
-        """Return the documents of a store beside the threads."""
-        return self._directory.open_subdirectory(ITEMS)
 
     async def open(self) -> None:
         await run_in_thread(self._directory.require_identity)
@@ -296,7 +290,7 @@ class FileStore(DocumentStore):
         place = DEFAULT_DIRECTORY if directory is None else directory
         made = choose_backend(backend, FileBackend, place, defaults=[DEFAULT_DIRECTORY], **options)
         super().__init__(
-            made.item_documents(),
+            made.items,
             dimension=dimension,
             metric=metric,
             embed=embed,
