@@ -8,7 +8,7 @@ setting leads to another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
@@ -168,14 +168,25 @@ def render_wall(words: Words) -> Iterator[str]:
     yield f"GRANT SELECT ON {common} TO {group}"
 
 
-def render_all(words: Words, names: Sequence[str], *, has_wall: bool) -> Iterator[str]:
+def render_all(words: Words, *, has_wall: bool) -> Iterator[str]:
     """Yield the statements that put tables and the view under row security."""
     if has_wall:
         yield from render_wall(words)
     yield from render_functions(words)
-    for name in names:
+    for name in FIXED:
         yield from render_policies(words, name, has_wall=has_wall)
     yield f"ALTER VIEW {words.write_table('heads')} SET (security_invoker = true)"
+    for name in ON_REQUEST:
+        yield render_if_made(words, name, render_policies(words, name, has_wall=has_wall))
+
+
+def render_lock(words: Words) -> Iterator[str]:
+    """Yield the statements that lock out all calls."""
+    # A save locks the lines first.
+    fixed, mode = map(words.write_table, ("lines", *FIXED)), "IN ACCESS EXCLUSIVE MODE"
+    yield f"LOCK TABLE {', '.join(fixed)} {mode}"
+    for name in ON_REQUEST:
+        yield render_if_made(words, name, [f"LOCK TABLE {words.write_table(name)} {mode}"])
 
 
 def render_if_made(words: Words, name: str, statements: Iterable[str]) -> str:

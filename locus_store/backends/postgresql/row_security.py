@@ -16,18 +16,15 @@ from locus_store.backends.postgresql.failures import RACES, get_sqlstate, transl
 from locus_store.backends.postgresql.policies import (
     ALL_TENANTS,
     DIGEST,
-    FIXED,
     NOBODY,
-    ON_REQUEST,
     OWNED,
     POLICIES,
     ROW_SECURITY_SETTING,
-    TABLES,
     Words,
     render_all,
     render_disabled,
     render_enabled,
-    render_if_made,
+    render_lock,
     render_policies,
     render_removed_role,
     render_role,
@@ -141,10 +138,7 @@ def render_sql(
     made: list[str] = []
     if action in {"enable", "add-role"}:
         has_wall = action == "add-role"
-        made = [render_enabled(words), *render_all(words, FIXED, has_wall=has_wall)]
-        for name in ON_REQUEST:
-            policies = render_policies(words, name, has_wall=has_wall)
-            made.append(render_if_made(words, name, policies))
+        made = [render_enabled(words), *render_all(words, has_wall=has_wall)]
         if has_wall:
             made += render_role(words, *values)
     elif action == "disable":
@@ -244,15 +238,7 @@ def _run_in_transaction(
 
 def _lock_tables(connection: Connection, words: Words) -> None:
     """Lock out all calls. One that waits for another table meanwhile continues soon."""
-    # A save locks the lines first.
-    names = ", ".join(map(words.write_table, ("lines", *_list_tables(connection, words))))
-    _run(
-        connection,
-        (
-            f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}",
-            f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE",
-        ),
-    )
+    _run(connection, [f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}", *render_lock(words)])
 
 
 def _make_words(connection: Connection, ours: Tables) -> Words:
@@ -275,18 +261,13 @@ def _has(connection: Connection, table: str) -> bool:
     return connection.exec_driver_sql(f"SELECT {write_oid(table)} IS NOT NULL").scalar_one() is True
 
 
-def _list_tables(connection: Connection, words: Words) -> list[str]:
-    return [it for it in TABLES if _has(connection, words.write_table(it))]
-
-
 def _enable(connection: Connection, words: Words) -> bool:
     before = _read(connection, words)
     if before.is_enabled and not before.problems:
         return False
     _lock_tables(connection, words)
     has_wall = _has(connection, words.write_table("roles"))
-    names = _list_tables(connection, words)
-    _run(connection, [render_enabled(words), *render_all(words, names, has_wall=has_wall)])
+    _run(connection, [render_enabled(words), *render_all(words, has_wall=has_wall)])
     _run(connection, _render_partitions(connection, words.oids, "ENABLE", "FORCE"))
     return True
 
@@ -412,7 +393,7 @@ def _add_role(connection: Connection, words: Words, *, tenant: str, role: str) -
         raise InvalidArgumentError(
             f"the role {role!r} does not inherit: ALTER ROLE {quoted} INHERIT"
         )
-    _run(connection, render_all(words, _list_tables(connection, words), has_wall=True))
+    _run(connection, render_all(words, has_wall=True))
     _run(connection, render_role(words, tenant, role))
     return True
 

@@ -22,7 +22,7 @@ from locus_store import (
     UnsupportedError,
     postgresql_checkpointer,
 )
-from locus_store.backends.postgresql import row_security
+from locus_store.backends.postgresql import policies, row_security
 from locus_store.backends.postgresql.partitions import partition
 from locus_store.sql import migrate
 from locus_store.sql.schema import user_ids, vectors
@@ -272,8 +272,8 @@ async def test_a_table_without_its_row_security_is_found_and_restored(
 
 def test_every_table_with_rows_of_tenants_has_policies() -> None:
     names = {it.removeprefix("locus_") for it in METADATA.tables}
-    assert names | {"search", "embeddings"} == {*row_security.TABLES, "settings"}
-    assert KEYS.keys() == {*row_security.TABLES}
+    assert names | {"search", "embeddings"} == {*policies.TABLES, "settings"}
+    assert KEYS.keys() == {*policies.TABLES}
 
 
 async def test_a_statement_without_a_tenant_fails(secured: Place) -> None:
