@@ -240,10 +240,6 @@ _NAME_MISMATCH: Final = {62, 64}
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 
-ConnectingError = ConnectionFailedError
-"""The errors that ``connect`` raises."""
-
-
 def _make_refusal(exc: Exception, where: str) -> LocusStoreError:
     """Return the error for a failed ``connect``."""
     if isinstance(exc, ValueError) and not isinstance(exc, OSError):

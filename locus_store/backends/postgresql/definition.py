@@ -73,7 +73,7 @@ class PostgreSQLDefinition(SchemaDefinition):
             lambda: _make_engine(target),
             lambda connection: body(connection, ours),
             DatabasePlace(target.shown, is_whole=str(url) == target.shown),
-            errors=lambda: (connecting.ConnectingError, *get_driver_errors()),
+            errors=get_driver_errors,
             translate=connecting.make_connection_error,
         )
 
