@@ -188,7 +188,7 @@ def parse_bundle(fields: dict[str, Any], payloads: bytes) -> Bundle:
     parts = split_payloads(fields, payloads)
     bundle = Bundle()
     for row in fields.get("rows", ()):
-        bundle.put(row[0], make_row(row, next(parts)))
+        bundle.put(row[0], _DescribedRow(row, next(parts)))
     bundle.writes = [(it[0], write_of(it, next(parts))) for it in fields.get("writes", ())]
     bundle.messages = [make_message(it, next(parts)) for it in fields.get("messages", ())]
     return bundle
@@ -201,11 +201,6 @@ def split_payloads(fields: dict[str, Any], content: bytes, start: int = 0) -> It
         start += length
 
 
-def make_row(fields: list[Any], payload: bytes) -> Row:
-    """Return the version of its facts and payload."""
-    return _DescribedRow(fields, payload)
-
-
 def put_row(history: History, fields: list[Any], payload: bytes) -> None:
     """Add the version of its facts and payload to its namespace, in which it is the newest."""
     _, sequence, chain, _, checkpoint_id, *_ = fields
@@ -215,12 +210,6 @@ def put_row(history: History, fields: list[Any], payload: bytes) -> None:
 def parse_time(text: str | None) -> datetime | None:
     """Return a time of the facts."""
     return None if text is None else datetime.fromisoformat(text)
-
-
-def render_time(fields: list[Any]) -> str:
-    """Return the time of a version in its facts."""
-    at: str = fields[-1]
-    return at
 
 
 class _DescribedRow(Row):

@@ -223,6 +223,6 @@ def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
             active_at, expires_at = facts["times"]
             thread.expires_at = bundles.parse_time(expires_at)
         elif "rows" in facts:
-            active_at = bundles.render_time(facts["rows"][-1])
+            *_, active_at = facts["rows"][-1]  # when it was created
     if active_at is not None:
         thread.active_at = datetime.fromisoformat(active_at)
