@@ -312,10 +312,6 @@ class ObjectDocuments(Documents):
         before = self.prefix + SEGMENTS
         return [f"{before}{thread}/{name}" for thread, names in segments.items() for name in names]
 
-    def discard_segments(self, segments: dict[str, set[str]]) -> None:
-        """Delete segments, by the digests of their threads."""
-        self.objects.discard(self.list_segment_names(segments))
-
 
 _LARGE_SKEW: Final = timedelta(minutes=1)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
@@ -152,14 +152,21 @@ class SegmentedForm(DocumentForm):
         thread.outbox = Outbox.from_json(facts["outbox"])
         thread.delivered = facts["delivered"]
         thread.load_turns(facts.get("turns", {}))
-        source = Source(self.reader, thread.thread_id, head.table)
-        for namespace, line in map(bundles.parse_line, facts["lines"]):
-            thread.histories[namespace] = SegmentedHistory(
-                line, _make_history(namespace, line, tail), source
-            )
+        lines = map(bundles.parse_line, facts["lines"])
+        thread.histories = self._make_histories(thread.thread_id, lines, tail, head)
         older = read_messages(self.reader, thread.thread_id, head.messages)
         thread.messages = [message for it in (*older, tail) for message in it.messages]
         return thread
+
+    def _make_histories(
+        self, thread_id: str, lines: Iterable[tuple[str, Line]], tail: Bundle, head: HeadFacts
+    ) -> dict[str, History]:
+        """Return the namespaces of a thread as they are parsed from a head."""
+        source = Source(self.reader, thread_id, head.table)
+        return {
+            name: SegmentedHistory(line, _make_history(name, line, tail), source)
+            for name, line in lines
+        }
 
     def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
         thread, before = transaction.thread, old.end if old else HeadFacts(0)
@@ -167,7 +174,16 @@ class SegmentedForm(DocumentForm):
         settle(transaction)
         plan = [it for it in (self._keep_segment(thread, one) for one in before.table) if it]
         tail = self._collect_tail(thread)
-        beside = self._list_changes(transaction, old, thread, tail) if self.derives else None
+        beside: deriving.Changes | None = None
+        if self.derives:
+            beside = deriving.derive_changes(
+                old.thread if old else None,
+                thread,
+                tail,
+                before.awaited,
+                revision=before.revision + 1,
+                adds_only=transaction.adds_only,
+            )
         if tail.size > TAIL_BYTES:
             plan.append(_seal(thread, tail))
         self._merge(thread.thread_id, plan)
@@ -177,19 +193,6 @@ class SegmentedForm(DocumentForm):
         is_activity = thread.active_at == transaction.now
         head = HeadFacts(0, table, messages, is_activity=is_activity)
         return self._draft(thread, tail, head, before, made, beside=beside)
-
-    def _list_changes(
-        self, transaction: ThreadTransaction, old: Parsed | None, thread: Thread, tail: Bundle
-    ) -> deriving.Changes:
-        before, head = (old.thread, old.end) if old else (None, HeadFacts(0))
-        return deriving.derive_changes(
-            before,
-            thread,
-            tail,
-            head.awaited,
-            revision=head.revision + 1,
-            adds_only=transaction.adds_only,
-        )
 
     def _draft(
         self,
@@ -223,21 +226,12 @@ class SegmentedForm(DocumentForm):
             digest=_digest(content),
             awaited=beside.written if beside else (),
         )
-        kept = self._renew_thread(thread, tail, head)
+        lines = ((name, it.line.copy()) for name, it in thread.histories.items())
+        histories = self._make_histories(thread.thread_id, lines, tail, head)
+        kept = replace(thread, histories=histories)
         dropped = sorted(set(before.list_names()).difference(head.list_names()))
         gone = beside.removed if beside else ()
         return Draft(Body(0, packed, beside), kept, head, dropped, gone, output, token)
-
-    def _renew_thread(self, thread: Thread, tail: Bundle, head: HeadFacts) -> Thread:
-        """Return the thread as it is parsed from the new head."""
-        source = Source(self.reader, thread.thread_id, head.table)
-        kept = replace(thread, histories={})
-        for namespace, history in thread.histories.items():
-            line = history.line.copy()
-            kept.histories[namespace] = SegmentedHistory(
-                line, _make_history(namespace, line, tail), source
-            )
-        return kept
 
     def _keep_segment(self, thread: Thread, segment: Segment) -> Piece | None:
         """Return what an edited thread still has of a segment; ``None`` for nothing."""
@@ -358,9 +352,8 @@ class SegmentedForm(DocumentForm):
 
     def sweep(self, read: Callable[[str], Parsed | None]) -> None:
         """Delete the segments that no head names, once they are a day old by the server's clock."""
-        self.documents.discard_segments(
-            self._find_unnamed(read, self.documents.read_clock() - GARBAGE_AGE)
-        )
+        unnamed = self._find_unnamed(read, self.documents.read_clock() - GARBAGE_AGE)
+        self.documents.objects.discard(self.documents.list_segment_names(unnamed))
 
     def find_leftovers(self, read: Callable[[str], Parsed | None]) -> set[str]:
         return set(self.documents.list_segment_names(self._find_unnamed(read, LAST)))
