@@ -15,7 +15,6 @@ from locus_store.errors import (
     NotFoundError,
     OutcomeUnknownError,
     SerializationError,
-    UnsupportedError,
 )
 from locus_store.testing.kit import (
     HOSTILE_IDS,
@@ -53,15 +52,6 @@ class Tool:
 @requires("effects")
 class EffectRules(Kit):
     """``effect``, ``effects`` and ``resolve_effect``."""
-
-    @requires()
-    async def test_effects_that_are_not_declared_are_refused(self, checkpointer: Any) -> None:
-        if checkpointer.capabilities.effects:
-            pytest.skip(f"{type(checkpointer).__name__} declares effects")
-        tool = Tool()
-        with pytest.raises(UnsupportedError, match="declare"):
-            await checkpointer.effect("t", "k", tool)
-        assert tool.keys == []
 
     @seam("connection", "loop")
     async def test_a_finished_effect_is_not_called_again(self, checkpointer: Any) -> None:

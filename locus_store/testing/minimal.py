@@ -22,6 +22,7 @@ from locus_store.testing.kit import (
     refused,
     seam,
 )
+from locus_store.types.tenants import Quota
 
 
 class Minimal(Kit):
@@ -106,15 +107,16 @@ class Minimal(Kit):
         assert await self.read_texts(checkpointer, "t1", "v") == ["one"]
         assert await self.read_texts(checkpointer, "t2", "v") == ["two"]
 
+    @seam("connection")
     async def test_what_is_not_declared_is_refused(self, checkpointer: Any) -> None:
-        declared = checkpointer.capabilities
-        for name, call in _list_optional_calls(checkpointer).items():
-            if not getattr(declared, name.partition(" ")[0]):
-                with pytest.raises(UnsupportedError, match=name.partition(" ")[0]):
-                    await call()
-        if not declared.ttl and hasattr(checkpointer, "expire"):
-            with pytest.raises(UnsupportedError, match="ttl"):
-                await checkpointer.expire()
+        calls = {**_list_optional_calls(checkpointer), **_list_more_calls(checkpointer)}
+        for name, call in calls.items():
+            capability = name.partition(" ")[0]
+            if not getattr(checkpointer.capabilities, capability):
+                await expect(UnsupportedError, [call], lambda it: it(), match=capability)
+        if not checkpointer.capabilities.effects:
+            with pytest.raises(UnsupportedError, match="declare"):
+                await checkpointer.effect("t", "k", pytest.fail)
         assert isinstance(UnsupportedError(), NotImplementedError)
 
     async def test_what_is_declared_works(self, checkpointer: Any) -> None:
@@ -175,6 +177,20 @@ def _list_optional_calls(checkpointer: Any) -> dict[str, Callable[[], Awaitable[
         "list_threads": checkpointer.list_threads,
         "list_with_metadata": checkpointer.list_with_metadata,
         "turns": checkpointer.turns,
+        "tenants": checkpointer.tenants,
+        "quotas": checkpointer.get_quota,
+    }
+
+
+def _list_more_calls(checkpointer: Any) -> dict[str, Callable[[], object]]:
+    """Return the calls that do more than read, or return nothing, in the same way."""
+    return {
+        "tenants one": lambda: checkpointer.for_tenant("acme"),
+        "quotas set": lambda: checkpointer.set_quota(Quota(threads=1)),
+        "turns begin": lambda: checkpointer.turn("t"),
+        "turns busy": lambda: checkpointer.busy("t"),
+        "turns release": lambda: checkpointer.release_turn("t"),
+        "ttl": checkpointer.expire,
     }
 
 

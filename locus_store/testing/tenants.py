@@ -41,15 +41,6 @@ class Tenants(Kit):
         """Return the tenants with their numbers of threads."""
         return [(it.name, it.threads) for it in await checkpointer.tenants()]
 
-    @requires()
-    async def test_without_tenants_both_calls_are_refused(self, checkpointer: Any) -> None:
-        if checkpointer.capabilities.tenants:
-            pytest.skip(f"{type(checkpointer).__name__} declares tenants")
-        with pytest.raises(UnsupportedError, match="tenants"):
-            checkpointer.for_tenant("acme")
-        with pytest.raises(UnsupportedError, match="tenants"):
-            await checkpointer.tenants()
-
     async def test_a_tenant_sees_its_own_threads_only(self, checkpointer: Any) -> None:
         tenants = {name: checkpointer.for_tenant(name) for name in NAMES}
         for name, tenant in tenants.items():
@@ -198,14 +189,6 @@ class Quotas(Kit):
         acme = checkpointer.for_tenant("acme")
         await acme.set_quota(Quota(**limits))
         return acme
-
-    @requires()
-    async def test_without_quotas_both_calls_are_refused(self, checkpointer: Any) -> None:
-        if checkpointer.capabilities.quotas:
-            pytest.skip(f"{type(checkpointer).__name__} declares quotas")
-        for call in (checkpointer.get_quota(), checkpointer.set_quota(Quota(threads=1))):
-            with pytest.raises(UnsupportedError, match="quotas"):
-                await call
 
     async def test_a_thread_above_the_quota_is_refused(self, checkpointer: Any) -> None:
         acme = await self.limit(checkpointer, threads=2)

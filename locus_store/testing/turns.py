@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from locus_store.backend import StoresWrites
-from locus_store.errors import InvalidArgumentError, TurnError, UnsupportedError
+from locus_store.errors import InvalidArgumentError, TurnError
 from locus_store.runtime import holding
 from locus_store.testing.kit import (
     HOSTILE_IDS,
@@ -70,16 +70,6 @@ class Turns(Kit):
         """Check that a save in no turn is refused."""
         with pytest.raises(TurnError, match="belongs to no turn"):
             await run_outside(checkpointer.save(self.new("outside"), thread_id))
-
-    @requires()
-    async def test_without_turns_all_calls_are_refused(self, checkpointer: Any) -> None:
-        if checkpointer.capabilities.turns:
-            pytest.skip(f"{type(checkpointer).__name__} declares turns")
-        with pytest.raises(UnsupportedError, match="turns"):
-            checkpointer.turn("t")
-        for call in (checkpointer.busy("t"), checkpointer.turns(), checkpointer.release_turn("t")):
-            with pytest.raises(UnsupportedError, match="turns"):
-                await call
 
     async def test_a_turn_has_one_holder(self, checkpointer: Any, another: Another) -> None:
         other = another()
