@@ -15,7 +15,7 @@ from locus_store.errors import BackendError, LocusStoreError
 from locus_store.inspector.bounds import make_row
 from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.blame import Blamed, Origin, Trace, trace
+from locus_store.timeline.blame import Blame, Blamed, Origin, Trace, blame
 from locus_store.timeline.changes import PARENTS, BriefChanges, describe_versions
 from locus_store.timeline.graph import (
     Node,
@@ -215,7 +215,7 @@ class Blames:
             UnsupportedError: The backend does not list what its versions are made of.
         """
         found = await self._trace(backend, snapshot)
-        value = found.make_blame(snapshot.state).find(path) if found else None
+        value = Blame(found, snapshot.state).find(path) if found else None
         if value is None:
             return None
         steps = {"made": value.made, "changed": value.changed}
@@ -227,8 +227,8 @@ class Blames:
     ) -> dict[str, dict[str, Any]]:
         """Return the versions that changed values last, by their paths; see ``find``."""
         found = await self._trace(backend, current)
-        blame = found.make_blame(current.state) if found else None
-        values = {it: blame.find(parse_path(it)) for it in places} if blame else {}
+        blamed = Blame(found, current.state) if found else None
+        values = {it: blamed.find(parse_path(it)) for it in places} if blamed else {}
         there = {name: it for name, it in values.items() if it is not None}
         versions = {it.changed.version.mark: it.changed.version for it in there.values()}
         tasks = await find_writers(backend, list(versions.values()))
@@ -240,15 +240,16 @@ class Blames:
         found = self._kept.get(key)
         if found is None:
             async with self._jobs.wait_for_turn() as pace:
-                found = await trace(
+                blamed = await blame(
                     backend,
                     version.thread_id,
                     version.checkpoint_id,
                     namespace=version.namespace,
                     step=pace.step,
                 )
-            if found is None or found.version.mark != version.mark:
+            if blamed is None or blamed.version.mark != version.mark:
                 return None
+            found = blamed.trace  # the state is at hand
             self._kept.put(key, found)
         return found
 

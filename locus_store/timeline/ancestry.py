@@ -32,7 +32,10 @@ class Visitor(Protocol):
     """A calculation over the states of an ancestry."""
 
     def visit(self, version: Version, folder: Folder) -> None:
-        """Take the state of the next version; runs in a thread."""
+        """Take the state of the next version; runs in a thread.
+
+        The folder's log has the operations since the version before, of the same folder.
+        """
 
 
 async def find_ancestry(
@@ -91,6 +94,8 @@ async def visit(
         if step is not None:
             step()
         visitor.visit(version, folder)
+        if folder.log:
+            folder.log.clear()
 
     for start in range(0, len(versions), READ):
         await states.read_states(versions[start : start + READ], visited)

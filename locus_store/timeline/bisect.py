@@ -75,8 +75,6 @@ class _Asking:
         operations = folder.log if folder is self._folder else None
         answer = self._condition.answer(version, folder, operations)
         self._folder = folder
-        if folder.log:
-            folder.log.clear()
         self._is_exact &= next(self._exact)
         if answer is None:
             self.skipped += 1
@@ -127,8 +125,6 @@ class _Values:
         self.found: dict[bytes, tuple[Version, Any]] = {}
 
     def visit(self, version: Version, folder: Folder) -> None:
-        if folder.log:
-            folder.log.clear()
         at = find_value(folder.get_settled(), self._path)
         stored = b"" if at is None else encode(at.value)
         if at is not None and len(stored) <= self._most:

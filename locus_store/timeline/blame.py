@@ -122,7 +122,7 @@ def _list_parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The origins of the values of one version, without its state; see ``trace``."""
+    """The origins of the values of one version, without its state."""
 
     ancestry: Ancestry
     origins: Origins
@@ -131,10 +131,6 @@ class Trace:
     def version(self) -> Version:
         """The version whose values are explained."""
         return self.ancestry.versions[-1]
-
-    def make_blame(self, state: dict[str, Any]) -> Blame:
-        """Return the origins beside the values of the version's state."""
-        return Blame(self, state)
 
 
 class _Tracer:
@@ -148,8 +144,6 @@ class _Tracer:
         """Take the state of the next version."""
         if folder is not self._folder:
             self._begin_chain(folder)
-        if folder.log:
-            folder.log.clear()
         self.origins.step += 1
 
     def _begin_chain(self, folder: Folder) -> None:
@@ -191,20 +185,7 @@ async def blame(
         return None
     tracer = _Tracer()
     await visit(backend, ancestry.versions, tracer, step)
-    return Trace(ancestry, tracer.origins).make_blame(tracer.get_state())
-
-
-async def trace(
-    backend: StorageBackend,
-    thread_id: str,
-    checkpoint_id: str | None = None,
-    *,
-    namespace: str = "",
-    step: Step | None = None,
-) -> Trace | None:
-    """Return what ``blame`` does, without the state, for a caller who has it."""
-    found = await blame(backend, thread_id, checkpoint_id, namespace=namespace, step=step)
-    return None if found is None else found.trace
+    return Blame(Trace(ancestry, tracer.origins), tracer.get_state())
 
 
 _ID: Final = "id"

@@ -395,8 +395,6 @@ class _Describing:
 
     def visit(self, version: Version, folder: Folder) -> None:
         """Take the state of the next version."""
-        if folder.log:
-            folder.log.clear()
         name, last = version.checkpoint_id, self._show_last
         is_next = last is not None and last[1] is folder
         noting = last[2] if last is not None and is_next else _Noting(folder)

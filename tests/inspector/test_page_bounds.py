@@ -148,13 +148,13 @@ async def test_the_origins_of_a_large_state_are_computed_once_beside_one_copy_of
 ) -> None:
     backend, jobs, calls = MemoryBackend(), Jobs(), []
     await backend.write_state("t", {"text": "x" * 80_000_000, "n": 1})
-    real = work.trace
+    real = work.blame
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(work, "trace", counted)
+    monkeypatch.setattr(work, "blame", counted)
     kept, states = work.Blames(jobs), States(jobs)
     for path in ("text", "n"):
         seen = await states.read(backend, "t", None, "")

@@ -126,7 +126,7 @@ async def test_the_states_are_free_when_the_origins_are_known(
     monkeypatch.setattr(blaming.Origins, "follow", followed)
     gc.disable()
     try:
-        found = await blaming.trace(backend, "t")
+        found = await blaming.blame(backend, "t")
         assert found is not None
         assert len(folders) > 1
         assert [it() for it in folders] == [None] * len(folders)
