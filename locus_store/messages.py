@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -409,9 +408,8 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
             limit: At most this many.
             after: Thread and namespace of the last log of the page before.
         """
-        wanted = select_logs(
-            thread_id, prefix=prefix, namespace=namespace, user_id=user_id, limit=limit, after=after
-        )
+        where = {"prefix": prefix, "namespace": namespace, "user_id": user_id}
+        wanted = select_logs(after, thread_id=thread_id, limit=limit, **where)
         return await self.find_logs(wanted) if limit else []
 
     async def heads(
@@ -429,10 +427,9 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
 
         With ``whole``, each has all its messages, oldest first: many short logs in one read.
         """
-        wanted = select_logs(
-            thread_id, prefix=prefix, namespace=namespace, user_id=user_id, limit=limit, after=after
-        )
-        found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
+        where = {"prefix": prefix, "namespace": namespace, "user_id": user_id}
+        wanted = select_logs(after, thread_id=thread_id, limit=limit, whole=whole, **where)
+        found = await self.find_heads(wanted) if limit else []
         messages = iter(await self._decode_logs(*found))
         return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
 

@@ -375,10 +375,10 @@ class BaseStore(ForTenants, Closing, ABC):
             InvalidArgumentError: A filter or number is not valid, or the query has no word.
         """
         embeds = query is not None and self.embed is not None
-        wanted = self._make_query(
+        wanted = _make_query(
             namespace_prefix,
-            filter=filter,
-            metadata_filter=metadata_filter,
+            filter,
+            metadata_filter,
             limit=limit,
             offset=offset,
             recursive=recursive,
@@ -432,13 +432,7 @@ class BaseStore(ForTenants, Closing, ABC):
         self._require_vectors()
         vector = self._pack_embedding(query if query is not None else query_embedding)
         check_number("threshold", threshold, minimum=-float_info.max, optional=True)
-        wanted = self._make_query(
-            namespace,
-            filter=filter,
-            metadata_filter=metadata_filter,
-            limit=limit,
-            recursive=recursive,
-        )
+        wanted = _make_query(namespace, filter, metadata_filter, limit=limit, recursive=recursive)
         found = await self.nearest(wanted, vector, threshold) if limit else []
         return [SemanticSearchResult(item=as_given(it), score=it.score or 0.0) for it in found]
 
@@ -580,29 +574,15 @@ class BaseStore(ForTenants, Closing, ABC):
                 f"this {type(self).__name__} keeps no embeddings: open it with dimension="
             )
 
-    def _make_query(
-        self,
-        prefix: Namespace,
-        *,
-        filter: Mapping[str, Any] | None,  # noqa: A002
-        metadata_filter: Mapping[str, Any] | None,
-        limit: int,
-        offset: int = 0,
-        words: tuple[str, ...] = (),
-        recursive: bool,
-    ) -> Wanted:
-        check_namespace(prefix)
-        check_limit(limit)
-        check_limit(offset, "offset")
-        return Wanted(
-            prefix=prefix,
-            filter=Filter(filter),
-            metadata_filter=Filter(metadata_filter),
-            limit=limit,
-            offset=offset,
-            words=words,
-            recursive=recursive,
-        )
+
+def _make_query(prefix: Namespace, of_value: Any, of_metadata: Any, **given: Any) -> Wanted:
+    """Return the criteria of a search; ``given`` are fields of ``Wanted``."""
+    check_namespace(prefix)
+    filters = Filter(of_value), Filter(of_metadata)
+    wanted = Wanted(prefix=prefix, filter=filters[0], metadata_filter=filters[1], **given)
+    check_limit(wanted.limit)
+    check_limit(wanted.offset, "offset")
+    return wanted
 
 
 async def call_embedder(call: Any, *args: Any) -> Any:

@@ -83,18 +83,6 @@ class HeldTurn:
         owner: str | None = None,
     ) -> None:
         owner = f"{socket.gethostname()}:{os.getpid()}" if owner is None else owner
-        check_turn(
-            thread_id,
-            owner,
-            wait=wait,
-            lease_seconds=lease_seconds,
-            timeout_seconds=timeout_seconds,
-            most_waiting=most_waiting,
-        )
-        self.thread_id = thread_id
-        self._backend = backend
-        self._place = holding.make_place(backend, thread_id)
-        self._timeout_seconds = timeout_seconds
         self._step = TurnStep(
             thread_id=thread_id,
             turn_key="",
@@ -103,6 +91,11 @@ class HeldTurn:
             entry="queue" if wait == "wait" else wait,
             most_waiting=most_waiting,
         )
+        check_turn(self._step, wait, timeout_seconds)
+        self.thread_id = thread_id
+        self._backend = backend
+        self._place = holding.make_place(backend, thread_id)
+        self._timeout_seconds = timeout_seconds
         self._turn: ThreadTurn | None = None
         self._outer: int | None = None
         self._steps = asyncio.Lock()

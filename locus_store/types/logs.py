@@ -107,27 +107,19 @@ def select_page(search: object, metadata_filter: Any, **given: Any) -> LogWanted
     return wanted
 
 
-def select_logs(
-    thread_id: str | None,
-    *,
-    prefix: str,
-    namespace: str | None,
-    user_id: str | None,
-    limit: int,
-    after: LogName | None,
-) -> LogsWanted:
-    """Return the criteria of a list, from the arguments of ``BaseMessageLog.logs``."""
-    check_text("thread_id", thread_id, optional=True)
-    check_text("prefix", prefix, minimum=0)
-    check_text("namespace", namespace, minimum=0, optional=True)
-    return LogsWanted(
-        thread_id=thread_id,
-        prefix=prefix,
-        namespace=namespace,
-        user_id=check_text("user_id", user_id, optional=True),
-        limit=check_limit(limit),
-        after=None if after is None else log_name(after),
-    )
+def select_logs(after: LogName | None, **given: Any) -> LogsWanted:
+    """Return the criteria of a list; ``given`` are fields of ``LogsWanted``.
+
+    Raises:
+        InvalidArgumentError: One is not valid.
+    """
+    wanted = LogsWanted(**given, after=None if after is None else log_name(after))
+    check_text("thread_id", wanted.thread_id, optional=True)
+    check_text("prefix", wanted.prefix, minimum=0)
+    check_text("namespace", wanted.namespace, minimum=0, optional=True)
+    check_text("user_id", wanted.user_id, optional=True)
+    check_limit(wanted.limit)
+    return wanted
 
 
 class PackedContents(NamedTuple):

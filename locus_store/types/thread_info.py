@@ -162,17 +162,16 @@ class DescribesThreads(ABC):
             InvalidArgumentError, SerializationError: A fact is not valid; nothing was written.
             NotOwnerError: The thread is another user's; nothing was written.
         """
-        await self.put_facts(
-            _make_put(
-                thread_id,
-                user_id=user_id,
-                name=name,
-                metadata=metadata,
-                run_id=run_id,
-                updated_at=updated_at,
-                is_claim=False,
-            )
+        put = PutThread(
+            thread_id=thread_id,
+            user_id=user_id,
+            name=name,
+            metadata=copy_json_object("metadata", metadata),
+            run_id=run_id,
+            updated_at=updated_at,
+            is_claim=False,
         )
+        await self.put_facts(check_put(put))
 
     async def claim_thread(
         self,
@@ -248,15 +247,16 @@ def claim_of(
         InvalidArgumentError, SerializationError: See ``put_thread``.
     """
     check_text("user_id", user_id)
-    return _make_put(
-        thread_id,
+    put = PutThread(
+        thread_id=thread_id,
         user_id=user_id,
         name=name,
-        metadata=metadata,
+        metadata=copy_json_object("metadata", metadata),
         run_id=None,
         updated_at=None,
         is_claim=True,
     )
+    return check_put(put)
 
 
 def require_describing(backend: object) -> DescribesThreads:
@@ -327,31 +327,8 @@ def make_facts(
     )
 
 
-def _make_put(
-    thread_id: str,
-    *,
-    user_id: str | None,
-    name: str | None,
-    metadata: Mapping[str, Any] | None,
-    run_id: str | None,
-    updated_at: datetime | None,
-    is_claim: bool,
-) -> PutThread:
-    put = PutThread(
-        thread_id=thread_id,
-        user_id=user_id,
-        name=name,
-        metadata=copy_json_object("metadata", metadata),
-        run_id=run_id,
-        updated_at=updated_at,
-        is_claim=is_claim,
-    )
-    check_put(put)
-    return put
-
-
-def check_put(put: PutThread) -> None:
-    """Refuse facts that no backend could store.
+def check_put(put: PutThread) -> PutThread:
+    """Return new facts, if every backend can store them.
 
     Raises:
         InvalidArgumentError: A fact is not valid.
@@ -363,6 +340,7 @@ def check_put(put: PutThread) -> None:
     check_time("updated_at", put.updated_at)
     if RESERVED_KEY in put.metadata:
         raise InvalidArgumentError(f"metadata must not have the key {RESERVED_KEY!r}")
+    return put
 
 
 def _iterate_strings(value: Any) -> Iterator[str]:

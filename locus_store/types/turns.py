@@ -83,29 +83,21 @@ class TurnStep:
     most_waiting: int = MOST_WAITING
 
 
-def check_turn(
-    thread_id: str,
-    owner: str,
-    *,
-    wait: Wait,
-    lease_seconds: float,
-    timeout_seconds: float | None,
-    most_waiting: int,
-) -> None:
-    """Refuse arguments that are not valid.
+def check_turn(step: TurnStep, wait: Wait, timeout_seconds: float | None) -> None:
+    """Refuse arguments of a turn that are not valid.
 
     Raises:
         InvalidArgumentError: Names the argument and its bounds.
     """
-    check_text("thread_id", thread_id)
-    check_text("owner", owner)
+    check_text("thread_id", step.thread_id)
+    check_text("owner", step.owner)
     if not isinstance(wait, str) or wait not in get_args(Wait):
         raise InvalidArgumentError(f"wait={wait!r} must be one of {', '.join(get_args(Wait))}")
     least, most = LEAST_LEASE_SECONDS, MOST_LEASE_SECONDS
-    check_number("lease_seconds", lease_seconds, minimum=least, maximum=most)
+    check_number("lease_seconds", step.lease_seconds, minimum=least, maximum=most)
     check_number("timeout_seconds", timeout_seconds, minimum=0, optional=True)
     if wait == "wait" and timeout_seconds is None:
         raise InvalidArgumentError(
             'wait="wait" needs timeout_seconds; wait="queue" waits without a limit'
         )
-    check_limit(most_waiting, "most_waiting", minimum=1)
+    check_limit(step.most_waiting, "most_waiting", minimum=1)
