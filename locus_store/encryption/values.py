@@ -301,31 +301,25 @@ class Sealing:
 
     def seal_put(self, thread_id: str, namespace: str, put: PutMessage) -> PutMessage:
         """Return a message of which the storage learns its id, role and clear metadata."""
-        shown, payload = self._seal_message(
-            (thread_id, namespace, put.message_id, put.role), put.metadata, put.text, put.payload
-        )
+        shown, payload = self._seal_content(thread_id, namespace, put)
         digest = compute_checksum(namespace, put.message_id, put.role, shown, None, payload)
         return replace(put, metadata=shown, text=None, payload=payload, digest=digest)
 
     def seal_message(self, thread_id: str, message: ArchivedMessage) -> ArchivedMessage:
         """Return an archived message, sealed as ``seal_put`` seals message."""
-        names = thread_id, message.namespace, message.message_id, message.role
-        shown, payload = self._seal_message(names, message.metadata, message.text, message.payload)
+        shown, payload = self._seal_content(thread_id, message.namespace, message)
         return message._replace(metadata=shown, text=None, payload=payload)
 
-    def _seal_message(
-        self,
-        names: tuple[str, ...],
-        metadata: dict[str, Any],
-        text: str | None,
-        payload: bytes | None,
+    def _seal_content(
+        self, thread_id: str, namespace: str, message: PutMessage | ArchivedMessage
     ) -> tuple[dict[str, Any], bytes]:
-        shown = {name: it for name, it in metadata.items() if name in self.clear}
-        hidden = {name: it for name, it in metadata.items() if name not in self.clear}
-        beside = encode([hidden, text, payload is not None])
-        content = len(beside).to_bytes(4, "little") + beside + (payload or b"")
+        shown = {name: it for name, it in message.metadata.items() if name in self.clear}
+        hidden = {name: it for name, it in message.metadata.items() if name not in self.clear}
+        beside = encode([hidden, message.text, message.payload is not None])
+        content = len(beside).to_bytes(4, "little") + beside + (message.payload or b"")
+        names = thread_id, namespace, message.message_id, message.role
         place = ("message", *names, encode(shown).decode())
-        return shown, seal(self._get_key(names[0]), content, place)
+        return shown, seal(self._get_key(thread_id), content, place)
 
     def open_message(self, thread_id: str, message: ArchivedMessage) -> ArchivedMessage:
         """Return a stored message; see ``open_metadata``."""
