@@ -37,10 +37,10 @@ LONG_FILES = {
     "checkpointer.py": 638,
     "effects.py": 577,
     "encryption/backend.py": 530,
-    "encryption/values.py": 564,
-    "sql/quotas.py": 563,
+    "encryption/values.py": 558,
+    "sql/quotas.py": 571,
     "sql/schema/tables.py": 524,
-    "store.py": 639,
+    "store.py": 602,
     "testing/steps.py": 641,
     "types/records.py": 505,
     "values/encoding.py": 514,
@@ -66,7 +66,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 102_826
+MOST_LINES_OF_ALL = 102_805
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -29,6 +29,7 @@ from locus_store.testing.kit import (
     TEXTS,
     exact,
     expect,
+    expect_invalid,
     limit_backend,
     refused,
     requires,
@@ -213,15 +214,13 @@ class WholeThreads(BackendKit):
             found += page
         assert found == ids
         bad = filter(None, INVALID_IDS)
-        await expect(InvalidArgumentError, bad, lambda it: backend.scan(after=it))
+        await expect_invalid(bad, lambda it: backend.scan(after=it))
         assert await backend.scan(0) == []
 
     @requires()
     async def test_a_time_to_live_that_is_none_is_refused(self, backend: Any) -> None:
         bad = (0, -1, float("inf"), float("nan"), 1e300, "9", True)
-        await expect(
-            InvalidArgumentError, bad, lambda it: backend.write_state("t", {"n": 1}, ttl_seconds=it)
-        )
+        await expect_invalid(bad, lambda it: backend.write_state("t", {"n": 1}, ttl_seconds=it))
         assert await backend.load("t") is None
 
     @requires("branching", "ttl")
@@ -486,10 +485,10 @@ class StorageBackendContract(
         assert all(it.utcoffset() is not None for it in times)
 
     async def test_what_is_no_namespace_is_refused(self, backend: Any) -> None:
-        await expect(
-            InvalidArgumentError, filter(None, INVALID_IDS),
+        await expect_invalid(
+            filter(None, INVALID_IDS),
             lambda it: backend.write_state("t", {"n": 1}, namespace=it),
             lambda it: backend.read_state("t", namespace=it),
             lambda it: backend.history("t", namespace=it),
             match="namespace",
-        )  # fmt: skip
+        )

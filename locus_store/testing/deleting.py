@@ -20,7 +20,7 @@ from locus_store.testing.kit import (
     Another,
     Kit,
     StorageProbe,
-    expect,
+    expect_invalid,
     refused,
     requires,
     seam,
@@ -242,7 +242,7 @@ class Retention(Kit):
 
     async def test_keeping_nothing_is_refused(self, reopen: Another) -> None:
         bad = (0, -1, 1.5, "3", True)
-        await expect(InvalidArgumentError, bad, lambda it: reopen(keep_last=it), match="keep_last")
+        await expect_invalid(bad, lambda it: reopen(keep_last=it), match="keep_last")
 
     @requires("vacuum")
     async def test_vacuum_removes_a_thread_without_young_versions(self, checkpointer: Any) -> None:
@@ -296,12 +296,7 @@ class Retention(Kit):
     @requires("vacuum")
     async def test_an_age_that_is_none_is_refused(self, checkpointer: Any) -> None:
         bad = (-1, -0.1, float("nan"), "30", None, True)
-        await expect(
-            InvalidArgumentError,
-            bad,
-            lambda it: checkpointer.vacuum(older_than_days=it),
-            match="days",
-        )
+        await expect_invalid(bad, lambda it: checkpointer.vacuum(older_than_days=it), match="days")
 
 
 @requires("ttl")
@@ -450,9 +445,7 @@ class Expiry(Kit):
     @requires()
     async def test_a_time_to_live_that_is_none_is_refused(self, reopen: Another) -> None:
         bad = (0, -1, float("nan"), float("inf"), "60", True)
-        await expect(
-            InvalidArgumentError, bad, lambda it: reopen(ttl_seconds=it), match="ttl_seconds"
-        )
+        await expect_invalid(bad, lambda it: reopen(ttl_seconds=it), match="ttl_seconds")
 
     @requires()
     async def test_an_undeclared_time_to_live_is_refused(

@@ -22,7 +22,7 @@ from locus_store.testing.kit import (
     Another,
     Kit,
     exact,
-    expect,
+    expect_invalid,
     requires,
     seam,
     tick,
@@ -80,8 +80,7 @@ class EffectRules(Kit):
         for key in HOSTILE_IDS:
             assert await checkpointer.effect(key, key, Tool()) == key
         tool = Tool()
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             INVALID_IDS,
             lambda it: checkpointer.effect("t", it, tool),
             lambda it: checkpointer.effect(it, "k", tool),

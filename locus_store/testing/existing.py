@@ -71,11 +71,18 @@ def make_older(thread: ArchivedThread, days: float) -> ArchivedThread:
     return replace(thread, lines=lines)
 
 
+async def rewrite(
+    backend: Any, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+) -> None:
+    """Replace a thread by what a change makes of it."""
+    thread = await backend.read_thread(thread_id)
+    await backend.delete(thread_id)
+    await backend.write_thread(change(thread))
+
+
 async def make_old(backend: Any, **changes: Any) -> None:
     """Replace thread ``t`` by one whose versions are 40 days older, and with other changes."""
-    thread = make_older(await backend.read_thread("t"), 40)
-    await backend.delete("t")
-    await backend.write_thread(replace(thread, **changes))
+    await rewrite(backend, "t", lambda it: replace(make_older(it, 40), **changes))
 
 
 MAKERS: dict[str, Callable[[str], ArchivedThread]] = {

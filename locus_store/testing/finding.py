@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 
-from locus_store.errors import InvalidArgumentError, NotFoundError, SerializationError
-from locus_store.testing.kit import NUMBERS, TEXTS, Another, Kit, exact, expect, requires, seam
+from locus_store.errors import NotFoundError, SerializationError
+from locus_store.testing.kit import (
+    NUMBERS,
+    TEXTS,
+    Another,
+    Kit,
+    exact,
+    expect_invalid,
+    requires,
+    seam,
+)
 from locus_store.timeline.graph import list_statuses
 from locus_store.versions.sizes import StatusesWanted
 
@@ -68,10 +77,9 @@ class ThreadListRules(Kit):
             await checkpointer.list_threads(after="gone")
 
     async def test_a_pattern_that_is_no_text_is_refused(self, checkpointer: Any) -> None:
-        await expect(
-            InvalidArgumentError, (None, 7, b"*"), lambda it: checkpointer.list_threads(pattern=it),
-            match="pattern",
-        )  # fmt: skip
+        await expect_invalid(
+            (None, 7, b"*"), lambda it: checkpointer.list_threads(pattern=it), match="pattern"
+        )
 
     @requires("list_with_metadata")
     async def test_threads_are_listed_with_their_heads_metadata(self, checkpointer: Any) -> None:
@@ -155,9 +163,7 @@ class Metadata(Kit):
 
     async def test_a_key_that_names_nothing_is_refused(self, checkpointer: Any) -> None:
         bad = ("", None, 7, b"k", ["k"])
-        await expect(
-            InvalidArgumentError, bad, lambda it: checkpointer.query_by_metadata(it, 1), match="key"
-        )
+        await expect_invalid(bad, lambda it: checkpointer.query_by_metadata(it, 1), match="key")
 
     async def test_a_value_that_is_not_json_is_refused(self, checkpointer: Any) -> None:
         for bad in (float("nan"), {1}, b"1", 2**64, {1: 2}, date(2026, 1, 1), {"in": [object()]}):
@@ -338,4 +344,4 @@ class Search(Kit):
 
     async def test_a_query_without_a_word_is_refused(self, checkpointer: Any) -> None:
         bad = ("", " ", "%", "*", "'\"", "\0", None, 7)
-        await expect(InvalidArgumentError, bad, checkpointer.search, match="word")
+        await expect_invalid(bad, checkpointer.search, match="word")

@@ -12,14 +12,14 @@ import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.backends.memory.backend import MemoryCheckpointer
-from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
+from locus_store.errors import ConflictError, IntegrityError, NotFoundError
 from locus_store.testing.kit import (
     INVALID_LIMITS,
     Another,
     Kit,
     StorageProbe,
     exact,
-    expect,
+    expect_invalid,
     limit_backend,
     requires,
     seam,
@@ -34,7 +34,7 @@ class HistoryRules(Kit):
 
     async def test_a_limit_that_is_no_count_is_refused(self, checkpointer: Any) -> None:
         calls = _list_limited_calls(checkpointer)
-        await expect(InvalidArgumentError, INVALID_LIMITS, *calls, match="limit")
+        await expect_invalid(INVALID_LIMITS, *calls, match="limit")
 
     async def test_a_limit_of_zero_lists_nothing(self, checkpointer: Any) -> None:
         await checkpointer.save(self.new("word"), "t", metadata={"k": 1})

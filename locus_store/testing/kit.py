@@ -16,7 +16,7 @@ import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.errors import SerializationError
+from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types.items import Namespace
 from locus_store.types.messages import NewMessage
 from locus_store.types.state import AgentState, Message
@@ -33,6 +33,9 @@ HOSTILE_IDS = (
 
 INVALID_IDS = ("", "x" * 256, "a\0b", "\ud800", "a\udfff", None, 7, 1.5, b"t", ["t"], True)
 """Invalid ids, wherever an id is required."""
+
+INVALID_OPTIONAL_IDS = tuple(it for it in INVALID_IDS if it is not None)
+"""Invalid ids, wherever one may be left out."""
 
 INVALID_LIMITS = (-1, 1.5, "3", None, True)
 
@@ -326,6 +329,13 @@ async def expect(
             answer = call(value)
             if isawaitable(answer):
                 await answer
+
+
+async def expect_invalid(
+    values: Iterable[Any], *calls: Callable[[Any], Any], match: str = ""
+) -> None:
+    """Expect that each call refuses each value as an argument, as ``expect`` does."""
+    await expect(InvalidArgumentError, values, *calls, match=match)
 
 
 LOOPS = ("t0", "t1", "t2", "t3", "here")

@@ -10,10 +10,10 @@ import pytest
 from locus_store.errors import InvalidArgumentError, NotFoundError, NotOwnerError
 from locus_store.testing.kit import (
     HOSTILE_IDS,
-    INVALID_IDS,
+    INVALID_OPTIONAL_IDS,
     Another,
     MessageLogKit,
-    expect,
+    expect_invalid,
     make_named,
     make_new,
     needs_several_threads,
@@ -115,7 +115,7 @@ class Paging(MessageLogKit):
         assert len(await log.page("t", search="TEXT")) == 1
         assert await log.page("t", search="content") == []
         bad = (1, b"a", ["a"])
-        await expect(InvalidArgumentError, bad, lambda it: log.page("t", search=it))
+        await expect_invalid(bad, lambda it: log.page("t", search=it))
 
     async def test_pages_are_filtered_by_role_metadata_and_time(self, log: Any) -> None:
         for number in range(6):
@@ -137,7 +137,7 @@ class Paging(MessageLogKit):
         bad: list[dict[str, Any]] = [{"role": ""}, {"since": times[0].replace(tzinfo=None)}]
         bad += [{"until": 1}, {"metadata_filter": {"n": {"$no": 1}}}]
         bad += [{"newest_first": True, "after": "m"}]
-        await expect(InvalidArgumentError, bad, lambda wrong: log.page("t", **wrong))
+        await expect_invalid(bad, lambda wrong: log.page("t", **wrong))
 
     async def test_pages_of_the_newest_first_are_those_from_the_end(self, log: Any) -> None:
         await log.append("t", make_new(*range(25)))
@@ -318,9 +318,8 @@ class Owning(MessageLogKit):
         assert await backend.scan() == ["named", "t"]
 
     async def test_what_is_no_user_is_refused(self, log: Any) -> None:
-        await expect(
-            InvalidArgumentError,
-            [it for it in INVALID_IDS if it is not None],
+        await expect_invalid(
+            INVALID_OPTIONAL_IDS,
             lambda it: log.append("t", make_new(1), user_id=it),
             lambda user: log.append(
                 "t", make_new(1), also={"sub": KeptMessages(make_new(1), user_id=user)}

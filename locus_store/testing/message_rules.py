@@ -14,6 +14,7 @@ from locus_store.testing.kit import (
     HOSTILE_IDS,
     INVALID_IDS,
     INVALID_LIMITS,
+    INVALID_OPTIONAL_IDS,
     NUMBERS,
     TEXTS,
     UNSERIALISABLE,
@@ -21,6 +22,7 @@ from locus_store.testing.kit import (
     MessageLogKit,
     exact,
     expect,
+    expect_invalid,
     make_named,
     make_new,
     needs_several_threads,
@@ -356,27 +358,18 @@ class MessageArguments(MessageLogKit):
     async def test_invalid_names_are_refused(self, log: Any) -> None:
         errors = (InvalidArgumentError, TypeError)
         await expect(errors, INVALID_IDS, lambda it: log.append(it, make_new(1)))
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             INVALID_IDS,
             lambda it: log.append("t", [*make_new(1), NewMessage(1, it)]),
             *(log.load, log.page, log.pop, log.clear, log.delete, log.info),
         )
-        names = [it for it in INVALID_IDS if it is not None]
-        await expect(
-            InvalidArgumentError,
-            names,
-            lambda it: log.append("t", [*make_new(1), NewMessage(1, message_id=it)]),
+        names = INVALID_OPTIONAL_IDS
+        await expect_invalid(
+            names, lambda it: log.append("t", [*make_new(1), NewMessage(1, message_id=it)])
         )
-        await expect(
-            InvalidArgumentError, names[1:], lambda it: log.append("t", make_new(1), namespace=it)
-        )
+        await expect_invalid(names[1:], lambda it: log.append("t", make_new(1), namespace=it))
         hashable = (it for it in names[1:] if not isinstance(it, list))
-        await expect(
-            InvalidArgumentError,
-            hashable,
-            lambda it: log.append("t", [], also={(it, ""): make_new(1)}),
-        )
+        await expect_invalid(hashable, lambda it: log.append("t", [], also={(it, ""): make_new(1)}))
         assert await log.logs() == []
 
     async def test_what_json_cannot_keep_is_refused(self, log: Any) -> None:
@@ -391,19 +384,14 @@ class MessageArguments(MessageLogKit):
         assert await log.logs() == []
 
     async def test_what_is_no_message_is_refused(self, log: Any) -> None:
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             NO_MESSAGES,
             lambda it: log.append("t", [*make_new(1), it]),
             lambda it: log.append("t", make_new(1), also={"sub": [*make_new(1), it]}),
         )
         also: list[Any] = [{"": make_new(2)}, {"sub": make_new(2), ("t", "sub"): make_new(3)}]
-        await expect(InvalidArgumentError, also, lambda it: log.append("t", make_new(1), also=it))
-        await expect(
-            InvalidArgumentError,
-            (1, b"b", ["a"]),
-            lambda it: log.append("t", [NewMessage(1, text=it)]),
-        )
+        await expect_invalid(also, lambda it: log.append("t", make_new(1), also=it))
+        await expect_invalid((1, b"b", ["a"]), lambda it: log.append("t", [NewMessage(1, text=it)]))
         await expect(
             SerializationError,
             ("text", [1], 7),
@@ -413,24 +401,20 @@ class MessageArguments(MessageLogKit):
 
     async def test_invalid_numbers_are_refused(self, log: Any) -> None:
         await log.append("t", make_new(1, 2))
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             INVALID_LIMITS,
             lambda it: log.page("t", limit=it),
             lambda it: log.page("t", offset=it),
             lambda it: log.replace("t", it, []),
             lambda it: log.logs(limit=it),
         )
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             [it for it in INVALID_LIMITS if it is not None],
             lambda it: log.load("t", newest=it),
             lambda it: log.clear("t", expected_revision=it),
         )
         append = partial(log.append, "t", make_new(3))
-        await expect(
-            InvalidArgumentError, (2**63, 10**5000), lambda it: append(expected_revision=it)
-        )
+        await expect_invalid((2**63, 10**5000), lambda it: append(expected_revision=it))
         with refused(ConflictError, "a revision that no log has"):
             await append(expected_revision=2**63 - 1)
         assert unwrap(await log.load("t")) == [1, 2]
@@ -438,10 +422,10 @@ class MessageArguments(MessageLogKit):
     async def test_what_is_no_list_is_refused(self, log: Any) -> None:
         await log.append("t", make_new(1, 2))
         lists = (None, "m", 1)
-        await expect(InvalidArgumentError, lists, lambda it: log.append("t", it))
-        await expect(InvalidArgumentError, (*lists, [["m"]]), lambda it: log.remove("t", it))
+        await expect_invalid(lists, lambda it: log.append("t", it))
+        await expect_invalid((*lists, [["m"]]), lambda it: log.remove("t", it))
         cursors = ("x", "xy", 1, ("t",), ("t", "", ""), ("t", None), (None, ""))
-        await expect(InvalidArgumentError, cursors, lambda it: log.logs(after=it))
+        await expect_invalid(cursors, lambda it: log.logs(after=it))
         assert unwrap(await log.load("t")) == [1, 2]
 
     async def test_a_message_above_the_limit_is_refused(self, reopen: Another) -> None:
@@ -454,4 +438,4 @@ class MessageArguments(MessageLogKit):
 
     async def test_invalid_options_are_refused(self, reopen: Another) -> None:
         bad = (0, -1, float("nan"), "1", True)
-        await expect(InvalidArgumentError, bad, lambda it: reopen(ttl_seconds=it))
+        await expect_invalid(bad, lambda it: reopen(ttl_seconds=it))

@@ -12,12 +12,14 @@ from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentErr
 from locus_store.testing.kit import (
     HOSTILE_IDS,
     INVALID_IDS,
+    INVALID_OPTIONAL_IDS,
     LOOPS,
     Another,
     Kit,
     StorageProbe,
     exact,
     expect,
+    expect_invalid,
     fail_one_in_three,
     refused,
     requires,
@@ -139,10 +141,9 @@ class Arguments(Kit):
         if declared.branching:
             calls.append(lambda it: checkpointer.copy_thread("t", it))
             calls.append(lambda it: checkpointer.copy_thread(it, "t"))
-        await expect(InvalidArgumentError, INVALID_IDS, *calls)
-        await expect(
-            InvalidArgumentError,
-            [it for it in INVALID_IDS if it is not None],
+        await expect_invalid(INVALID_IDS, *calls)
+        await expect_invalid(
+            INVALID_OPTIONAL_IDS,
             lambda it: checkpointer.save(state, "t", it),
             lambda it: checkpointer.save(state, "t", parent_checkpoint_id=it),
             lambda it: checkpointer.load("t", it),
@@ -156,7 +157,7 @@ class Arguments(Kit):
         calls: list[Any] = [lambda it: checkpointer.list_checkpoints("t", after=it)]
         if checkpointer.capabilities.list_threads:
             calls.append(lambda it: checkpointer.list_threads(after=it))
-        bad = (it for it in INVALID_IDS if it is not None)
+        bad = INVALID_OPTIONAL_IDS
         await expect((InvalidArgumentError, NotFoundError), bad, *calls)
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
+from locus_store.errors import ConflictError, NotFoundError
 from locus_store.testing.kit import (
     INVALID_IDS,
+    INVALID_OPTIONAL_IDS,
     LoopKit,
     exact,
-    expect,
+    expect_invalid,
     refused,
     requires,
     seam,
@@ -129,13 +130,10 @@ class PendingWrites(BackendKit):
             {"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"idx": "1"}, {"idx": True},
             {"task_path": "\ud800"}, {"task_path": None}, {"payload": "text"}, {"payload": None},
         ]  # fmt: skip
-        await expect(
-            InvalidArgumentError,
-            changes,
-            lambda it: backend.put_writes("t", "v", [good, replace(good, **it)]),
+        await expect_invalid(
+            changes, lambda it: backend.put_writes("t", "v", [good, replace(good, **it)])
         )
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             INVALID_IDS,
             lambda it: backend.put_writes(it, "v", [good]),
             lambda it: backend.put_writes("t", it, [good]),
@@ -179,6 +177,16 @@ async def grow(
             "t", states[name], checkpoint_id=name, namespace=namespace, **options
         )
     return states
+
+
+def check_records(version: Version, records: Sequence[tuple[int, int, bytes]], state: Any) -> None:
+    """Check that records are in their order, each once, and fold to a version's state."""
+    sequences = [it[0] for it in records]
+    assert sequences == sorted(set(sequences))
+    at = version.mark.sequence
+    (chain,) = [it[1] for it in records if it[0] == at]
+    payloads = [it[2] for it in records if it[1] == chain and it[0] <= at]
+    assert exact(frames.fold(payloads, MAX_STATE_BYTES)) == exact(state)
 
 
 @seam("connection", "layout")
@@ -332,16 +340,9 @@ class Reading(BackendKit):
         """Check that the records of a range fold to its states."""
         first, last = versions[0].mark.sequence, versions[-1].mark.sequence
         records = await backend.records("t", first=first, last=last)
-        sequences = [it[0] for it in records]
-        assert sequences == sorted(set(sequences))
-        assert sequences[-1] == last
+        assert records[-1][0] == last
         for version in versions:
-            at = version.mark.sequence
-            (chain,) = [it[1] for it in records if it[0] == at]
-            payloads = [it[2] for it in records if it[1] == chain and it[0] <= at]
-            assert exact(frames.fold(payloads, MAX_STATE_BYTES)) == exact(
-                states[version.checkpoint_id]
-            )
+            check_records(version, records, states[version.checkpoint_id])
 
     async def test_records_have_what_is_hidden(self, backend: Any) -> None:
         ids = [f"v{n}" for n in range(20)]
@@ -627,9 +628,8 @@ class Parents(BackendKit):
 
     async def test_a_writer_or_run_that_is_no_id_is_refused(self, backend: Any) -> None:
         save = partial(backend.write_state, "t", {"n": 1})
-        bad = [it for it in INVALID_IDS if it is not None]
-        await expect(InvalidArgumentError, bad, lambda it: save(writer=it), match="writer")
-        await expect(InvalidArgumentError, bad, lambda it: save(run=it), match="run")
+        await expect_invalid(INVALID_OPTIONAL_IDS, lambda it: save(writer=it), match="writer")
+        await expect_invalid(INVALID_OPTIONAL_IDS, lambda it: save(run=it), match="run")
         assert await backend.load("t") is None
 
     @requires("branching")

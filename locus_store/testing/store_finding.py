@@ -16,7 +16,7 @@ from locus_store.testing.kit import (
     INVALID_NAMESPACES,
     NS,
     StoreKit,
-    expect,
+    expect_invalid,
     fill,
     list_keys,
 )
@@ -89,8 +89,7 @@ class Namespaces(StoreKit):
                 await store.put((*namespace, "x"), "k", 1)
 
     async def test_what_is_no_namespace_is_refused(self, store: Any) -> None:
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             INVALID_NAMESPACES,
             lambda it: store.put(it, "k", 1),
             lambda it: store.get(it, "k"),
@@ -158,11 +157,8 @@ class Namespaces(StoreKit):
 
     async def test_a_depth_or_number_that_makes_no_sense_is_refused(self, store: Any) -> None:
         bad = (0, -1, 1.0, "1", True)
-        await expect(
-            InvalidArgumentError, bad, lambda it: store.list_namespaces(max_depth=it), match="depth"
-        )
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(bad, lambda it: store.list_namespaces(max_depth=it), match="depth")
+        await expect_invalid(
             INVALID_LIMITS,
             lambda it: store.list(NS, limit=it),
             lambda it: store.list_keys(NS, limit=it),
@@ -301,7 +297,7 @@ class Searching(StoreKit):
 
     async def test_a_query_without_a_word_is_refused(self, store: Any) -> None:
         bad = ("", " ", "%", "\0", "'\"", 7, ["a"], b"a")
-        await expect(InvalidArgumentError, bad, lambda it: store.search(NS, it), match="word")
+        await expect_invalid(bad, lambda it: store.search(NS, it), match="word")
 
     async def test_several_namespaces_give_a_list_each(self, store: Any) -> None:
         await store.put(("a",), "1", "one word")

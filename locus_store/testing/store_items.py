@@ -23,6 +23,7 @@ from locus_store.testing.kit import (
     StoreKit,
     exact,
     expect,
+    expect_invalid,
     list_keys,
     put_over,
     refused,
@@ -112,9 +113,7 @@ class ValueRules(StoreKit):
         ):
             await expect(SerializationError, UNSERIALISABLE, call, match=match)
         bad: tuple[Any, ...] = ([], "text", 7, [("k", 1)], "")
-        await expect(
-            InvalidArgumentError, bad, lambda it: store.put(NS, "new", 1, it), match="metadata"
-        )
+        await expect_invalid(bad, lambda it: store.put(NS, "new", 1, it), match="metadata")
         assert (await store.get_item(NS, "k")).version == 1
         assert await store.list_keys(NS) == ["k"]
 
@@ -161,8 +160,7 @@ class ValueRules(StoreKit):
         assert await store.list_keys(NS, limit=1000) == sorted(keys - {*HOSTILE_IDS[::2]})
 
     async def test_what_is_no_key_is_refused(self, store: Any) -> None:
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             INVALID_IDS,
             lambda it: store.put(NS, it, 1),
             lambda it: store.get(NS, it),
@@ -229,10 +227,9 @@ class Versions(StoreKit):
 
     async def test_what_is_no_version_is_refused(self, store: Any) -> None:
         bad = (-1, 1.0, "1", True, [1])
-        await expect(
-            InvalidArgumentError, bad, lambda it: store.put(NS, "k", 1, expected_version=it),
-            match="expected_version",
-        )  # fmt: skip
+        await expect_invalid(
+            bad, lambda it: store.put(NS, "k", 1, expected_version=it), match="expected_version"
+        )
         assert await store.exists(NS, "k") is False
 
 
@@ -378,10 +375,9 @@ class ItemExpiry(StoreKit):
 
     async def test_what_is_no_time_to_live_is_refused(self, store: Any) -> None:
         bad = (0, -1, float("nan"), float("inf"), 10**12, 10**400, "1", True, timedelta(1))
-        await expect(
-            InvalidArgumentError, bad, lambda it: store.put(NS, "k", 1, ttl_seconds=it),
-            match="ttl_seconds",
-        )  # fmt: skip
+        await expect_invalid(
+            bad, lambda it: store.put(NS, "k", 1, ttl_seconds=it), match="ttl_seconds"
+        )
         await store.put(NS, "longest", 1, ttl_seconds=10**11)
         assert await store.list_keys(NS) == ["longest"]
 

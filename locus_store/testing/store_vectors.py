@@ -19,6 +19,7 @@ from locus_store.testing.kit import (
     Another,
     StoreKit,
     expect,
+    expect_invalid,
     list_keys,
     refused,
     requires,
@@ -140,8 +141,7 @@ class Embeddings(EmbeddingKit):
 
     async def test_what_is_no_embedding_is_refused_and_writes_nothing(self, store: Any) -> None:
         await store.put_with_embedding(NS, "k", "old", X)
-        await expect(
-            InvalidArgumentError,
+        await expect_invalid(
             (*INVALID_EMBEDDINGS, [0.0, 0.0, 0.0], [-0.0, 0, 1e-46]),
             lambda it: store.put_with_embedding(NS, "k", "new", it),
             lambda it: store.put_batch([(NS, "n", 1), (NS, "m", 1, None, None, None, it)]),
@@ -287,12 +287,10 @@ class Nearness(EmbeddingKit):
 
     async def test_a_search_that_makes_no_sense_is_refused(self, store: Any) -> None:
         search = store.search_by_embedding
-        await expect(InvalidArgumentError, INVALID_NAMESPACES, lambda it: search(it, X))
-        await expect(InvalidArgumentError, INVALID_LIMITS, lambda it: search(NS, X, limit=it))
+        await expect_invalid(INVALID_NAMESPACES, lambda it: search(it, X))
+        await expect_invalid(INVALID_LIMITS, lambda it: search(NS, X, limit=it))
         bad = (float("nan"), float("inf"), "1", True, 10**400)
-        await expect(
-            InvalidArgumentError, bad, lambda it: search(NS, X, threshold=it), match="threshold"
-        )
+        await expect_invalid(bad, lambda it: search(NS, X, threshold=it), match="threshold")
         for options in ({}, {"query": X, "query_embedding": X}):
             with refused(InvalidArgumentError, options, match="query"):
                 await search(NS, **options)

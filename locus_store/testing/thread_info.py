@@ -16,7 +16,16 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, expect, refused, requires, seam
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
+    INVALID_IDS,
+    INVALID_OPTIONAL_IDS,
+    exact,
+    expect_invalid,
+    refused,
+    requires,
+    seam,
+)
 from locus_store.testing.steps import BackendKit, find_problems, make_write
 from locus_store.types import Expected
 from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads, claim_of
@@ -293,15 +302,11 @@ class ThreadInfoRules(BackendKit):
             assert [(it.thread_id, it.user_id, it.name) for it in found] == [(name, name, name)]
 
     async def test_what_cannot_be_stored_is_refused(self, backend: Any) -> None:
-        await expect(
-            InvalidArgumentError,
-            INVALID_IDS,
-            backend.put_thread,
-            lambda it: backend.claim_thread("t", it),
+        await expect_invalid(
+            INVALID_IDS, backend.put_thread, lambda it: backend.claim_thread("t", it)
         )
-        await expect(
-            InvalidArgumentError,
-            [it for it in INVALID_IDS if it is not None],
+        await expect_invalid(
+            INVALID_OPTIONAL_IDS,
             lambda it: backend.put_thread("t", user_id=it),
             lambda it: backend.put_thread("t", run_id=it),
         )
@@ -309,14 +314,14 @@ class ThreadInfoRules(BackendKit):
             {"name": "x" * 1001}, {"name": "\0"}, {"updated_at": datetime(2024, 1, 1)},  # noqa: DTZ001
             {"updated_at": "2024"}, {"metadata": {RESERVED_KEY: 1}},
         ]  # fmt: skip
-        await expect(InvalidArgumentError, facts, lambda it: backend.put_thread("t", **it))
+        await expect_invalid(facts, lambda it: backend.put_thread("t", **it))
         options: list[dict[str, Any]] = [
             {"limit": -1},
             {"offset": -1},
             {"search": 7},
             {"user_id": ""},
         ]
-        await expect(InvalidArgumentError, options, lambda it: backend.threads_by_activity(**it))
+        await expect_invalid(options, lambda it: backend.threads_by_activity(**it))
         with refused(SerializationError, "NaN"):
             await backend.put_thread("t", metadata={"n": float("nan")})
         assert await backend.exists("t") is False
@@ -374,7 +379,7 @@ class Forgetting(BackendKit):
     async def test_a_condition_that_makes_no_sense_is_refused(self, backend: Any) -> None:
         await backend.save("t", {}, metadata={"tags": ["a"]})
         bad = ("", None, 7, "\ud800")
-        await expect(InvalidArgumentError, bad, lambda it: backend.forget_where(it, 1), match="key")
+        await expect_invalid(bad, lambda it: backend.forget_where(it, 1), match="key")
         with refused(InvalidArgumentError, [], match="empty list"):
             await backend.forget_where("tags", [])
         with refused(SerializationError, object()):

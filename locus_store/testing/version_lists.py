@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -13,12 +12,10 @@ import pytest
 
 from locus_store.backend import ListsVersions
 from locus_store.errors import NotFoundError
-from locus_store.testing.existing import make_message, without_versions
-from locus_store.testing.kit import exact, requires, seam
-from locus_store.testing.steps import BackendKit, make_write
+from locus_store.testing.existing import make_message, rewrite, without_versions
+from locus_store.testing.kit import requires, seam
+from locus_store.testing.steps import BackendKit, check_records, make_write
 from locus_store.types import ArchivedThread, Version, VersionsWanted
-from locus_store.values import frames
-from locus_store.values.encoding import MAX_STATE_BYTES
 
 NAMES = ("", "a", "a|b", "é")
 ODD = '\x01\0\\"\u2028'
@@ -120,7 +117,7 @@ class VersionLists(BackendKit):
             assert contents.keys() == {it.mark.line for it in wanted}
             for version in wanted[: len(versions)]:
                 line = contents[version.mark.line]
-                _check(version, line.records)
+                check_records(version, line.records, {"n": int(version.checkpoint_id[1:])})
                 writes = await backend.get_writes(
                     version.thread_id, version.checkpoint_id, namespace=version.namespace
                 )
@@ -189,16 +186,6 @@ async def _list_expected(
     return sorted(
         found, key=lambda it: (it.created_at, it.mark.line, it.mark.sequence), reverse=True
     )
-
-
-def _check(version: Version, records: Sequence[tuple[int, int, bytes]]) -> None:
-    """Check that a version's records give its state, in their order and each once."""
-    sequences = [it[0] for it in records]
-    assert sequences == sorted(set(sequences))
-    (chain,) = [it[1] for it in records if it[0] == version.mark.sequence]
-    payloads = [it[2] for it in records if it[1] == chain and it[0] <= version.mark.sequence]
-    n = int(version.checkpoint_id[1:])
-    assert exact(frames.fold(payloads, MAX_STATE_BYTES)) == exact({"n": n})
 
 
 @requires("list_threads", "list_with_metadata")
@@ -315,9 +302,7 @@ class Recency(BackendKit):
             await backend.write_state("m", {"n": 2}, namespace=namespace, checkpoint_id="v")
         messages = [make_message(1, 11), make_message(2, 9)]
         for name in "zm":
-            thread = await backend.read_thread(name)
-            await backend.delete(name)
-            await backend.write_thread(replace(thread, messages=messages))
+            await rewrite(backend, name, lambda it: replace(it, messages=messages))
         assert await self.list_in_order(backend) == ["m", "a", "z", "8 days", "10 days"]
         for name, namespace in (("z", ""), ("m", ""), ("m", "sub")):
             ids = [it.checkpoint_id for it in await backend.history(name, namespace=namespace)]
