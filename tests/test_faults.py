@@ -598,7 +598,8 @@ async def kept(test: str, path: Path | None) -> None:
         return StorageBackendAdapter(checkpointer.backend, **options)
 
     fixtures = {"checkpointer": checkpointer, "backend": checkpointer.backend}
-    fixtures |= {"reopen": reopen, "another": reopen, "storage": probe, "below": probe}
+    fixtures |= {"reopen": reopen, "another": reopen, "other": reopen()}
+    fixtures |= {"storage": probe, "below": probe}
     method = getattr(contract, test)
     names = [it for it in inspect.signature(method).parameters if it not in fixtures]
     fixtures |= {name: _first_case(method, name) for name in names}

@@ -87,16 +87,15 @@ class Conflicts(Kit):
         assert await checkpointer.exists("t") is False
 
     async def test_no_version_is_lost_that_was_saved_after_the_given_head(
-        self, checkpointer: Any, backend: Any, another: Another
+        self, checkpointer: Any, backend: Any, other: Any
     ) -> None:
-        writer = another()
         if type(backend).remove_thread is StorageBackend.remove_thread:
             pytest.skip("compares the head before the removal")
         for number in range(20):
             await checkpointer.save(self.new("a"), "t", f"first {number}")
             head = (await backend.version("t")).mark
             done: Any = await asyncio.gather(
-                writer.save(self.new("b"), "t", f"second {number}"),
+                other.save(self.new("b"), "t", f"second {number}"),
                 backend.remove_thread("t", head=head),
                 return_exceptions=True,
             )
@@ -167,8 +166,7 @@ class Conflicts(Kit):
                 await checkpointer.save(self.new("a"), "t", on_conflict=choice)
         assert await checkpointer.exists("t") is False
 
-    async def test_of_two_first_turns_one_fails(self, checkpointer: Any, another: Another) -> None:
-        other = another()
+    async def test_of_two_first_turns_one_fails(self, checkpointer: Any, other: Any) -> None:
         assert await checkpointer.load("t") is None
         assert await other.load("t") is None
         theirs = await other.save(self.new("theirs"), "t")
@@ -268,10 +266,10 @@ class Conflicts(Kit):
 
     @pytest.mark.parametrize("is_own", [False, True])
     async def test_deleting_an_older_version_causes_no_conflict(
-        self, checkpointer: Any, another: Another, is_own: bool
+        self, checkpointer: Any, other: Any, is_own: bool
     ) -> None:
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
-        mine, other = await checkpointer.load("t"), checkpointer if is_own else another()
+        mine, other = await checkpointer.load("t"), checkpointer if is_own else other
         await other.delete("t", one)
         await other.delete("t", two)
         four = await checkpointer.save(self.said(mine, "d"), "t")
@@ -313,10 +311,10 @@ class Conflicts(Kit):
     @seam("loop", "state")
     @pytest.mark.parametrize("way", ["wait_for", "gather", "create_task", "thread"])
     async def test_a_load_is_remembered_whatever_it_came_through(
-        self, checkpointer: Any, another: Another, way: str
+        self, checkpointer: Any, other: Any, way: str
     ) -> None:
         await self.grow(checkpointer, "t", "a")
-        mine, other = await _await_through(way, lambda: checkpointer.load("t")), another()
+        mine = await _await_through(way, lambda: checkpointer.load("t"))
         await other.save(self.said(await other.load("t"), "theirs"), "t")
         with pytest.raises(ConflictError):
             await checkpointer.save(self.said(mine, "mine"), "t")

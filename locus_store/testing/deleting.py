@@ -32,13 +32,11 @@ from locus_store.testing.kit import (
 class Deleting(Kit):
     """A deleted version no longer exists, and every other one is unchanged."""
 
-    async def test_deleting_the_head_shows_its_parent(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_deleting_the_head_shows_its_parent(self, checkpointer: Any, other: Any) -> None:
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
         assert await checkpointer.delete("t", three) is True
         await checkpointer.close()
-        for reader in (checkpointer, another()):
+        for reader in (checkpointer, other):
             assert await self.read_texts(reader, "t") == ["a", "b"]
             assert await reader.load("t", three) is None
             assert await self.read_all_texts(reader, "t") == {two: ["a", "b"], one: ["a"]}
@@ -83,11 +81,11 @@ class Deleting(Kit):
         assert [await checkpointer.delete("t") for _ in range(2)] == [True, False]
 
     async def test_a_thread_that_another_object_deleted_is_not_there(
-        self, checkpointer: Any, another: Another
+        self, checkpointer: Any, other: Any
     ) -> None:
         for whole in (True, False):
             (only,) = await self.grow(checkpointer, "t", "a")
-            assert await another().delete("t") is True
+            assert await other.delete("t") is True
             assert await checkpointer.delete("t", None if whole else only) is False
 
     async def test_the_last_version_takes_the_thread(
@@ -264,7 +262,7 @@ class Retention(Kit):
 
     @requires("vacuum")
     async def test_vacuum_keeps_what_a_young_thread_needs(
-        self, checkpointer: Any, another: Another, below: StorageProbe
+        self, checkpointer: Any, other: Any, below: StorageProbe
     ) -> None:
         await self.grow(checkpointer, "old", "a", "b")
         await self.grow(checkpointer, "t", "a", "b")
@@ -274,7 +272,7 @@ class Retention(Kit):
         young = await checkpointer.save(self.said(state, "c"), "t")
         assert await checkpointer.vacuum(older_than_days=41) == 0
         assert await checkpointer.vacuum(older_than_days=39) == 4
-        assert await self.read_all_texts(another(), "t") == {young: ["a", "b", "c"]}
+        assert await self.read_all_texts(other, "t") == {young: ["a", "b", "c"]}
         assert await checkpointer.exists("old") is False
 
     @requires("vacuum")

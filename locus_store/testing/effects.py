@@ -181,8 +181,8 @@ class EffectRules(Kit):
             with pytest.raises(OutcomeUnknownError, match="SerializationError"):
                 await small.effect("t", key, Tool())
 
-    async def test_of_two_callers_one_calls(self, checkpointer: Any, another: Another) -> None:
-        tool, other = Tool(), another()
+    async def test_of_two_callers_one_calls(self, checkpointer: Any, other: Any) -> None:
+        tool = Tool()
         begun, over = asyncio.Event(), asyncio.Event()
 
         async def call(key: str) -> Any:

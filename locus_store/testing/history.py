@@ -15,7 +15,6 @@ from locus_store.backends.memory.backend import MemoryCheckpointer
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
 from locus_store.testing.kit import (
     INVALID_LIMITS,
-    Another,
     Kit,
     StorageProbe,
     exact,
@@ -100,19 +99,17 @@ class LineageRules(Kit):
         assert await self.read_texts(checkpointer, "t") == list(f"{first}bcde")
         assert len(await checkpointer.list_checkpoints("t")) == len(f"{first}bcde")
 
-    async def test_two_objects_take_turns_on_a_thread(
-        self, checkpointer: Any, another: Another
-    ) -> None:
-        objects = [checkpointer, another()]
+    async def test_two_objects_take_turns_on_a_thread(self, checkpointer: Any, other: Any) -> None:
+        objects = [checkpointer, other]
         await self.grow(checkpointer, "t", "0")
         for turn in range(1, 7):
             state = self.said(await objects[turn % 2].load("t"), str(turn))
             await objects[turn % 2].save(state, "t")
         assert await self.read_texts(objects[1], "t") == list("0123456")
 
-    async def test_a_save_without_a_load_appends(self, checkpointer: Any, another: Another) -> None:
+    async def test_a_save_without_a_load_appends(self, checkpointer: Any, other: Any) -> None:
         await self.grow(checkpointer, "t", "a")
-        await another().save(self.new("b"), "t")
+        await other.save(self.new("b"), "t")
         await checkpointer.save(self.new("c"), "t")
         assert await self.read_texts(checkpointer, "t") == ["c"]
         assert len(await checkpointer.list_checkpoints("t")) == 3
@@ -125,9 +122,9 @@ class LineageRules(Kit):
         await checkpointer.delete("t", fork)
         assert await self.read_texts(checkpointer, "t") == ["a"]
 
-    async def test_a_named_parent_is_no_conflict(self, checkpointer: Any, another: Another) -> None:
+    async def test_a_named_parent_is_no_conflict(self, checkpointer: Any, other: Any) -> None:
         one, _ = await self.grow(checkpointer, "t", "a", "b")
-        mine, other = await checkpointer.load("t"), another()
+        mine = await checkpointer.load("t")
         await other.save(self.said(await other.load("t"), "theirs"), "t")
         await checkpointer.save(self.said(mine, "mine"), "t", parent_checkpoint_id=one)
         assert await self.read_texts(other, "t") == ["a", "b", "mine"]
@@ -150,11 +147,9 @@ class LineageRules(Kit):
         told = await self.read_all_texts(checkpointer, "t")
         assert [*told.items()] == [(it, list(said)) for it, said in [*versions.items()][::-1]]
 
-    async def test_a_rewind_behind_a_new_head_fails(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_a_rewind_behind_a_new_head_fails(self, checkpointer: Any, other: Any) -> None:
         one, _ = await self.grow(checkpointer, "t", "a", "b")
-        old, other = await checkpointer.load("t", one), another()
+        old = await checkpointer.load("t", one)
         theirs = await other.save(self.said(await other.load("t"), "c"), "t")
         with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(old, "x"), "t")
@@ -166,12 +161,9 @@ class LineageRules(Kit):
             assert await checkpointer.save(state, "t", "v1", {"k": 1}) == "v1"
         assert await checkpointer.list_checkpoints("t") == ["v1"]
 
-    async def test_a_repeat_below_a_new_head_is_known(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_a_repeat_below_a_new_head_is_known(self, checkpointer: Any, other: Any) -> None:
         state = self.new("a")
         await checkpointer.save(state, "t", "v1")
-        other = another()
         theirs = await other.save(self.said(await other.load("t"), "b"), "t")
         assert await checkpointer.save(state, "t", "v1") == "v1"
         assert await self.read_texts(other, "t") == ["a", "b"]

@@ -175,6 +175,11 @@ class Kit(LoopKit):
         for checkpointer in opened:
             await checkpointer.close()
 
+    @pytest.fixture
+    def other(self, another: Another) -> Any:
+        """Another object on the same storage."""
+        return another()
+
     @pytest.fixture(autouse=True)
     async def closing(
         self, checkpointer: Any, request: pytest.FixtureRequest
@@ -281,12 +286,6 @@ def needs(checkpointer: Any, *capabilities: str | type) -> None:
 def skip_unless_capable(subject: Any, request: pytest.FixtureRequest) -> None:
     """Skip the test if the object to test lacks what ``requires`` names."""
     needs(subject, *getattr(request.function, "required", ()))
-
-
-def needs_several_threads(log: Any) -> None:
-    """Skip the test if a change of the log cannot have logs of several threads."""
-    if not log.changes_several_threads:
-        pytest.skip(f"{type(log).__name__} changes the logs of one thread at a time")
 
 
 def find_backend(subject: Any) -> Any:
@@ -471,14 +470,6 @@ class StoreKit(OpenedKit):
         """The object to test, open."""
         skip_unless_capable(subject, request)
         return subject
-
-
-async def fill(store: Any, namespace: Namespace, count: int, value: Any = None) -> list[str]:
-    """Put ``count`` items, one after the other; return their keys, which are in order."""
-    keys = [f"k{n:04}" for n in range(count)]
-    for n, key in enumerate(keys):
-        await store.put(namespace, key, {"n": n} if value is None else value)
-    return keys
 
 
 async def put_over(store: Any, namespace: Namespace, key: str, value: Any = "over") -> None:

@@ -16,9 +16,9 @@ from locus_store.testing.kit import (
     expect_invalid,
     make_named,
     make_new,
-    needs_several_threads,
     unwrap,
 )
+from locus_store.testing.message_rules import needs_several_threads
 from locus_store.types.messages import ROLE, KeptMessages, NewMessage
 
 

@@ -25,7 +25,6 @@ from locus_store.testing.kit import (
     expect_invalid,
     make_named,
     make_new,
-    needs_several_threads,
     refused,
     seam,
     unwrap,
@@ -36,6 +35,12 @@ NO_MESSAGES: tuple[Any, ...] = (
     *("text", {"content": 1}, None, 1, ()),
     (1, "role", "m", None, None, None),
 )
+
+
+def needs_several_threads(log: Any) -> None:
+    """Skip the test if a change of the log cannot have logs of several threads."""
+    if not log.changes_several_threads:
+        pytest.skip(f"{type(log).__name__} changes the logs of one thread at a time")
 
 
 class Appending(MessageLogKit):

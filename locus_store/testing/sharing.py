@@ -237,8 +237,8 @@ class Concurrency(Kit):
         for name in LOOPS:
             assert await self.read_texts(checkpointer, name) == list(map(str, range(10)))
 
-    async def test_a_reader_sees_a_version_whole(self, checkpointer: Any, another: Another) -> None:
-        other, done = another(), asyncio.Event()
+    async def test_a_reader_sees_a_version_whole(self, checkpointer: Any, other: Any) -> None:
+        done = asyncio.Event()
         await checkpointer.save(self.holding([0] * 50), "t")
 
         async def read() -> int:
@@ -270,12 +270,12 @@ class Integrity(Kit):
         ids=["cut", "longer", "empty", "reversed"],
     )
     async def test_damage_is_told(
-        self, checkpointer: Any, another: Another, below: StorageProbe, change: Any
+        self, checkpointer: Any, other: Any, below: StorageProbe, change: Any
     ) -> None:
         await self.grow(checkpointer, "t", "a", "b")
         below.damage(change)
         with pytest.raises(IntegrityError):
-            await another().load("t")
+            await other.load("t")
 
     async def test_another_versions_bytes_are_told(
         self, checkpointer: Any, another: Another, below: StorageProbe
@@ -289,10 +289,10 @@ class Integrity(Kit):
             await another().load("t")
 
     async def test_a_flipped_bit_is_told(
-        self, checkpointer: Any, another: Another, below: StorageProbe
+        self, checkpointer: Any, other: Any, below: StorageProbe
     ) -> None:
         await checkpointer.save(self.holding(["text " * 100, 1, 2.5]), "t")
-        saved, other = self.held(await checkpointer.load("t")), another()
+        saved = self.held(await checkpointer.load("t"))
         for place in range(12):
             flip = _Flip(place)
             below.damage(flip)

@@ -17,7 +17,6 @@ from locus_store.testing.kit import (
     NS,
     StoreKit,
     expect_invalid,
-    fill,
     list_keys,
 )
 from locus_store.types.items import Namespace
@@ -169,6 +168,14 @@ class Namespaces(StoreKit):
         )
 
 
+async def fill(store: Any, count: int) -> list[str]:
+    """Put ``count`` items, one after the other; return their keys, which are in order."""
+    keys = [f"k{n:04}" for n in range(count)]
+    for n, key in enumerate(keys):
+        await store.put(NS, key, {"n": n})
+    return keys
+
+
 class Listing(StoreKit):
     """``list`` and ``list_keys`` return one namespace, by key."""
 
@@ -233,7 +240,7 @@ class Searching(StoreKit):
     """``search`` without embeddings, and ``search_many``."""
 
     async def test_the_last_updated_comes_first(self, store: Any) -> None:
-        keys = await fill(store, NS, 20)
+        keys = await fill(store, 20)
         assert list_keys(await store.search(NS, limit=100)) == keys[::-1]
         for key in keys[::3]:
             await store.put(NS, key, "again")
@@ -251,7 +258,7 @@ class Searching(StoreKit):
         assert list_keys(await store.search(NS)) == ["b", "a", "z"]
 
     async def test_limit_and_offset_cut_one_order(self, store: Any) -> None:
-        keys = (await fill(store, NS, 25))[::-1]
+        keys = (await fill(store, 25))[::-1]
         assert list_keys(await store.search(NS)) == keys[:10]
         assert list_keys(await store.search(NS, limit=4, offset=9)) == keys[9:13]
         assert list_keys(await store.search(NS, limit=MOST, offset=20)) == keys[20:]

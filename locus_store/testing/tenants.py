@@ -203,11 +203,11 @@ class Quotas(Kit):
         await checkpointer.for_tenant("globex").save(self.new("x"), "c")
 
     async def test_existing_threads_grow_when_there_may_be_no_more(
-        self, checkpointer: Any, another: Another
+        self, checkpointer: Any, other: Any
     ) -> None:
         acme = await self.limit(checkpointer, threads=1)
         await self.grow(acme, "t", "a", "b")
-        await another().for_tenant("acme").save(self.new("c"), "t")
+        await other.for_tenant("acme").save(self.new("c"), "t")
         await acme.backend.write_state("t", {"n": 1}, namespace="sub")
         assert await self.read_texts(acme, "t") == ["c"]
 

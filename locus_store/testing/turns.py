@@ -71,8 +71,7 @@ class Turns(Kit):
         with pytest.raises(TurnError, match="belongs to no turn"):
             await run_outside(checkpointer.save(self.new("outside"), thread_id))
 
-    async def test_a_turn_has_one_holder(self, checkpointer: Any, another: Another) -> None:
-        other = another()
+    async def test_a_turn_has_one_holder(self, checkpointer: Any, other: Any) -> None:
         async with checkpointer.turn("t", owner="me") as turn:
             held = await other.busy("t")
             assert (held.number, held.owner, held.position) == (turn.number, "me", 0)
@@ -128,11 +127,11 @@ class Turns(Kit):
         assert len(await backend.get_writes("t", "v")) == 2
 
     @requires("turns", "effects")
-    async def test_only_the_holder_has_effects(self, checkpointer: Any, another: Another) -> None:
+    async def test_only_the_holder_has_effects(self, checkpointer: Any, other: Any) -> None:
         calls: list[str] = []
         async with checkpointer.turn("t"):
             with pytest.raises(TurnError, match="belongs to no turn"):
-                await run_outside(another().effect("t", "k", calls.append))
+                await run_outside(other.effect("t", "k", calls.append))
             assert await checkpointer.effect("t", "k", lambda _: "done") == "done"
             await checkpointer.release_turn("t")
             with pytest.raises(TurnError, match="is over"):
@@ -155,11 +154,9 @@ class Turns(Kit):
             await run_within(backend, number, backend.write_state("t", {"n": 1}))
         await run_within(backend, after, backend.write_state("t", {"n": 1}))
 
-    async def test_a_turn_that_was_replaced_is_over(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_a_turn_that_was_replaced_is_over(self, checkpointer: Any, other: Any) -> None:
         async with checkpointer.turn("t") as turn:
-            newer = another().turn("t", wait="replace")
+            newer = other.turn("t", wait="replace")
             await run_outside(newer.begin())
             assert newer.number > turn.number
             with pytest.raises(TurnError, match=f"is now taken by turn {newer.number}"):
@@ -169,12 +166,10 @@ class Turns(Kit):
                 await checkpointer.save(self.new("late"), "t")
         assert await checkpointer.exists("t") is False
 
-    async def test_a_turn_that_was_released_is_over(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_a_turn_that_was_released_is_over(self, checkpointer: Any, other: Any) -> None:
         assert await checkpointer.release_turn("t") is False
         async with checkpointer.turn("t") as turn:
-            assert await another().release_turn("t") is True
+            assert await other.release_turn("t") is True
             with pytest.raises(TurnError, match=f"turn {turn.number} of thread 't' is over"):
                 await checkpointer.save(self.new("late"), "t")
             await run_outside(checkpointer.save(self.new("free"), "t"))
