@@ -77,12 +77,21 @@ def choose_role(role: object) -> str:
 
 
 class OpenedByUrl(LogAdapter):
-    """An adapter that a URL opens without further arguments."""
+    """An adapter that a URL opens."""
+
+    own_options: ClassVar[frozenset[str]] = frozenset()
+    """Options of the adapter among those of ``from_url``."""
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
-        """Return an adapter for a URL; see ``open_message_log`` for URLs and options."""
-        opened = cls(open_message_log(url, **options))
+        """Return an adapter for a URL.
+
+        Args:
+            url: See ``open_message_log``.
+            options: Of the adapter, and of ``open_message_log``.
+        """
+        own = {name: options.pop(name) for name in cls.own_options & options.keys()}
+        opened = cls(open_message_log(url, **options), **own)
         opened._owns = True
         return opened
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Unpack
 
 import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
-from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
+from locus_store.adapters.logs import OpenedByUrl, choose_role, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, TurnError
 from locus_store.messages import BaseMessageLog
-from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text
@@ -36,16 +35,8 @@ READABLE: Final = Readable(
 )
 """Not ``items``, which repeat the result of a function."""
 
-OPTIONS: Final = frozenset(
-    {
-        *("load_messages", "skip_excluded", "source_id", "store_context_from"),
-        *("store_context_messages", "store_inputs", "store_outputs", "user_id"),
-    }
-)
-"""Options of the provider among those of ``from_url``."""
 
-
-class LocusHistoryProvider(LogAdapter, HistoryProvider):
+class LocusHistoryProvider(OpenedByUrl, HistoryProvider):
     """Keeps the messages of agents in message logs; a session is the thread of its id.
 
     The messages are in the thread's root log; those of a provider with a ``source_id`` of its own
@@ -64,6 +55,13 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         UnsupportedError: The backend has no message logs.
     """
 
+    own_options = frozenset(
+        {
+            *("load_messages", "skip_excluded", "source_id", "store_context_from"),
+            *("store_context_messages", "store_inputs", "store_outputs", "user_id"),
+        }
+    )
+
     def __init__(
         self,
         log: BaseMessageLog | StorageBackend,
@@ -74,25 +72,11 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         **options: Any,
     ) -> None:
         check_text("source_id", source_id)
-        LogAdapter.__init__(self, log)
+        OpenedByUrl.__init__(self, log)
         self.user_id = check_text("user_id", user_id, optional=True)
         HistoryProvider.__init__(self, source_id, **options)
         self.skip_excluded = skip_excluded
         self._namespace = "" if source_id == SOURCE_ID else source_id
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
-        """Return a provider for a URL.
-
-        Args:
-            url: See ``open_message_log``.
-            options: Of the provider, and of ``open_message_log``.
-        """
-        mine = {name: it for name, it in options.items() if name in OPTIONS}
-        others = {name: it for name, it in options.items() if name not in OPTIONS}
-        opened = cls(open_message_log(url, **others), **mine)
-        opened._owns = True
-        return opened
 
     def turn(self, session_id: str | None = None, **options: Unpack[TurnOptions]) -> HeldTurn:
         """Return the turn of a session, to be held around a run; see ``HasTurns.turn``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Self, Unpack, cast
+from typing import Any, Final, Unpack, cast
 
 from claude_agent_sdk import (
     SdkMcpTool,
@@ -18,7 +18,7 @@ from claude_agent_sdk import (
 )
 
 from locus_store.adapters.logs import (
-    LogAdapter,
+    OpenedByUrl,
     choose_role,
     list_all,
     make_thread_id,
@@ -30,7 +30,6 @@ from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, TurnError
 from locus_store.messages import BaseMessageLog
-from locus_store.open import open_message_log
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text
 from locus_store.types.messages import LogInfo, LogSnapshot, NewMessage
@@ -54,7 +53,7 @@ READABLE: Final = Readable(
 """Not ``toolUseResult``, which repeats the result of a tool."""
 
 
-class LocusSessionStore(LogAdapter, SessionStore):
+class LocusSessionStore(OpenedByUrl, SessionStore):
     """Keeps the transcripts of the Claude Agent SDK in message logs.
 
     A session is the thread ``project_key/session_id`` (``%`` and ``/`` within the two are escaped).
@@ -72,16 +71,11 @@ class LocusSessionStore(LogAdapter, SessionStore):
         UnsupportedError: The backend has no message logs.
     """
 
+    own_options = frozenset({"user_id"})
+
     def __init__(self, log: BaseMessageLog | StorageBackend, *, user_id: str | None = None) -> None:
         super().__init__(log)
         self.user_id = check_text("user_id", user_id, optional=True)
-
-    @classmethod
-    def from_url(cls, url: str, *, user_id: str | None = None, **options: Any) -> Self:
-        """Return a store for a URL; see ``open_message_log`` for URLs and options."""
-        opened = cls(open_message_log(url, **options), user_id=user_id)
-        opened._owns = True
-        return opened
 
     def turn(self, key: SessionKey, **options: Unpack[TurnOptions]) -> HeldTurn:  # type: ignore[override]
         """Return the turn of a session, to be held around a query; see ``HasTurns.turn``."""
