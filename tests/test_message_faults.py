@@ -192,6 +192,6 @@ def test_a_whole_log_passes(promise: str) -> None:
 async def run(kind: type[InMemoryMessageLog], promise: str) -> None:
     log = kind()
     test = getattr(MessageLogContract(), promise)
-    given = {"log": log, "backend": log.backend, "several": [log], "reopen": kind}
+    given = {"log": log, "backend": log.backend, "several": [log] * 20, "reopen": kind}
     names = inspect.signature(test).parameters
     await test(**{name: given[name] for name in names})

@@ -321,7 +321,7 @@ async def keeps(promise: str, double: type[InMemoryStore]) -> None:
         return double(**{"dimension": 3, **options})
 
     store = reopen()
-    given_: dict[str, Any] = {"store": store, "reopen": reopen, "several": [store]}
+    given_: dict[str, Any] = {"store": store, "reopen": reopen, "several": [store] * 20}
     for mark in getattr(test, "pytestmark", ()):
         if mark.name == "parametrize":
             names, case = mark.args[0], mark.args[1][0]

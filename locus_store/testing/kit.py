@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, contextmanager
 from copy import copy
 from datetime import date
@@ -406,10 +414,10 @@ class OpenedKit(LoopKit):
 
     @pytest.fixture
     async def several(self, subject: Any, reopen: Another) -> AsyncIterator[list[Any]]:
-        """Three objects on one storage, or one object if the storage ends with it."""
+        """Three objects on one storage, or one if the storage ends with it; again and again."""
         async with AsyncExitStack() as stack:
             others = [reopen() for _ in range(2)] if self.persists else []
-            yield [subject, *[await stack.enter_async_context(it) for it in others]]
+            yield [subject, *[await stack.enter_async_context(it) for it in others]] * 20
 
 
 class MessageLogKit(OpenedKit):
@@ -475,14 +483,14 @@ class StoreKit(OpenedKit):
 async def put_over(store: Any, namespace: Namespace, key: str, value: Any = "over") -> None:
     """Put an item, and wait until it has expired."""
     await store.put(namespace, key, value, ttl_seconds=SHORT)
-    await wait_for_expiry(store, namespace, key)
+    await wait_for_expiry(store.get_item, namespace, key)
 
 
-async def wait_for_expiry(store: Any, namespace: Namespace, key: str) -> None:
-    """Wait until an item has expired by the server's clock."""
+async def wait_for_expiry(find: Callable[..., Awaitable[object]], *names: object) -> None:
+    """Wait until an item or a log is not found, because it has expired by the server's clock."""
     deadline = monotonic() + 20
-    while await store.exists(namespace, key):
-        assert monotonic() < deadline, "an item whose time is over is still shown"
+    while await find(*names) is not None:
+        assert monotonic() < deadline, "what has expired is still shown"
         await asyncio.sleep(0.005)
 
 

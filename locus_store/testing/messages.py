@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -32,6 +31,7 @@ from locus_store.testing.kit import (
     run_in_loops,
     seam,
     unwrap,
+    wait_for_expiry,
 )
 from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
@@ -46,7 +46,7 @@ class MessageConcurrency(MessageLogKit):
         async def write(n: int) -> None:
             for turn in range(6):
                 batch = make_new(*([n, turn, it] for it in range(3)))
-                await several[n % len(several)].append("t", batch, namespace=("", "sub")[n % 2])
+                await several[n].append("t", batch, namespace=("", "sub")[n % 2])
 
         await asyncio.gather(*map(write, range(8)))
         for at, namespace in enumerate(("", "sub")):
@@ -61,7 +61,7 @@ class MessageConcurrency(MessageLogKit):
 
     async def test_racing_upserts_of_one_id_keep_one_message(self, several: list[Any]) -> None:
         puts = [
-            several[n % len(several)].append("t", make_named("same", f"m{n}"), metadata={"n": n})
+            several[n].append("t", make_named("same", f"m{n}"), metadata={"n": n})
             for n in range(20)
         ]
         revisions = await asyncio.gather(*puts)
@@ -76,8 +76,7 @@ class MessageConcurrency(MessageLogKit):
     async def test_of_racing_writes_that_expect_no_log_one_wins(self, several: list[Any]) -> None:
         for turn in range(3):
             puts = [
-                several[n % len(several)].append(f"t{turn}", make_new(n), expected_revision=0)
-                for n in range(12)
+                several[n].append(f"t{turn}", make_new(n), expected_revision=0) for n in range(12)
             ]
             results = await asyncio.gather(*puts, return_exceptions=True)
             won = [n for n, it in enumerate(results) if isinstance(it, int)]
@@ -106,12 +105,12 @@ class MessageConcurrency(MessageLogKit):
                 except ConflictError:
                     await asyncio.sleep(0)
 
-        await asyncio.gather(*(count(several[n % len(several)]) for n in range(5)))
+        await asyncio.gather(*(count(several[n]) for n in range(5)))
         assert unwrap(await several[0].load("t")) == [*range(1, 21)]
 
     async def test_a_log_that_counts_another_one_is_never_wrong(self, several: list[Any]) -> None:
         async def count(n: int) -> None:
-            log, steps = several[n % len(several)], 0
+            log, steps = several[n], 0
             while steps < 4:
                 found = await log.read("t", namespace="count", newest=1)
                 revision = found.info.revision if found else 0
@@ -130,7 +129,7 @@ class MessageConcurrency(MessageLogKit):
 
     async def test_racing_pops_give_each_message_once(self, several: list[Any]) -> None:
         await several[0].append("t", make_new(*range(15)))
-        pops = [several[n % len(several)].pop("t") for n in range(20)]
+        pops = [several[n].pop("t") for n in range(20)]
         found = [it.message.content for it in await asyncio.gather(*pops) if it.message]
         assert sorted(found) == [*range(15)]
         assert await several[0].load("t") == []
@@ -138,12 +137,12 @@ class MessageConcurrency(MessageLogKit):
     async def test_appends_and_deletions_race_without_harm(self, several: list[Any]) -> None:
         async def write(n: int) -> None:
             for turn in range(6):
-                await several[n % len(several)].append("t", make_new(turn), namespace=f"{n % 2}")
+                await several[n].append("t", make_new(turn), namespace=f"{n % 2}")
 
         async def remove(n: int) -> None:
             for _ in range(6):
-                await several[n % len(several)].delete("t", namespace=None if n % 2 else "0")
-                await several[n % len(several)].clear("t", namespace="1")
+                await several[n].delete("t", namespace=None if n % 2 else "0")
+                await several[n].clear("t", namespace="1")
 
         await asyncio.gather(*map(write, range(6)), *map(remove, range(2)))
         for info in await several[0].logs("t"):
@@ -187,14 +186,6 @@ class MessageConcurrency(MessageLogKit):
         await log.append("t", make_new(1))
         await log.close()
         assert unwrap(await log.load("t")) == [1]
-
-
-async def wait_until_expired(log: Any, thread_id: str) -> None:
-    """Wait until a thread has expired by the server's clock."""
-    deadline = monotonic() + 20
-    while await log.info(thread_id) is not None:
-        assert monotonic() < deadline, "a log whose thread has expired is still shown"
-        await asyncio.sleep(0.005)
 
 
 class LogsOfThreads(MessageLogKit):
@@ -328,7 +319,7 @@ class LogsOfThreads(MessageLogKit):
     async def test_an_expired_thread_has_no_log(self, reopen: Another) -> None:
         async with reopen(ttl_seconds=SHORT) as log:
             await log.append("t", make_named("a"))
-            await wait_until_expired(log, "t")
+            await wait_for_expiry(log.info, "t")
             assert await log.load("t") is None
             assert await log.page("t") == await log.logs() == await log.contents("t") == []
             assert await log.get("t", "a") is None

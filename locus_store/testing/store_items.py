@@ -308,8 +308,8 @@ class ItemExpiry(StoreKit):
         await store.put_batch(
             [(NS, "k", {"t": "word"}, None, SHORT), (("gone",), "k", 1, None, SHORT)]
         )
-        await wait_for_expiry(store, NS, "k")
-        await wait_for_expiry(store, ("gone",), "k")
+        await wait_for_expiry(store.get_item, NS, "k")
+        await wait_for_expiry(store.get_item, ("gone",), "k")
         assert await store.get(NS, "k") is None
         assert await store.get_item(NS, "k") is None
         assert await store.get_batch([(NS, "k"), (NS, "live")]) == {(NS, "live"): {"t": "word"}}
@@ -367,7 +367,7 @@ class ItemExpiry(StoreKit):
         await store.put(NS, "good", 1)
         await store.put_batch([(NS, f"k{n:04}", n, None, SHORT) for n in range(1100)])
         for n in (0, 1099):
-            await wait_for_expiry(store, NS, f"k{n:04}")
+            await wait_for_expiry(store.get_item, NS, f"k{n:04}")
         assert await store.list_keys(NS, limit=10_000) == ["good", "live"]
         assert await store.expire() == 1100
         assert await store.expire() == 0

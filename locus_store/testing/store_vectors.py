@@ -130,7 +130,7 @@ class Embeddings(EmbeddingKit):
         await store.clear_namespace(("gone",))
         for key in ("expired", "over"):
             await store.put_with_embedding(NS, key, 1, X, ttl_seconds=SHORT)
-            await wait_for_expiry(store, NS, key)
+            await wait_for_expiry(store.get_item, NS, key)
         await store.put(NS, "over", 2)
         assert await store.search_by_embedding((), X) == []
         for key in ("deleted", "expired", "over"):
