@@ -126,16 +126,14 @@ class WholeThreads(BackendKit):
         await self.grow(backend)
         thread = await backend.read_thread("t")
         root, first = thread.lines[0], thread.lines[0].records[0]
-        for lines in (
-            [replace(root, writes=[])],
-            [replace(root, records=[replace(first, metadata={}), *root.records[1:]])],
-            [replace(root, records=[replace(first, checkpoint_id="other"), *root.records[1:]])],
-        ):
-            with refused(ConflictError, lines):
-                await backend.write_thread(replace(thread, lines=lines + thread.lines[1:]))
-        for change in ({"user_id": "u"}, {"name": "n"}, {"metadata": {"k": 1}}):
-            with refused(ConflictError, change):
-                await backend.write_thread(replace(thread, **change))
+        others = (
+            replace(root, writes=[]),
+            replace(root, records=[replace(first, metadata={}), *root.records[1:]]),
+            replace(root, records=[replace(first, checkpoint_id="other"), *root.records[1:]]),
+        )
+        changes: list[dict[str, Any]] = [{"lines": [it, *thread.lines[1:]]} for it in others]
+        changes += [{"user_id": "u"}, {"name": "n"}, {"metadata": {"k": 1}}]
+        await expect(ConflictError, changes, lambda it: backend.write_thread(replace(thread, **it)))
         assert await backend.read_thread("t") == thread
 
     async def test_of_two_that_write_the_same_thread_both_are_content(self, backend: Any) -> None:

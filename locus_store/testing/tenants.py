@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from locus_store.errors import ConflictError, InvalidArgumentError, QuotaError, UnsupportedError
+from locus_store.errors import ConflictError, QuotaError, UnsupportedError
 from locus_store.testing.kit import (
     INVALID_IDS,
     NS,
     Another,
     Kit,
     StoreKit,
+    expect_invalid,
     put_over,
-    refused,
     requires,
     seam,
     tick,
@@ -153,9 +153,8 @@ class Tenants(Kit):
         assert await globex.expire() == 1
 
     async def test_what_is_no_tenant_is_refused(self, checkpointer: Any) -> None:
-        for bad in (*INVALID_IDS, "x" * 65, "日" * 65):
-            with refused(InvalidArgumentError, bad, match="tenant"):
-                checkpointer.for_tenant(bad)
+        bad = (*INVALID_IDS, "x" * 65, "日" * 65)
+        await expect_invalid(bad, checkpointer.for_tenant, match="tenant")
 
 
 FULL = Quota(threads=0, bytes=0, saves_per_minute=0)
@@ -295,9 +294,7 @@ class Quotas(Kit):
 
     @requires()
     async def test_limits_that_are_no_counts_are_refused(self) -> None:
-        for bad in (-1, 1.5, "1", True):
-            with refused(InvalidArgumentError, bad, match="threads"):
-                Quota(threads=bad)  # type: ignore[arg-type]
+        await expect_invalid((-1, 1.5, "1", True), lambda it: Quota(threads=it), match="threads")
 
 
 @seam("loop", "layout")
