@@ -286,10 +286,8 @@ class _Noting:
     def take(self) -> BriefChanges:
         """Return what was noted, and begin again."""
         for stored, (readable, before) in self._texts.items():
-            value: Any = self._folder.get_settled()
             with suppress(LookupError, TypeError):  # it went, or is elsewhere in its list
-                for step in stored:
-                    value = value[step]
+                value = self._look(stored)
                 if value != before:
                     self._found.append(_compare_values(readable, before, value))
         found = _collect(iter(self._found))
