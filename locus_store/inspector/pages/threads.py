@@ -79,20 +79,15 @@ def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
 async def _describe(request: PageRequest, statuses: list[ThreadStatus]) -> list[dict[str, Any]]:
     """Return the rows, with what the newest save of each changed."""
     most = request.parts.threads.max_state_bytes
-
-    def describe(step: Step) -> list[dict[str, Any]]:
-        rows = []
-        for status in statuses:
-            step()
-            rows.append(_make_row(status, most))
-        return rows
-
     sizes = (len(it.record or (it.message and it.message.payload) or b"") for it in statuses)
-    return await request.run_heavy(sum(sizes) * 10, describe)
+    return await request.run_heavy(
+        sum(sizes) * 10, lambda step: [_make_row(it, most, step) for it in statuses]
+    )
 
 
-def _make_row(status: ThreadStatus, most: int) -> dict[str, Any]:
+def _make_row(status: ThreadStatus, most: int, step: Step) -> dict[str, Any]:
     """Return a thread, the change of its newest save or its newest message, and what was found."""
+    step()
     changes = said = None
     if status.record is not None:
         with suppress(LocusStoreError):  # damaged; its page says so

@@ -168,7 +168,7 @@ async def show_messages(request: PageRequest) -> Page:
         until=query.get_time("until"),
         newest_first=bool(given["sort"]),
     )
-    found = listed_messages[:MESSAGES]
+    found, room = listed_messages[:MESSAGES], Room()
     values = {
         "thread_id": request.thread,
         "namespace": "",
@@ -180,7 +180,9 @@ async def show_messages(request: PageRequest) -> Page:
         "count": count,
         "changed_at": info.changed_at if info else None,
         "start": start,
-        "messages": await request.jobs.run(lambda step: _make_rows(found, step)),
+        "messages": await request.jobs.run(
+            lambda step: [_make_row(it, room, step) for it in found]
+        ),
         "holder": None if logs or behind else await _name_holder(request),
         "previous": max(min(start, count) - MESSAGES, 0) if start else None,
         "next": start + MESSAGES if len(listed_messages) > MESSAGES else None,
@@ -234,16 +236,8 @@ async def _name_holder(request: PageRequest) -> str | None:
     return "this graph" if head.metadata.keys() >= SOURCES else "an agent"
 
 
-def _make_rows(messages: list[LoggedMessage], step: Step) -> list[dict[str, Any]]:
-    rows, room = [], Room()
-    for message in messages:
-        step()
-        row = {name: getattr(message, name) for name in ("message_id", "role", "created_at")}
-        rows.append(
-            row
-            | {
-                "metadata": shorten(message.metadata),
-                "text": room.cut(format_content(message.content)),
-            }
-        )
-    return rows
+def _make_row(message: LoggedMessage, room: Room, step: Step) -> dict[str, Any]:
+    step()
+    row = {name: getattr(message, name) for name in ("message_id", "role", "created_at")}
+    text = room.cut(format_content(message.content))
+    return row | {"metadata": shorten(message.metadata), "text": text}
