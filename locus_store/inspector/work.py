@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -15,7 +15,7 @@ from locus_store.errors import BackendError, LocusStoreError
 from locus_store.inspector.bounds import make_row
 from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.blame import Blame, Blamed, Origin, Trace, blame
+from locus_store.timeline.blame import Blame, Blamed, Origin, blame
 from locus_store.timeline.changes import PARENTS, BriefChanges, describe_versions
 from locus_store.timeline.graph import (
     Node,
@@ -201,7 +201,8 @@ class Blames:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._kept: Recent[tuple[str | None, Mark], Trace] = Recent(KEPT)
+        self._kept: Recent[tuple[str | None, Mark], Blame] = Recent(KEPT)
+        """Without the states, which are at hand."""
 
     async def find(
         self, backend: StorageBackend, snapshot: Seen, path: Query
@@ -214,8 +215,8 @@ class Blames:
             RefusalError: It took too long.
             UnsupportedError: The backend does not list what its versions are made of.
         """
-        found = await self._trace(backend, snapshot)
-        value = Blame(found, snapshot.state).find(path) if found else None
+        found = await self._blame(backend, snapshot)
+        value = found.find(path) if found else None
         if value is None:
             return None
         steps = {"made": value.made, "changed": value.changed}
@@ -226,32 +227,30 @@ class Blames:
         self, backend: StorageBackend, current: Seen, places: Sequence[str]
     ) -> dict[str, dict[str, Any]]:
         """Return the versions that changed values last, by their paths; see ``find``."""
-        found = await self._trace(backend, current)
-        blamed = Blame(found, current.state) if found else None
-        values = {it: blamed.find(parse_path(it)) for it in places} if blamed else {}
+        found = await self._blame(backend, current)
+        values = {it: found.find(parse_path(it)) for it in places} if found else {}
         there = {name: it for name, it in values.items() if it is not None}
         versions = {it.changed.version.mark: it.changed.version for it in there.values()}
         tasks = await find_writers(backend, list(versions.values()))
         return {name: _make_origin_row(it, it.changed, tasks) for name, it in there.items()}
 
-    async def _trace(self, backend: StorageBackend, snapshot: Seen) -> Trace | None:
+    async def _blame(self, backend: StorageBackend, snapshot: Seen) -> Blame | None:
         version = snapshot.version
         key = backend.tenant, version.mark
         found = self._kept.get(key)
         if found is None:
             async with self._jobs.wait_for_turn() as pace:
-                blamed = await blame(
+                found = await blame(
                     backend,
                     version.thread_id,
                     version.checkpoint_id,
                     namespace=version.namespace,
                     step=pace.step,
                 )
-            if blamed is None or blamed.version.mark != version.mark:
+            if found is None or found.version.mark != version.mark:
                 return None
-            found = blamed.trace  # the state is at hand
-            self._kept.put(key, found)
-        return found
+            self._kept.put(key, replace(found, state={}))
+        return replace(found, state=snapshot.state)
 
 
 KEPT_CHANGES: Final = 5_000

@@ -54,28 +54,24 @@ class Blamed:
     """The last version that changed anything in it; of a value without parts, as ``made``."""
 
 
+@dataclass(frozen=True, slots=True)
 class Blame:
-    """The origins of all values of one version's state; see ``blame``.
+    """The origins of all values of one version's state; see ``blame``."""
 
-    Args:
-        origin_trace: The origins.
-        state: Of the version; neither copied nor changed.
-    """
-
-    def __init__(self, origin_trace: Trace, state: dict[str, Any]) -> None:
-        self.trace = origin_trace
-        self.state = state
-        """The state of the version."""
+    ancestry: Ancestry
+    origins: Origins
+    state: dict[str, Any]
+    """The state of the version; neither copied nor changed."""
 
     @property
     def version(self) -> Version:
         """The version whose values are explained."""
-        return self.trace.version
+        return self.ancestry.versions[-1]
 
     @property
     def versions(self) -> list[Version]:
         """The version and its ancestors, the oldest first."""
-        return self.trace.ancestry.versions
+        return self.ancestry.versions
 
     def find(self, path: Query = ()) -> Blamed | None:
         """Return the value at a path with its origin; ``None`` if there is none."""
@@ -100,11 +96,9 @@ class Blame:
         return [self._make_blamed(it, (*path, it.path[-1])) for it in parts]
 
     def _make_blamed(self, place: Located, query: Query) -> Blamed:
-        ancestry = self.trace.ancestry
-        made, changed = (
-            Origin(ancestry.versions[step], ancestry.exact[step])
-            for step in self.trace.origins.list_steps(place.path)
-        )
+        versions, exact = self.ancestry.versions, self.ancestry.exact
+        steps = self.origins.list_steps(place.path)
+        made, changed = (Origin(versions[step], exact[step]) for step in steps)
         return Blamed(place.path, query, place.value, made, changed)
 
 
@@ -118,19 +112,6 @@ def _list_parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
                 yield Located((*path, key), item)
     elif isinstance(value, list):
         yield from (Located((*path, at), item) for at, item in enumerate(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """The origins of the values of one version, without its state."""
-
-    ancestry: Ancestry
-    origins: Origins
-
-    @property
-    def version(self) -> Version:
-        """The version whose values are explained."""
-        return self.ancestry.versions[-1]
 
 
 class _Tracer:
@@ -185,7 +166,7 @@ async def blame(
         return None
     tracer = _Tracer()
     await visit(backend, ancestry.versions, tracer, step)
-    return Blame(Trace(ancestry, tracer.origins), tracer.get_state())
+    return Blame(ancestry, tracer.origins, tracer.get_state())
 
 
 _ID: Final = "id"
