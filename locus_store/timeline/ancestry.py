@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.timeline.paths import Step
@@ -28,14 +28,11 @@ class Ancestry:
     came with this one came in or before it."""
 
 
-class Visitor(Protocol):
-    """A calculation over the states of an ancestry."""
+Visitor: TypeAlias = Callable[[Version, Folder], None]
+"""Takes the state of the next version; runs in a thread.
 
-    def visit(self, version: Version, folder: Folder) -> None:
-        """Take the state of the next version; runs in a thread.
-
-        The folder's log has the operations since the version before, of the same folder.
-        """
+The folder's log has the operations since the version before, of the same folder.
+"""
 
 
 async def find_ancestry(
@@ -76,7 +73,7 @@ async def read_line(
 async def visit(
     backend: StorageBackend, versions: Sequence[Version], visitor: Visitor, step: Step | None = None
 ) -> None:
-    """Call a visitor with the state of each version, in order.
+    """Call a function with the state of each version, in order.
 
     Args:
         backend: The storage.
@@ -93,7 +90,7 @@ async def visit(
     def visited(version: Version, folder: Folder) -> None:
         if step is not None:
             step()
-        visitor.visit(version, folder)
+        visitor(version, folder)
         if folder.log:
             folder.log.clear()
 

@@ -112,24 +112,8 @@ async def bisect(
     if ancestry is None:
         return None
     asking = _Asking(condition, ancestry.exact)
-    await visit(backend, ancestry.versions, asking, step)
+    await visit(backend, ancestry.versions, asking.visit, step)
     return Bisected(ancestry.versions[-1], asking.turns, len(ancestry.versions), asking.skipped)
-
-
-class _Values:
-    """The short values at a path, each with the oldest version that has it, the last seen last."""
-
-    def __init__(self, path: Query, most: int) -> None:
-        self._path = path
-        self._most = most
-        self.found: dict[bytes, tuple[Version, Any]] = {}
-
-    def visit(self, version: Version, folder: Folder) -> None:
-        at = find_value(folder.get_settled(), self._path)
-        stored = b"" if at is None else encode(at.value)
-        if at is not None and len(stored) <= self._most:
-            content = encode_canonical(at.value)
-            self.found[content] = self.found.pop(content, (version, decode(stored)))
 
 
 async def list_values(
@@ -150,9 +134,17 @@ async def list_values(
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
-    values = _Values(path, most)
-    await visit(backend, ancestry.versions, values, step)
-    return list(values.found.values())[::-1]
+    found: dict[bytes, tuple[Version, Any]] = {}
+
+    def note(version: Version, folder: Folder) -> None:
+        at = find_value(folder.get_settled(), path)
+        stored = b"" if at is None else encode(at.value)
+        if at is not None and len(stored) <= most:
+            content = encode_canonical(at.value)
+            found[content] = found.pop(content, (version, decode(stored)))
+
+    await visit(backend, ancestry.versions, note, step)
+    return list(found.values())[::-1]
 
 
 TYPES: Final[dict[str, tuple[type, ...]]] = {

@@ -165,7 +165,7 @@ async def blame(
     if ancestry is None:
         return None
     tracer = _Tracer()
-    await visit(backend, ancestry.versions, tracer, step)
+    await visit(backend, ancestry.versions, tracer.visit, step)
     return Blame(ancestry, tracer.origins, tracer.get_state())
 
 

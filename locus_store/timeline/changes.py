@@ -373,7 +373,7 @@ async def describe_versions(
         if found is not None and found.mark.sequence >= lowest - REACH:
             wanted[parent_id] = found
     describing = _Describing(sorted(wanted.values(), key=lambda it: it.mark.sequence))
-    await visit(backend, describing.versions, describing, step)
+    await visit(backend, describing.versions, describing.visit, step)
     names = [it.checkpoint_id for it in versions if it.checkpoint_id in describing.found]
     return {name: describing.found[name] for name in names}
 
