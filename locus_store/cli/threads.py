@@ -151,9 +151,12 @@ def show_thread(
     is stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata,
     labels, state}.
     """
-    found, lines = at.ask(
-        lambda it: _read_with_lines(it, thread, checkpoint, namespace, has_lines=not at.as_json)
-    )
+
+    async def read(backend: FullBackend) -> tuple[Snapshot, Lines]:
+        found = await _read(backend, thread, checkpoint, namespace)
+        return found, {} if at.as_json else await _describe(backend, [found.version])
+
+    found, lines = at.ask(read)
     if at.as_json:
         put_json(_describe_version(found.version, found.head.sequence) | {"state": found.state})
         return
@@ -180,13 +183,6 @@ def _show_channels(channels: dict[str, Any]) -> None:
                 print_said(f"  {element}")
         else:
             print_line(f"{name}: {value if isinstance(value, str) else render_json(value)}")
-
-
-async def _read_with_lines(
-    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str, *, has_lines: bool
-) -> tuple[Snapshot, Lines]:
-    found = await _read(backend, thread, checkpoint, namespace)
-    return found, await _describe(backend, [found.version]) if has_lines else {}
 
 
 async def _read(
@@ -219,10 +215,21 @@ def print_history(
     A version marked 'side' is neither the head nor one of its ancestors. --json:
     [{thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels}].
     """
-    most = None if everything else limit
-    head, found, lines = at.ask(
-        lambda it: _read_history(it, thread, namespace, most, before, has_lines=not at.as_json)
-    )
+
+    async def read(backend: FullBackend) -> tuple[int, list[Node], Lines]:
+        name, first = await find_named(backend, thread, before, namespace)
+        which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if everything else limit}
+        cursor = None if first is None else Cursor(first, None)
+        page = require(await read_graph(backend, name, cursor=cursor, **which), name)
+        nodes, lines = page.nodes, Lines()
+        while everything and page.next is not None:
+            page = require(await read_graph(backend, name, cursor=page.next, **which), name)
+            nodes += page.nodes
+        for start in range(0, 0 if at.as_json else len(nodes), PAGE):
+            lines |= await _describe(backend, [it.version for it in nodes[start : start + PAGE]])
+        return page.head.mark.sequence, nodes, lines
+
+    head, found, lines = at.ask(read)
     document = [_describe_version(it.version, head) for it in found]
     rows = (_make_history_row(it, lines, raw=raw) for it in found)
     columns = ("version", "parent", "", "by", "changes", "saved", "metadata")
@@ -248,30 +255,6 @@ async def _describe(backend: FullBackend, versions: list[Version]) -> Lines:
     return lines
 
 
-async def _read_history(
-    backend: FullBackend,
-    thread: str,
-    namespace: str,
-    limit: int | None,
-    before: str | None,
-    *,
-    has_lines: bool,
-) -> tuple[int, list[Node], Lines]:
-    found: list[Node] = []
-    lines: Lines = {}
-    thread, before = await find_named(backend, thread, before, namespace)
-    which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
-    cursor = None if before is None else Cursor(before, None)
-    page = require(await read_graph(backend, thread, cursor=cursor, **which), thread)
-    found += page.nodes
-    while limit is None and page.next is not None:
-        page = require(await read_graph(backend, thread, cursor=page.next, **which), thread)
-        found += page.nodes
-    for start in range(0, len(found) if has_lines else 0, PAGE):
-        lines |= await _describe(backend, [it.version for it in found[start : start + PAGE]])
-    return page.head.mark.sequence, found, lines
-
-
 async def list_all_versions(
     backend: FullBackend, thread: str, namespace: str = ""
 ) -> list[Version]:
@@ -295,7 +278,14 @@ def diff(
     the stored state: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what
     is added, removed or changed; path is a list of keys and indices.
     """
-    old, new = at.ask(lambda it: _read_both(it, thread, namespace, a, b))
+
+    async def read(backend: FullBackend) -> tuple[Snapshot | None, Snapshot]:
+        name = await find_thread_id(backend, thread)
+        new = await _read(backend, name, b, namespace)
+        old = a if a is not None else new.version.parent_id
+        return None if old is None else await _read(backend, name, old, namespace), new
+
+    old, new = at.ask(read)
     states = old.state if old else {}, new.state
     if not raw and not at.as_json:
         states = readable.make_readable(states[0]), readable.make_readable(states[1])
@@ -316,15 +306,6 @@ def diff(
 
 
 _STYLES = {"added": "green", "removed": "red", "changed": ""}
-
-
-async def _read_both(
-    backend: FullBackend, thread: str, namespace: str, a: str | None, b: str | None
-) -> tuple[Snapshot | None, Snapshot]:
-    thread = await find_thread_id(backend, thread)
-    new = await _read(backend, thread, b, namespace)
-    old = a if a is not None else new.version.parent_id
-    return None if old is None else await _read(backend, thread, old, namespace), new
 
 
 def _format_difference(change: Difference) -> str:
