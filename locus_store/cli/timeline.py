@@ -109,8 +109,17 @@ def blame(
 
     async def found(backend: FullBackend) -> tuple[Blame, list[Blamed], Writers]:
         name, version = await find_named(backend, thread, checkpoint, namespace)
-        origins = await blamed(backend, name, version, namespace=namespace)
-        return await _explain(backend, require(origins, name, version), wanted, limit, raw)
+        origins = require(await blamed(backend, name, version, namespace=namespace), name, version)
+        if (whole := origins.find(wanted)) is None:
+            raise NotFoundError(
+                f"there is no {format_path(wanted)} in checkpoint "
+                f"{origins.version.checkpoint_id!r}; 'locus-store threads blame' without a path "
+                "shows the parts of the state"
+            )
+        values = origins.list_parts(wanted, limit=limit, is_raw=raw) or [whole]
+        steps = (step.version for it in values for step in (it.made, it.changed))
+        versions = {it.checkpoint_id: it for it in steps}
+        return origins, values, await find_writers(backend, list(versions.values()))
 
     origins, values, tasks = at.ask(found)
     document = {
@@ -125,21 +134,6 @@ def blame(
     put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
     if len(values) == limit and not at.as_json:
         note("There may be more: a path to a part, or a greater --limit.")
-
-
-async def _explain(
-    backend: FullBackend, origins: Blame, path: Any, limit: int, raw: bool
-) -> tuple[Blame, list[Blamed], Writers]:
-    """Return the values to show: the parts of the value at a path, or the value itself."""
-    at = origins.find(path)
-    if at is None:
-        raise NotFoundError(
-            f"there is no {format_path(path)} in checkpoint {origins.version.checkpoint_id!r}; "
-            "'locus-store threads blame' without a path shows the parts of the state"
-        )
-    values = origins.list_parts(path, limit=limit, is_raw=raw) or [at]
-    versions = {it.version.checkpoint_id: it.version for v in values for it in (v.made, v.changed)}
-    return origins, values, await find_writers(backend, list(versions.values()))
 
 
 def _make_value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
