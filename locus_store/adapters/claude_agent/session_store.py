@@ -87,35 +87,24 @@ class LocusSessionStore(OpenedByUrl, SessionStore):
         if namespace:
             await self.log.append(thread_id, messages, namespace=namespace, user_id=self.user_id)
             return
-        is_done = not messages
-        while not is_done:
-            is_done = await self._fold(thread_id, key, entries, messages)
-
-    async def _fold(
-        self,
-        thread_id: str,
-        key: SessionKey,
-        entries: list[SessionStoreEntry],
-        messages: list[NewMessage],
-    ) -> bool:
-        """Append entries and fold the summary; ``False``: another append was faster."""
-        found = await self.log.read(thread_id, namespace=SUMMARY, newest=1)
-        previous = _make_summary(found) if found and found.messages else None
-        folded = fold_session_summary(previous, key, entries)["data"]
-        try:
-            await self.log.append(
-                thread_id,
-                [NewMessage(tag_numbers(folded), SUMMARY, SUMMARY, text="")],
-                namespace=SUMMARY,
-                expected_revision=found.info.revision if found else 0,
-                also={"": messages},
-                user_id=self.user_id,
-            )
-        except TurnError:
-            raise
-        except ConflictError:
-            return False
-        return True
+        while messages:  # the summary is folded again if another append was faster
+            found = await self.log.read(thread_id, namespace=SUMMARY, newest=1)
+            previous = _make_summary(found) if found and found.messages else None
+            folded = fold_session_summary(previous, key, entries)["data"]
+            try:
+                await self.log.append(
+                    thread_id,
+                    [NewMessage(tag_numbers(folded), SUMMARY, SUMMARY, text="")],
+                    namespace=SUMMARY,
+                    expected_revision=found.info.revision if found else 0,
+                    also={"": messages},
+                    user_id=self.user_id,
+                )
+            except TurnError:
+                raise
+            except ConflictError:
+                continue
+            return
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         thread_id, namespace = _log_of(key)
