@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -73,9 +73,10 @@ def import_file(
                 )
                 return counts, None if all_tenants else backend.tenant
 
+    is_standard = file == STANDARD
     with (
-        translate_errors("standard input" if file == STANDARD else file, "read"),
-        _read(file) as lines,
+        translate_errors("standard input" if is_standard else file, "read"),
+        nullcontext(sys.stdin.buffer) if is_standard else Path(file).open("rb") as lines,
     ):
         counts, into = run(imported(lines))
     _tell_imported(counts, into, as_json=at.as_json)
@@ -88,10 +89,6 @@ def _count_threads(lines: BinaryIO) -> int | None:
     count = sum(it.startswith(b'{"kind":"thread"') for it in lines)
     lines.seek(0)
     return count
-
-
-def _read(file: str) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if file == STANDARD else Path(file).open("rb")
 
 
 SqlSource = Annotated[

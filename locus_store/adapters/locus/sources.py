@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import fields
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -328,23 +330,18 @@ class _PostgreSQL:
         return made(parse_json(data, entry.where), parsed, entry.where)
 
 
-def _open_redis(source: str) -> AbstractAsyncContextManager[LocusSource]:
-    from locus_store.adapters.locus import source_redis  # noqa: PLC0415  (others need no redis-py)
-
-    return source_redis.open_source(source)
-
-
-def _open_oci(source: str) -> AbstractAsyncContextManager[LocusSource]:
-    from locus_store.adapters.locus import source_oci  # noqa: PLC0415  (others need no SDK)
-
-    return source_oci.open_source(source)
+def _open_by(module: str, source: str) -> AbstractAsyncContextManager[LocusSource]:
+    """Open a source by a module, whose library the others do not need."""
+    found: Any = import_module(f"locus_store.adapters.locus.{module}")
+    opened: AbstractAsyncContextManager[LocusSource] = found.open_source(source)
+    return opened
 
 
 _Reader: TypeAlias = (
     "tuple[Callable[..., AbstractAsyncContextManager[LocusSource]], str, tuple[str, ...]]"
 )
 _POSTGRESQL: Final[_Reader] = _open_postgresql, "PostgreSQL", _OPTIONS
-_REDIS: Final[_Reader] = _open_redis, "Redis", ()
+_REDIS: Final[_Reader] = partial(_open_by, "source_redis"), "Redis", ()
 
 READERS: Final[dict[str, _Reader]] = {
     "file": (_open_files, "files", ()),
@@ -352,7 +349,7 @@ READERS: Final[dict[str, _Reader]] = {
     "postgresql": _POSTGRESQL,
     "postgres": _POSTGRESQL,
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS),
-    "oci": (_open_oci, "OCI", ()),
+    "oci": (partial(_open_by, "source_oci"), "OCI", ()),
 }
 """Readers by the scheme of the URL, with their names in errors, and the options that they take."""
 
