@@ -189,6 +189,9 @@ class _Tree:
 Node: TypeAlias = int | _Tree
 """A number: the whole value came with that step, and nothing in it changed later."""
 
+Holders: TypeAlias = list[tuple[_Tree, Any]]
+"""The origins and values on a path."""
+
 
 class Origins:
     """The origins of the values of the newest state of a row, which begins with ``step`` 0.
@@ -232,9 +235,9 @@ class Origins:
                 case ["=", [*path, key], value]:
                     self._set(folder, self._open_path(path, root), key, value, path)
 
-    def _open_path(self, path: list[Any], root: Any) -> list[tuple[_Tree, Any]]:
+    def _open_path(self, path: list[Any], root: Any) -> Holders:
         """Return the origins and values on a path; none where this step brought all of one."""
-        holders: list[tuple[_Tree, Any]] = []
+        holders: Holders = []
         node, value = self._root, root
         for key in (None, *path):
             if holders:
@@ -246,7 +249,7 @@ class Origins:
             holders.append((node, value))
         return holders
 
-    def _expand(self, holders: list[tuple[_Tree, Any]], key: Any, step: int, value: Any) -> _Tree:
+    def _expand(self, holders: Holders, key: Any, step: int, value: Any) -> _Tree:
         tree = _expand_tree(step, value)
         if holders:
             holders[-1][0].children[key] = tree
@@ -255,12 +258,7 @@ class Origins:
         return tree
 
     def _splice(
-        self,
-        folder: Folder,
-        holders: list[tuple[_Tree, Any]],
-        start: int,
-        delete_count: int,
-        elements: list[Any],
+        self, folder: Folder, holders: Holders, start: int, delete_count: int, elements: list[Any]
     ) -> None:
         if not holders:
             return
@@ -271,11 +269,11 @@ class Origins:
         tree.children[part] = _replace_elements(tree.children[part], old[part], elements, self.step)
         self._mark(holders)
 
-    def _delete(self, holders: list[tuple[_Tree, Any]], key: str) -> None:
+    def _delete(self, holders: Holders, key: str) -> None:
         if holders and holders[-1][0].children.pop(key, None) is not None:
             self._mark(holders)
 
-    def _rewrite(self, holders: list[tuple[_Tree, Any]], key: Any, path: list[Any]) -> None:
+    def _rewrite(self, holders: Holders, key: Any, path: list[Any]) -> None:
         """Note that a text becomes another one."""
         if not holders:
             return
@@ -284,14 +282,7 @@ class Origins:
         if key == _ID and len(holders) > 1 and isinstance(holders[-2][1], list):
             holders[-2][0].children[path[-1]] = self.step
 
-    def _set(
-        self,
-        folder: Folder,
-        holders: list[tuple[_Tree, Any]],
-        key: Any,
-        value: Any,
-        path: list[Any],
-    ) -> None:
+    def _set(self, folder: Folder, holders: Holders, key: Any, value: Any, path: list[Any]) -> None:
         if not holders:
             return
         tree, holder = holders[-1]
@@ -308,7 +299,7 @@ class Origins:
         tree.children[key] = compare(tree.children[key], old, value, self.step)
         self._mark(holders)
 
-    def _mark(self, holders: list[tuple[_Tree, Any]]) -> None:
+    def _mark(self, holders: Holders) -> None:
         for tree, _ in holders:
             tree.changed = self.step
 
