@@ -39,7 +39,7 @@ from locus_store.inspector.pages import changes, diffs, reports, store, threads,
 from locus_store.inspector.rendering import FOLDER, render
 from locus_store.inspector.work import Blames, Descriptions, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
-from locus_store.service.application import Parts, PartsOfTenants
+from locus_store.service.application import Parts
 from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalError
 from locus_store.store import BaseStore
 from locus_store.wire import failures
@@ -80,7 +80,7 @@ def app(
         raise TypeError(f"the inspector needs a StorageBackend, not {type(backend).__name__}")
     if allowed_hosts is None and authorize is None:
         allowed_hosts = LOOPBACK
-    parts = PartsOfTenants(Parts(backend, store, None))
+    parts = Parts(backend, store, None)
     return Inspector(
         parts, Mounted(authorize), allow_write=allow_write, allowed_hosts=allowed_hosts
     )
@@ -100,7 +100,7 @@ class Inspector:
 
     def __init__(
         self,
-        parts: PartsOfTenants,
+        parts: Parts,
         entrance: Entrance,
         *,
         allow_write: bool,

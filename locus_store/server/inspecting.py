@@ -16,7 +16,7 @@ from locus_store.inspector.access import Codes
 from locus_store.inspector.application import Inspector
 from locus_store.server.listener import listen, require_uvicorn, serve_socket
 from locus_store.service.access import EVERYTHING, LOOPBACK
-from locus_store.service.application import Parts, PartsOfTenants
+from locus_store.service.application import Parts
 from locus_store.store import BaseStore
 
 
@@ -46,13 +46,7 @@ def inspect(
     parts = Parts(backend, store, None)
     asyncio.run(_try_opening(parts))  # uvicorn would print the traceback of an error
     codes = Codes(EVERYTHING if allow_write else frozenset({"read"}))
-    pages = Inspector(
-        PartsOfTenants(parts),
-        codes,
-        allow_write=allow_write,
-        allowed_hosts=LOOPBACK,
-    )
-
+    pages = Inspector(parts, codes, allow_write=allow_write, allowed_hosts=LOOPBACK)
     application = Router(default=pages, lifespan=lambda _: parts.open(), redirect_slashes=False)
     with listen("127.0.0.1", port) as listener:
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.generate_code()}")

@@ -25,7 +25,7 @@ from locus_store.server.listener import (
     serve_socket,
 )
 from locus_store.service.access import LOOPBACK, Door
-from locus_store.service.application import WORKERS_FOLDER, Parts, PartsOfTenants, app
+from locus_store.service.application import WORKERS_FOLDER, Parts, app
 from locus_store.store import BaseStore
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def mount_pages(
         door = Door(settings.token_file, read_only=settings.read_only, requests_per_second=None)
         entrance = Tokens(door, settings.session_key)
     pages = Inspector(
-        PartsOfTenants(Parts(backend, store, None)),
+        Parts(backend, store, None),
         entrance,
         allow_write=settings.allow_write and not settings.read_only,
         allowed_hosts=_list_hosts(settings),

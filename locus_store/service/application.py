@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -50,13 +50,17 @@ TENANTS: Final = 1000
 """Tenants whose objects are kept; another one's are made again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parts:
     """The objects that a service stands over."""
 
     threads: StorageBackend
     store: BaseStore | None
     messages: BaseMessageLog | None
+
+    @cached_property
+    def _of_tenants(self) -> Recent[str, Parts]:
+        return Recent(TENANTS)
 
     def find_target(self, call: WireCall) -> Any:
         """Return the object that has the method of a call.
@@ -85,32 +89,20 @@ class Parts:
                 self.store.dimension = self.store.stored_dimension or self.store.dimension
             yield
 
-    def for_tenant(self, tenant: str) -> Parts:
-        return Parts(
-            self.threads.for_tenant(tenant), _bind(self.store, tenant), _bind(self.messages, tenant)
-        )
+    def for_tenant(self, tenant: str | None) -> Parts:
+        """Return the parts of a tenant; ``None`` is the one that they were opened for."""
+        if tenant is None:
+            return self
+        found = self._of_tenants.get(tenant)
+        if found is None:
+            threads = self.threads.for_tenant(tenant)
+            found = Parts(threads, _bind(self.store, tenant), _bind(self.messages, tenant))
+            self._of_tenants.put(tenant, found)
+        return found
 
 
 def _bind(part: P | None, tenant: str) -> P | None:
     return None if part is None else part.for_tenant(tenant)
-
-
-class PartsOfTenants:
-    """The parts of each tenant."""
-
-    def __init__(self, parts: Parts) -> None:
-        self.parts: Final = parts
-        self._of: Recent[str, Parts] = Recent(TENANTS)
-
-    def for_tenant(self, tenant: str | None) -> Parts:
-        """Return the parts of a tenant; ``None`` is the one that they were opened for."""
-        if tenant is None:
-            return self.parts
-        found = self._of.get(tenant)
-        if found is None:
-            found = self.parts.for_tenant(tenant)
-            self._of.put(tenant, found)
-        return found
 
 
 log: Final = logging.getLogger("locus_store.service")
@@ -163,20 +155,18 @@ def app(
         allowed_hosts=allowed_hosts,
     )
     limits = BodyLimits(bytes=max_body, seconds=body_seconds)
-    return Service(PartsOfTenants(Parts(backend, store, messages)), access, limits, owns=owns)
+    return Service(Parts(backend, store, messages), access, limits, owns=owns)
 
 
 class Service:
     """The ASGI application; see ``app``."""
 
-    def __init__(
-        self, tenants: PartsOfTenants, access: Door, limits: BodyLimits, *, owns: bool
-    ) -> None:
-        self._tenants = tenants
+    def __init__(self, parts: Parts, access: Door, limits: BodyLimits, *, owns: bool) -> None:
+        self._parts = parts
         self._access = access
         self._limits = limits
         self._metrics = _Metrics()
-        run = tenants.parts.open if owns else nullcontext
+        run = parts.open if owns else nullcontext
         self._router = Router(
             redirect_slashes=False, default=self._answer, lifespan=lambda _: run()
         )
@@ -230,7 +220,7 @@ class Service:
             return await page(request)
         if path.startswith("/threads/"):
             caller = self._identify(request)
-            backend = self._tenants.for_tenant(caller.tenant).threads
+            backend = self._parts.for_tenant(caller.tenant).threads
             async with self._act_as(caller, f"{request.method} /threads"):
                 return await sdk_threads.answer_request(request, caller, backend)
         raise RefusalError(404, UnsupportedError("this service has nothing at this path"))
@@ -240,7 +230,7 @@ class Service:
         caller = self._identify(request)
         async with self._act_as(caller, call.name):
             caller.require(call.right)
-            target = self._tenants.for_tenant(caller.tenant).find_target(call)
+            target = self._parts.for_tenant(caller.tenant).find_target(call)
             value, payloads = bodies.decode_body(
                 await request.body(), request.get_header(b"content-type")
             )
@@ -258,7 +248,7 @@ class Service:
             try:
                 yield
             except RefusalError as refusal:
-                threads = self._tenants.for_tenant(caller.tenant).threads
+                threads = self._parts.for_tenant(caller.tenant).threads
                 if refusal.status == FORBIDDEN and hasattr(threads, "refuse_call"):
                     await threads.refuse_call(method, f"{FORBIDDEN}")
                 raise
@@ -268,7 +258,7 @@ class Service:
 
     async def _show_description(self, request: LimitedRequest) -> Response:
         caller = self._identify(request)
-        parts = self._tenants.for_tenant(caller.tenant)
+        parts = self._parts.for_tenant(caller.tenant)
         return answer(
             Description(
                 version=__version__,
@@ -288,7 +278,7 @@ class Service:
 
     async def _show_readiness(self, _: LimitedRequest) -> Response:
         self._access.read_tokens()
-        await self._tenants.parts.threads.has_thread("locus-store/ready")
+        await self._parts.threads.has_thread("locus-store/ready")
         return answer({"status": "ok"})
 
     async def _show_metrics(self, request: LimitedRequest) -> Response:

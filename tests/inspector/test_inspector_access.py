@@ -26,7 +26,7 @@ if TESTS_RUN:
     from locus_store.server.serving import mount_pages, serve
     from locus_store.service import app as service_app
     from locus_store.service.access import LOOPBACK, TokenFile
-    from locus_store.service.application import Parts, PartsOfTenants
+    from locus_store.service.application import Parts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -129,7 +129,7 @@ class Operated:
 
     def __init__(self, backend: Any = None) -> None:
         self.codes = Codes(READ)
-        parts = PartsOfTenants(Parts(backend or MemoryBackend(), None, None))
+        parts = Parts(backend or MemoryBackend(), None, None)
         self.app = Inspector(parts, self.codes, allow_write=False, allowed_hosts=LOOPBACK)
 
     def browser(self) -> httpx.AsyncClient:

@@ -12,7 +12,7 @@ from test_changes import WRITES, grow
 
 from locus_store.inspector.access import Codes
 from locus_store.inspector.application import LOOPBACK, Inspector
-from locus_store.service.application import Parts, PartsOfTenants
+from locus_store.service.application import Parts
 
 ROUNDS = 45 if os.environ.get("LOCUS_TEST_LONG") else 1  # of 75 attempts each
 READS = ["", "threads?format=json", "version?thread=trip", "download?thread=trip", "inspector.js"]
@@ -67,7 +67,7 @@ class Operated(Running):
 
     def __init__(self, backend: Any, store: Any) -> None:
         self.codes = Codes()
-        held = PartsOfTenants(Parts(backend, store, None))
+        held = Parts(backend, store, None)
         pages = Inspector(held, self.codes, allow_write=True, allowed_hosts=LOOPBACK)
         super().__init__(pages, [backend, store])
         self.home = f"{self.url}/"
