@@ -29,7 +29,6 @@ ROOT = {
 }
 MOST_LINES = 500
 LONG_FILES = {
-    "adapters/langgraph/saver.py": 586,
     "adapters/langgraph/store.py": 508,
     "backend.py": 1_096,
     "backends/postgresql/save_groups.py": 535,
@@ -66,7 +65,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 102_646
+MOST_LINES_OF_ALL = 102_686
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

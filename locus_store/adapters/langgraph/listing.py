@@ -1,22 +1,38 @@
-"""The versions of lines, page by page and merged by time, and times to live."""
+"""Lists of checkpoints, by time over lines and threads, and times to live."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
 
+from locus_store.adapters.langgraph.loads import GivenIds, get_checkpoint_id, parse_config
+from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
 from locus_store.backend import FullBackend, ListsVersions, StorageBackend
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.stepping import run_together
-from locus_store.types import Version, VersionsWanted
-from locus_store.types.arguments import check_number, check_ttl
-from locus_store.versions.reading import iterate_ids
+from locus_store.saver import make_line_name
+from locus_store.types import LineContents, Mark, PendingWrite, Version, VersionsWanted
+from locus_store.types.arguments import (
+    MAX_COUNT,
+    check_limit,
+    check_mapping,
+    check_number,
+    check_text,
+    check_ttl,
+)
+from locus_store.values.filters import holds
+from locus_store.values.frames import Folder
+from locus_store.values.surrogates import escape
+from locus_store.versions import select_current
+from locus_store.versions.reading import iterate_ids, read_states_from
 
 PAGE: Final = 250
 """Versions that are read at once."""
@@ -26,6 +42,15 @@ GROWTH: Final = 4
 
 PAGE_OF_MANY: Final = 25
 """Versions of a line that are read at once, where there may be thousands of lines."""
+
+MOST_LISTED: Final = 10_000
+"""Versions of many lines that one statement lists."""
+
+_EXACT: Final = 2**53
+"""Integers below this are the same in every JSON library."""
+
+_MAX_KEY_CHARACTERS: Final = 2**20
+"""The longest key of a filter; in practice no metadata key is longer."""
 
 
 async def iterate_ancestors(
@@ -202,6 +227,147 @@ async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[fl
     async for thread_id in iterate_ids(backend.scan):
         if thread_id not in seen:
             yield math.inf, thread_id
+
+
+Maker: TypeAlias = Callable[[], CheckpointTuple]
+Reading: TypeAlias = Callable[[Version, Folder], tuple[Mark, Maker]]
+Write: TypeAlias = tuple[str, str, Any]
+"""Task, channel and value of a pending write."""
+
+
+class CheckpointLists:
+    """The checkpoints of a saver as lists.
+
+    Args:
+        backend: The storage.
+        values: The conversion of values.
+        ids: Remembers those that a list returns.
+        makers: Return the tuple of a version, its id, its checkpoint and its pending writes; and
+            the pending write of a stored one.
+        shares: A message that several checkpoints have is one object in all of them.
+    """
+
+    def __init__(
+        self,
+        backend: FullBackend,
+        values: ChannelValues,
+        ids: GivenIds,
+        makers: tuple[
+            Callable[[Version, str, dict[str, Any], list[Write]], CheckpointTuple],
+            Callable[[PendingWrite, Mapping[str, Any]], Write],
+        ],
+        *,
+        shares: bool,
+    ) -> None:
+        self._backend = backend
+        self._values = values
+        self._given = ids
+        self._make_tuple, self._write = makers
+        self._shares = shares
+
+    async def iterate_pages(
+        self,
+        config: RunnableConfig | None,
+        criteria: Mapping[str, Any],
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> AsyncIterator[list[Maker]]:
+        for name in check_mapping("filter", criteria):
+            check_text("a filter's key", name, minimum=0, maximum=_MAX_KEY_CHARACTERS)
+        left = MAX_COUNT if limit is None else check_limit(limit)
+        below = get_checkpoint_id(before) if before else None
+        if pages := self._find_pages_by_time(config, criteria, below, limit):
+            async for listed in pages:
+                shown = [it for it in listed if self._has(it, criteria)][:left]
+                left -= len(shown)
+                for at in range(0, len(shown), PAGE):
+                    yield await self._read(shown[at : at + PAGE])
+                if left <= 0:
+                    break
+            return
+        versions = Merged(self._read_lines(config, below, left))
+        while left > 0 and (page := await versions.take_page(min(left, PAGE))):
+            yield await self._read(page)
+            left -= len(page)
+
+    def _find_pages_by_time(
+        self,
+        config: RunnableConfig | None,
+        criteria: Mapping[str, Any],
+        before: str | None,
+        limit: int | None,
+    ) -> AsyncIterator[list[Version]] | None:
+        """Return the pages of a list by the backend's own order; ``None`` if others are faster.
+
+        Those are a whole namespace, and everything: they are read one page of a line after another.
+        """
+        thread_id, _, checkpoint_id = parse_config(config) if config else (None, "", None)
+        name = config["configurable"].get("checkpoint_ns") if config else None
+        if not (criteria or checkpoint_id) and (name is not None or (not config and limit is None)):
+            return None
+        listed = VersionsWanted(
+            thread_id=thread_id,
+            namespace=None if name is None else make_line_name(name),
+            checkpoint_id=checkpoint_id,
+            before=before,
+            metadata=tuple(self._iterate_hints(criteria)),
+            may_continue=bool(criteria),
+        )
+        size = PAGE if criteria else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
+        return iterate_pages(self._backend, listed, size)
+
+    def _iterate_hints(self, criteria: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the equalities of a filter that hold for the stored metadata too."""
+        for name, value in criteria.items():
+            is_plain = isinstance(value, bool | str) or type(value) is int
+            is_key = bool(name) and "." not in name
+            if is_key and is_plain and (isinstance(value, str) or abs(value) < _EXACT):
+                stored = self._values.convert_metadata({name: value})[name]
+                if type(stored) is type(value):
+                    yield escape(name), escape(stored) if isinstance(stored, str) else stored
+
+    async def _read_lines(
+        self, config: RunnableConfig | None, below: str | None, limit: int
+    ) -> AsyncIterator[tuple[float, list[ListedLine]]]:
+        """Yield the line of a config, or the lines of each thread, as ``Merged`` takes them."""
+        backend = self._backend
+        if config:
+            thread_id, name, _ = parse_config(config)
+            line = thread_id, make_line_name(name)
+            yield math.inf, [ListedLine(backend, *line, below, min(limit, PAGE))]
+            return
+        size = min(limit, PAGE_OF_MANY)
+        async for active_at, thread_id in iterate_recent_threads(backend):
+            names = await backend.namespaces(thread_id)
+            yield active_at, [ListedLine(backend, thread_id, it, below, size) for it in names]
+
+    def _has(self, version: Version, criteria: Mapping[str, Any]) -> bool:
+        return not criteria or holds(self._values.restore_metadata(version.metadata), criteria)
+
+    async def _read(self, versions: list[Version]) -> list[Maker]:
+        """Return the makers of the versions' tuples, one for each and in their order."""
+        backend, made = self._backend, dict[Mark, Maker]()
+        for some in group_by_database(versions):
+            lines = {it.line: it for it in await backend.contents(some)}
+            records = {at: it.records for at, it in lines.items()}
+            reading = self._prepare(lines)
+            made.update(await read_states_from(backend, some, records, reading, packed=True))
+        return [made[it.mark] for it in versions if it.mark in made]
+
+    def _prepare(self, lines: Mapping[int, LineContents]) -> Reading:
+        """Return the function that turns a version and its state into the maker of its tuple."""
+        of_chain = partial(StateHistory, self._values, shares=self._shares)
+        histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
+
+        def read(version: Version, folder: Folder) -> tuple[Mark, Maker]:
+            state, writes = folder.get_state(), lines[version.mark.line].writes
+            shown = select_current(writes.get(version.checkpoint_id, []), version.mark.sequence)
+            pending = [self._write(it, state) for it in shown]
+            name = self._given.give(version.checkpoint_id, None)
+            make = histories[folder].read(version, folder)
+            return version.mark, lambda: self._make_tuple(version, name, make(), pending)
+
+        return read
 
 
 _TTL_SECONDS: Final = "ttl_seconds"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -21,29 +18,18 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from locus_store.adapters.langgraph.delta_channels import DeltaHistories
-from locus_store.adapters.langgraph.listing import (
-    PAGE,
-    PAGE_OF_MANY,
-    ListedLine,
-    Merged,
-    get_ttl,
-    group_by_database,
-    iterate_pages,
-    iterate_recent_threads,
-    make_ttl_options,
-)
+from locus_store.adapters.langgraph.listing import CheckpointLists, Maker, get_ttl, make_ttl_options
 from locus_store.adapters.langgraph.loads import (
     GivenIds,
     Load,
     check_pairs,
     fork_of,
     format_thread_id,
-    get_checkpoint_id,
     make_parent_arguments,
     parse_config,
 )
 from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
-from locus_store.adapters.langgraph.values import ChannelValues, StateHistory, report_value
+from locus_store.adapters.langgraph.values import ChannelValues, report_value
 from locus_store.backend import FullBackend, StorageBackend, needs
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
@@ -57,39 +43,16 @@ from locus_store.saver import (
     make_line_name,
 )
 from locus_store.turns import HasSyncTurns
-from locus_store.types import LineContents, Mark, PendingWrite, Version, VersionsWanted
-from locus_store.types.arguments import (
-    MAX_COUNT,
-    check_limit,
-    check_list,
-    check_mapping,
-    check_text,
-)
+from locus_store.types import PendingWrite, Version
+from locus_store.types.arguments import check_limit, check_list, check_mapping, check_text
 from locus_store.types.tenants import ForTenants
-from locus_store.values.filters import holds
-from locus_store.values.frames import Folder
-from locus_store.values.surrogates import escape
 from locus_store.versions import JSON_WRITE, select_current
-from locus_store.versions.reading import read_states_from
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 CACHE_BYTES: Final = 64 * 1024 * 1024
 """Memory for what one saver and its backend remember, unless the caller says otherwise."""
 
-MOST_LISTED: Final = 10_000
-"""Versions of many lines that one statement lists."""
-
-EXACT: Final = 2**53
-"""Integers below this are the same in every JSON library."""
-
-MAX_KEY_CHARACTERS: Final = 2**20
-"""The longest key of a filter; in practice no metadata key is longer."""
-
-Maker: TypeAlias = "Callable[[], CheckpointTuple]"
 Makers: TypeAlias = "list[Maker]"  # in the class, `list` is a method
-Reading: TypeAlias = "Callable[[Version, Folder], tuple[Mark, Maker]]"
-Lines: TypeAlias = "list[ListedLine]"
-Versions: TypeAlias = "list[Version]"
 
 
 class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any]):
@@ -412,107 +375,18 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             for make in page:
                 yield make()
 
-    async def _iterate_pages(
+    def _iterate_pages(
         self,
         config: RunnableConfig | None,
         criteria: Mapping[str, Any],
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[Makers]:
-        for name in check_mapping("filter", criteria):
-            check_text("a filter's key", name, minimum=0, maximum=MAX_KEY_CHARACTERS)
-        left = MAX_COUNT if limit is None else check_limit(limit)
-        below = get_checkpoint_id(before) if before else None
-        if pages := self._find_pages_by_time(config, criteria, below, limit):
-            async for listed in pages:
-                shown = [it for it in listed if self._has(it, criteria)][:left]
-                left -= len(shown)
-                for at in range(0, len(shown), PAGE):
-                    yield await self._read(shown[at : at + PAGE])
-                if left <= 0:
-                    break
-            return
-        versions = Merged(self._read_lines(config, below, min(left, PAGE)))
-        while left > 0 and (page := await versions.take_page(min(left, PAGE))):
-            yield await self._read(page)
-            left -= len(page)
-
-    def _find_pages_by_time(
-        self,
-        config: RunnableConfig | None,
-        criteria: Mapping[str, Any],
-        before: str | None,
-        limit: int | None,
-    ) -> AsyncIterator[Versions] | None:
-        """Return the pages of a list by the backend's own order; ``None`` if others are faster.
-
-        Those are a whole namespace, and everything: they are read one page of a line after another.
-        """
-        thread_id, _, checkpoint_id = parse_config(config) if config else (None, "", None)
-        name = config["configurable"].get("checkpoint_ns") if config else None
-        if not (criteria or checkpoint_id) and (name is not None or (not config and limit is None)):
-            return None
-        listed = VersionsWanted(
-            thread_id=thread_id,
-            namespace=None if name is None else make_line_name(name),
-            checkpoint_id=checkpoint_id,
-            before=before,
-            metadata=tuple(self._iterate_hints(criteria)),
-            may_continue=bool(criteria),
+        backend, reading = needs(self.saver.backend, FullBackend), (self._make_tuple, self._write)
+        lists = CheckpointLists(
+            backend, self._values, self._given, reading, shares=self.share_messages
         )
-        size = PAGE if criteria else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
-        return iterate_pages(needs(self.saver.backend, FullBackend), listed, size)
-
-    def _iterate_hints(self, criteria: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the equalities of a filter that hold for the stored metadata too."""
-        for name, value in criteria.items():
-            is_plain = isinstance(value, bool | str) or type(value) is int
-            is_key = bool(name) and "." not in name
-            if is_key and is_plain and (isinstance(value, str) or abs(value) < EXACT):
-                stored = self._values.convert_metadata({name: value})[name]
-                if type(stored) is type(value):
-                    yield escape(name), escape(stored) if isinstance(stored, str) else stored
-
-    async def _read_lines(
-        self, config: RunnableConfig | None, below: str | None, size: int
-    ) -> AsyncIterator[tuple[float, Lines]]:
-        """Yield the line of a config, or the lines of each thread, as ``Merged`` takes them."""
-        backend = needs(self.saver.backend, FullBackend)
-        if config:
-            thread_id, name, _ = parse_config(config)
-            yield math.inf, [ListedLine(backend, thread_id, make_line_name(name), below, size)]
-            return
-        size = min(size, PAGE_OF_MANY)
-        async for active_at, thread_id in iterate_recent_threads(backend):
-            names = await backend.namespaces(thread_id)
-            yield active_at, [ListedLine(backend, thread_id, it, below, size) for it in names]
-
-    def _has(self, version: Version, criteria: Mapping[str, Any]) -> bool:
-        return not criteria or holds(self._values.restore_metadata(version.metadata), criteria)
-
-    async def _read(self, versions: Versions) -> Makers:
-        """Return the makers of the versions' tuples, one for each and in their order."""
-        backend, made = needs(self.saver.backend, FullBackend), dict[Any, Maker]()
-        for some in group_by_database(versions):
-            lines = {it.line: it for it in await backend.contents(some)}
-            records, reading = {at: it.records for at, it in lines.items()}, self._prepare(lines)
-            made.update(await read_states_from(backend, some, records, reading, packed=True))
-        return [made[it.mark] for it in versions if it.mark in made]
-
-    def _prepare(self, lines: Mapping[int, LineContents]) -> Reading:
-        """Return the function that turns a version and its state into the maker of its tuple."""
-        of_chain = partial(StateHistory, self._values, shares=self.share_messages)
-        histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
-
-        def read(version: Version, folder: Folder) -> tuple[Mark, Maker]:
-            state, writes = folder.get_state(), lines[version.mark.line].writes
-            shown = select_current(writes.get(version.checkpoint_id, []), version.mark.sequence)
-            pending = [self._write(it, state) for it in shown]
-            name = self._given.give(version.checkpoint_id, None)
-            make = histories[folder].read(version, folder)
-            return version.mark, lambda: self._make_tuple(version, name, make(), pending)
-
-        return read
+        return lists.iterate_pages(config, criteria, before, limit)
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints and pending writes."""

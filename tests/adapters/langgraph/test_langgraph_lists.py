@@ -229,7 +229,7 @@ async def test_a_filtered_list_is_whole_though_the_clock_went_back(
     with closing(sqlite3.connect(tmp_path / "lists.db")) as connection, connection:
         later = "UPDATE locus_checkpoints SET created_at = created_at + 600000000 "
         connection.execute(later + "WHERE checkpoint_id < '06'")
-    monkeypatch.setattr("locus_store.adapters.langgraph.saver.PAGE", 4)
+    monkeypatch.setattr("locus_store.adapters.langgraph.listing.PAGE", 4)
     for wanted in ({"score": 1.5}, {"step": 3}, None):
         found = [it async for it in saver.alist(config("steps"), filter=wanted)]
         assert len(found) == (1 if wanted == {"step": 3} else 12)
