@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from locus_store.adapters.langgraph.loads import GivenIds, get_checkpoint_id, parse_config
-from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
+from locus_store.adapters.langgraph.values import ChannelValues, StateHistory, is_checkpoint
 from locus_store.backend import FullBackend, ListsVersions, StorageBackend
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.stepping import run_together
@@ -155,12 +155,16 @@ class Merged:
         self._bound: float | None = math.inf
         """No version of an unopened thread is newer than this; ``None``: all threads are open."""
 
-    async def take_page(self, size: int) -> list[Version]:
-        """Return the next versions; fewer than ``size`` at the end only."""
+    async def iterate_pages(self, size: int) -> AsyncIterator[list[Version]]:
+        """Yield all versions; fewer than ``size`` at the end only."""
         found: list[Version] = []
-        while len(found) < size and (version := await self._pop_next()) is not None:
+        while (version := await self._pop_next()) is not None:
             found.append(version)
-        return found
+            if len(found) == size:
+                yield found
+                found = []
+        if found:
+            yield found
 
     async def _pop_next(self) -> Version | None:
         if self._last is not None:
@@ -193,7 +197,7 @@ async def iterate_pages(
         yield page
         if len(page) < size:
             return
-        query, size = replace(query, after=page[-1]), size * GROWTH
+        query, size = replace(query, after=page[-1], may_continue=True), size * GROWTH
 
 
 def group_by_database(versions: Iterable[Version]) -> Iterable[list[Version]]:
@@ -230,7 +234,7 @@ async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[fl
 
 
 Maker: TypeAlias = Callable[[], CheckpointTuple]
-Reading: TypeAlias = Callable[[Version, Folder], tuple[Mark, Maker]]
+Reading: TypeAlias = Callable[[Version, Folder], tuple[Mark, Maker | None]]
 Write: TypeAlias = tuple[str, str, Any]
 """Task, channel and value of a pending write."""
 
@@ -276,19 +280,18 @@ class CheckpointLists:
             check_text("a filter's key", name, minimum=0, maximum=_MAX_KEY_CHARACTERS)
         left = MAX_COUNT if limit is None else check_limit(limit)
         below = get_checkpoint_id(before) if before else None
-        if pages := self._find_pages_by_time(config, criteria, below, limit):
-            async for listed in pages:
-                shown = [it for it in listed if self._has(it, criteria)][:left]
-                left -= len(shown)
-                for at in range(0, len(shown), PAGE):
-                    yield await self._read(shown[at : at + PAGE])
-                if left <= 0:
-                    break
-            return
-        versions = Merged(self._read_lines(config, below, left))
-        while left > 0 and (page := await versions.take_page(min(left, PAGE))):
-            yield await self._read(page)
-            left -= len(page)
+        pages = self._find_pages_by_time(config, criteria, below, limit)
+        if pages is None:
+            pages = Merged(self._read_lines(config, below, left)).iterate_pages(min(left, PAGE))
+        async for listed in pages:
+            found = [it for it in listed if self._has(it, criteria)]
+            while found and left > 0:
+                some, found = found[: min(left, PAGE)], found[min(left, PAGE) :]
+                if makers := await self._read(some, skips_others=config is None):
+                    left -= len(makers)
+                    yield makers
+            if left <= 0:
+                break
 
     def _find_pages_by_time(
         self,
@@ -344,23 +347,28 @@ class CheckpointLists:
     def _has(self, version: Version, criteria: Mapping[str, Any]) -> bool:
         return not criteria or holds(self._values.restore_metadata(version.metadata), criteria)
 
-    async def _read(self, versions: list[Version]) -> list[Maker]:
-        """Return the makers of the versions' tuples, one for each and in their order."""
-        backend, made = self._backend, dict[Mark, Maker]()
+    async def _read(self, versions: list[Version], *, skips_others: bool) -> list[Maker]:
+        """Return the makers of the versions' tuples, one for each and in their order.
+
+        With ``skips_others``, a thread that is not LangGraph's is passed over, not refused.
+        """
+        backend, made = self._backend, dict[Mark, Maker | None]()
         for some in group_by_database(versions):
             lines = {it.line: it for it in await backend.contents(some)}
             records = {at: it.records for at, it in lines.items()}
-            reading = self._prepare(lines)
+            reading = self._prepare(lines, skips_others=skips_others)
             made.update(await read_states_from(backend, some, records, reading, packed=True))
-        return [made[it.mark] for it in versions if it.mark in made]
+        return [make for it in versions if (make := made.get(it.mark))]
 
-    def _prepare(self, lines: Mapping[int, LineContents]) -> Reading:
+    def _prepare(self, lines: Mapping[int, LineContents], *, skips_others: bool) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""
         of_chain = partial(StateHistory, self._values, shares=self._shares)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
-        def read(version: Version, folder: Folder) -> tuple[Mark, Maker]:
+        def read(version: Version, folder: Folder) -> tuple[Mark, Maker | None]:
             state, writes = folder.get_state(), lines[version.mark.line].writes
+            if skips_others and not is_checkpoint(state):
+                return version.mark, None
             shown = select_current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self._write(it, state) for it in shown]
             name = self._given.give(version.checkpoint_id, None)

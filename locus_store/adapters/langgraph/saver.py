@@ -350,7 +350,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         server's time of the save.
 
         Args:
-            config: A thread, and perhaps a namespace and a checkpoint; ``None``: all threads.
+            config: A thread, and perhaps a namespace and a checkpoint; ``None``: all threads of
+                graphs.
             filter: Metadata that a checkpoint must have; see ``filters.holds``.
             before: Only those below this checkpoint of the same namespace; in another one, those
                 with a smaller id.

@@ -268,13 +268,18 @@ def report_value(channel: str, value: Any) -> Any:
     return repr(value) if is_error else value
 
 
+def is_checkpoint(state: Mapping[str, Any]) -> bool:
+    """Return whether LangGraph made a state."""
+    return isinstance(state.get(CHANNELS), dict) and _VERSIONS in state
+
+
 def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
     """Refuse a state that LangGraph did not make.
 
     Raises:
         SchemaError: Names the thread.
     """
-    if not isinstance(state.get(CHANNELS), dict) or _VERSIONS not in state:
+    if not is_checkpoint(state):
         raise make_kind_error(version.thread_id, is_graphs=False)
 
 

@@ -12,7 +12,8 @@ from lazily import TESTS_RUN
 from test_langgraph import direct_storage
 from tiers import first_of
 
-from locus_store.errors import ConflictError
+from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.errors import ConflictError, SchemaError
 from locus_store.saver import CheckpointSaver
 from locus_store.types import PendingWrite
 from locus_store.values.filters import holds
@@ -252,3 +253,17 @@ async def test_any_number_of_threads_is_marked(saver: LangGraphSaver) -> None:
     ids = [*(f"none{n}" for n in range(40_000)), "t0", "t1"]
     found = await backend.find_statuses(StatusesWanted(limit=5, thread_ids=ids))
     assert {it.thread_id: it.badges for it in found} == {"t0": ["interrupted"], "t1": []}
+
+
+async def test_a_list_of_all_threads_has_those_of_graphs_only(anywhere: LangGraphSaver) -> None:
+    graphs = {limit: await shown(anywhere, None, limit=limit) for limit in (1, 5, None)}
+    agents = StorageBackendAdapter(anywhere.backend)
+    for nth in range(6):
+        await agents.save({"said": [nth]}, f"agent{nth}", metadata={"user": "u1"})
+    for limit, checkpoints in graphs.items():
+        assert await shown(anywhere, None, limit=limit) == checkpoints
+    tagged = await shown(anywhere, None, filter={"user": "u1"}, limit=2)
+    assert len(tagged) == 2
+    assert [it.config["configurable"]["thread_id"] for it in anywhere.list(None, limit=1)]
+    with pytest.raises(SchemaError, match="agent0"):
+        await shown(anywhere, config("agent0"))
