@@ -80,12 +80,13 @@ class ThreadRunner:
         return await self._run_async(_OpenDatabase.read_async, body)
 
     def peek(self, body: Body[T]) -> T | None:
-        """Run a small read in the thread of the running event loop, without waiting.
+        """Run a small read in this thread, though it may have an event loop, without waiting.
 
         Returns:
-            ``None``: there is no loop, the read has to be handed over, or the body returned it.
+            ``None``: the read would have to wait, or the body returned it.
         """
-        return None if may_block() else self._get_open().peek(body)
+        found = self._get_open().read_at_once(body)
+        return found[0] if found else None
 
     async def open(self) -> None:
         if may_block():
@@ -198,7 +199,7 @@ class _OpenDatabase:
         """Guards the next one."""
 
         self._peeker: Connection | None = None
-        """The connection of ``peek``, which never waits for the database."""
+        """The connection of ``read_at_once``, which never waits for the database."""
 
         self._writer = SQLiteWriter(writes, database, self._release_readers)
 
@@ -226,6 +227,8 @@ class _OpenDatabase:
         """Run a body on one snapshot, in this thread."""
         if self._reads is None:
             return self._writer.run(body)
+        if found := self.read_at_once(body):
+            return found[0]
         self.open()
         with self._gate:
             self._require_open()
@@ -268,7 +271,8 @@ class _OpenDatabase:
         finally:
             connection.rollback()
 
-    def peek(self, body: Body[T]) -> T | None:
+    def read_at_once(self, body: Body[T]) -> tuple[T] | None:
+        """Run a body on the connection that never waits; ``None``: it would have to."""
         if self._reads not in self._engines or self._is_new() or not self._peeking.acquire(False):
             return None
         try:
@@ -277,15 +281,15 @@ class _OpenDatabase:
             if self._peeker is None:
                 self._peeker = self._writes.connect()
                 self._peeker.connection.cursor().execute("PRAGMA busy_timeout=0")
-            return self._run_on(self._peeker, body)
-        except self._database.driver_errors:  # such as a lock; the reading threads wait for it
+            return (self._run_on(self._peeker, body),)
+        except self._database.driver_errors:  # such as a lock
             self._drop_peeker()
             return None
         finally:
             self._peeking.release()
 
     def _drop_peeker(self) -> None:
-        """Close the connection of ``peek``, whose lock is held."""
+        """Close the connection of ``read_at_once``, whose lock is held."""
         peeker, self._peeker = self._peeker, None
         if peeker is not None:
             peeker.close()

@@ -289,9 +289,10 @@ class Reads(RowAccess):
             return None
         version, pending_writes = self.make_version(thread_id, namespace, line, tuple(fields)), None
         if writes:
-            if pending.measure_writes(self, line, version.checkpoint_id) > MOST_CONFIRMED:
+            size = pending.measure_writes(self, line, version.checkpoint_id)
+            if size > MOST_CONFIRMED:
                 return None
-            pending_writes = self.read_writes(line, version.checkpoint_id)
+            pending_writes = self.read_writes(line, version.checkpoint_id) if size else []
         return Stored(version=version, head=mark, payloads=[], basis=mark, writes=pending_writes)
 
     def read_writes(self, line: int, checkpoint_id: str) -> list[PendingWrite]:

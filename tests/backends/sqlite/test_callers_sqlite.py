@@ -90,6 +90,30 @@ async def test_a_known_head_is_confirmed_in_the_thread_of_the_event_loop(
         assert await asyncio.gather(*calls) == [{"n": 2}] * 5
 
 
+def test_sync_reads_share_a_connection_that_stays_open_unless_it_is_in_use(
+    checkpointer: BlockingCheckpointer[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    begin = SQLiteDatabase.begin_read
+    meeting = threading.Barrier(2)
+
+    def note(self: SQLiteDatabase, connection: Any) -> None:
+        begin(self, connection)
+        seen.append(connection)
+        if threading.current_thread() is not threading.main_thread():
+            meeting.wait(WAIT)
+
+    checkpointer.save({"n": 1}, "t")
+    checkpointer.load("t")
+    monkeypatch.setattr(SQLiteDatabase, "begin_read", note)
+    assert [checkpointer.load("t") for _ in range(3)] == [{"n": 1}] * 3
+    assert checkpointer.load("none") is None
+    assert len({*map(id, seen)}) == 1
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(checkpointer.load, "tt")] == [{"n": 1}] * 2
+    assert len({*map(id, seen[-2:])}) == 2
+
+
 @pytest.mark.anyio
 async def test_a_read_that_the_loops_connection_cannot_begin_is_handed_over(
     url: str, monkeypatch: pytest.MonkeyPatch
