@@ -99,7 +99,6 @@ class PostgreSQLRepository(IndexedRepository):
     """PostgreSQL's implementations of the hooks."""
 
     rounding = timedelta()
-    parents_go_last = True
     measures = sa.func.octet_length
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Final, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -13,14 +15,16 @@ from locus_store.sql.columns.types import make_clock, make_cutoff, make_expiry
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.reads import Reads, make_line, make_record, read_all_records
-from locus_store.sql.threads.statements import LINE_STATE, RECORD
+from locus_store.sql.threads.statements import LINE_STATE, RECORD, compile_other
 from locus_store.sql.threads.thread_rows import (
+    delete_of_threads,
     find_versionless,
     has_thread,
     is_old,
     keep_place,
     put_facts,
     require_its_owner,
+    select_lines,
 )
 from locus_store.types import Mark, PendingWrite, Removed, Save, Written
 from locus_store.types.messages import LogEdit
@@ -50,9 +54,6 @@ class Repository(Reads):
     """The payloads of the records that the transaction has added."""
 
     # --- dialect hooks
-
-    parents_go_last: ClassVar[bool] = False
-    """Rows are visible while the row of their line is: row security may be enabled."""
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
         """Prevent other transactions from changing threads, or a line of them, until the commit.
@@ -296,7 +297,7 @@ class Repository(Reads):
         thread_id, saved_at = self.connection.execute(
             sa.select(lines.c.thread_id, lines.c.updated_at).where(lines.c.line == line.line)
         ).one()
-        self._drop_lines([line.line])
+        self._drop_line(line.line)
         self.lock(thread_id)  # another transaction may be creating a line of it
         settle(self, thread_id, saved_at)
 
@@ -341,17 +342,25 @@ class Repository(Reads):
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
         """Remove threads, expired or not, with all they own; return how much that was."""
-        threads, log, logs = self.tables.threads, self.tables.messages, self.tables.logs
-        removed = messages = 0
+        t, removed = self.tables, Counter[str]()
         for batch in split_batches(thread_ids):
-            turns.drop_ended(self, self.tables.turns.c.thread_id.in_(batch))
-            which = self.is_thread(*batch)
-            keys = sa.select(threads.c.thread).where(*which)
-            messages += self.connection.execute(log.delete().where(log.c.thread.in_(keys))).rowcount
-            self.connection.execute(logs.delete().where(logs.c.thread.in_(keys)))
-            removed += self._drop_lines(self.find_lines_of(batch))
-            self.connection.execute(threads.delete().where(*which))
-        return Swept(removed, messages, is_whole=True)
+            size = 1 if len(batch) == 1 else BATCH
+            names = [*batch, *[batch[-1]] * (size - len(batch))]
+            key = {"tenant": self.tenant, **{f"thread_{at}": it for at, it in enumerate(names)}}
+            lines = compile_other(self.sql, ("lock", size), partial(select_lines, t, size))
+            self.unindex([line for (line,) in lines.fetch_rows(self.connection, key)])
+            for table in (t.turns, t.messages, t.logs, *self._of_lines, t.lines, t.threads):
+                make = partial(delete_of_threads, t, table, size)
+                deletion = compile_other(self.sql, (table.name, size), make)
+                removed[table.name] += deletion.run(self.connection, key)
+        self.seen_records.clear()
+        self.active_thread = None
+        return Swept(removed[t.checkpoints.name], removed[t.messages.name], is_whole=True)
+
+    @property
+    def _of_lines(self) -> tuple[sa.Table, ...]:
+        """The tables whose rows belong to a line."""
+        return self.tables.writes, self.tables.segments, self.tables.checkpoints
 
     def find_lines_of(self, thread_ids: Sequence[str]) -> list[int]:
         lines = self.tables.lines
@@ -360,27 +369,16 @@ class Repository(Reads):
         )
         return list(self.connection.execute(found).scalars())
 
-    def _drop_lines(self, keys: Sequence[int]) -> int:
-        """Remove lines; their rows are locked first, so that a concurrent write is waited for."""
-        t = self.tables
-        lines, checkpoints = t.lines, t.checkpoints
+    def _drop_line(self, line: int) -> None:
+        """Remove a line; its row is locked first, so that a concurrent write is waited for."""
+        lines = self.tables.lines
         self.seen_records.clear()
         self.active_thread = None
-        removed = 0
-        for some in split_batches(keys):
-            is_one = lines.c.line.in_(some)
-            locked = sa.select(lines.c.line).where(is_one).with_for_update()
-            self.connection.execute(
-                locked if self.parents_go_last else lines.delete().where(is_one)
-            )
-            self.unindex(some)
-            for table in (t.writes, t.segments):
-                self.connection.execute(table.delete().where(table.c.line.in_(some)))
-            gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
-            removed += gone.rowcount
-            if self.parents_go_last:
-                self.connection.execute(lines.delete().where(is_one))
-        return removed
+        locked = sa.select(lines.c.line).where(lines.c.line == line).with_for_update()
+        self.connection.execute(locked)
+        self.unindex([line])
+        for table in (*self._of_lines, lines):
+            self.connection.execute(table.delete().where(table.c.line == line))
 
     def find_expired(self, among: Sequence[str] | None = None) -> list[str]:
         """Return a batch of threads whose time to live is over."""

@@ -392,7 +392,9 @@ def make_same_thread_condition(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.and_(threads.c.tenant == lines.c.tenant, threads.c.thread_id == lines.c.thread_id)
 
 
-def compile_other(sql: Statements, key: Hashable, statement: Callable[[], Query]) -> Compiled:
+def compile_other(
+    sql: Statements, key: Hashable, statement: Callable[[], Query | sa.UpdateBase]
+) -> Compiled:
     """Return a statement that another module makes, compiled the first time."""
     if key not in sql.others:
         sql.others[key] = Compiled(statement(), sql.dialect)

@@ -7,12 +7,19 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.dialect_columns import unescape_text
 from locus_store.sql.columns.types import Later, make_cutoff
 from locus_store.sql.schema.tables import Tables
+from locus_store.sql.threads import turns
 from locus_store.sql.threads.reads import Reads
-from locus_store.sql.threads.statements import RowAccess, is_live, make_same_thread_condition
+from locus_store.sql.threads.statements import (
+    RowAccess,
+    compile_other,
+    is_live,
+    make_same_thread_condition,
+)
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.messages import require_sealed
 from locus_store.types.thread_info import (
@@ -76,14 +83,37 @@ def select_last_change(t: Tables) -> sa.ScalarSelect[Any]:
 
 def has_thread(repo: RowAccess, thread_id: str) -> bool:
     """See ``StorageBackend.has_thread``."""
-    threads = repo.tables.threads
-    found = sa.select(threads.c.thread).where(
-        threads.c.tenant == repo.tenant,
-        threads.c.thread_id == thread_id,
-        is_live(repo.tables),
-        has_activity(repo.tables),
-    )
-    return repo.connection.execute(found).first() is not None
+    t, key = repo.tables, {"tenant": repo.tenant, "thread_0": thread_id}
+
+    def select() -> sa.Select[Any]:
+        is_it = is_of_threads(t.threads, 1), is_live(t), has_activity(t)
+        return sa.select(t.threads.c.thread).where(*is_it)
+
+    return compile_other(repo.sql, has_thread, select).fetch_first(repo.connection, key) is not None
+
+
+def is_of_threads(table: sa.Table, size: int) -> sa.ColumnElement[bool]:
+    """Return the condition that a row is of one of so many threads of a tenant."""
+    c = table.c
+    names = [bind(f"thread_{at}", type_=c.thread_id.type) for at in range(size)]
+    return sa.and_(c.tenant == bind("tenant", type_=c.tenant.type), c.thread_id.in_(names))
+
+
+def select_lines(t: Tables, size: int) -> sa.Select[Any]:
+    """Return the statement that locks and names the lines of so many threads."""
+    return sa.select(t.lines.c.line).where(is_of_threads(t.lines, size)).with_for_update()
+
+
+def delete_of_threads(t: Tables, table: sa.Table, size: int) -> sa.Delete:
+    """Return the statement that removes the rows of so many threads from a table."""
+    if table is t.turns:
+        return table.delete().where(is_of_threads(table, size), turns.has_ended(table))
+    if "thread_id" in table.c:
+        return table.delete().where(is_of_threads(table, size))
+    owner = t.threads if "thread" in table.c else t.lines
+    (key,) = owner.primary_key
+    keys = sa.select(key).where(is_of_threads(owner, size))
+    return table.delete().where(table.c[key.name].in_(keys))
 
 
 def keep_place(repo: RowAccess, thread_id: str, saved_at: datetime) -> None:

@@ -66,16 +66,15 @@ def end_turn(repository: RowAccess, thread_id: str, turn_key: str | None) -> boo
 
 def end_expired(repository: RowAccess) -> None:
     """Remove the turns of a tenant that have ended, of threads that do not exist."""
-    c, threads = repository.tables.turns.c, repository.tables.threads.c
-    is_its = threads.tenant == c.tenant, threads.thread_id == c.thread_id
-    drop_ended(repository, ~sa.exists().where(*is_its))
+    table, threads = repository.tables.turns, repository.tables.threads.c
+    is_ended = table.c.tenant == repository.tenant, has_ended(table)
+    is_its = threads.tenant == table.c.tenant, threads.thread_id == table.c.thread_id
+    repository.connection.execute(table.delete().where(*is_ended, ~sa.exists().where(*is_its)))
 
 
-def drop_ended(repository: RowAccess, which: sa.ColumnElement[bool]) -> None:
-    """Remove the turns of a tenant that were ended by a call, or without a renewal a day ago."""
-    table = repository.tables.turns
-    is_ended = table.c.tenant == repository.tenant, table.c.expires_at <= make_cutoff(DAY)
-    repository.connection.execute(table.delete().where(*is_ended, which))
+def has_ended(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Return the condition that a call ended a turn, or that it was not renewed for a day."""
+    return table.c.expires_at <= make_cutoff(DAY)
 
 
 def read_tickets(repository: RowAccess, thread_id: str) -> tuple[turns.ReadGuard, int | None]:

@@ -1,3 +1,0 @@
--- line_1_1: int as int
--- line_1_2: int as int
-DELETE FROM locus_checkpoints WHERE locus_checkpoints.line IN (:line_1_1, :line_1_2)

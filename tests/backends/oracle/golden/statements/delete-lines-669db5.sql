@@ -1,0 +1,3 @@
+-- tenant: str
+-- thread_0: str
+DELETE FROM locus_lines WHERE locus_lines.tenant = :tenant AND locus_lines.thread_id IN (:thread_0)

@@ -1,0 +1,3 @@
+-- tenant: str
+-- thread_0: str
+DELETE FROM locus_threads WHERE locus_threads.tenant = :tenant AND locus_threads.thread_id IN (:thread_0)

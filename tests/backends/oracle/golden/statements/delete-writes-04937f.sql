@@ -1,2 +1,0 @@
--- line_1_1: int as int
-DELETE FROM locus_writes WHERE locus_writes.line IN (:line_1_1)
