@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.types import make_clock, make_cutoff
-from locus_store.sql.threads.statements import RowAccess, has_other_layout
+from locus_store.sql.schema.tables import Tables
+from locus_store.sql.threads.statements import RowAccess, compile_other, has_other_layout
 from locus_store.types.options import DAY
 from locus_store.types.turns import ThreadTurn
 from locus_store.values.times import EPOCH, to_microseconds
@@ -23,9 +25,13 @@ def require_turn(repository: RowAccess, thread_id: str, number: int | None) -> N
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
     """
-    limit = repository.make_pause_limit()
-    query = _select(repository, thread_id, repository.tables.turns.c.tickets, *limit)
-    row = repository.connection.execute(query.with_for_update()).first()
+    limit, c = repository.make_pause_limit(), repository.tables.turns.c
+    locked = compile_other(
+        repository.sql,
+        (require_turn, bool(limit)),
+        lambda: sa.select(c.tickets, *limit).where(*_is_of_thread(c)).with_for_update(),
+    )
+    row = locked.fetch_first(repository.connection, _make_key(repository, thread_id))
     guard = turns.ReadGuard(thread_id, _load(row), _read_clock(repository))
     turns.require_turn(guard, number)
 
@@ -80,19 +86,25 @@ def has_ended(table: sa.Table) -> sa.ColumnElement[bool]:
 def read_tickets(repository: RowAccess, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
     """Return the tickets of a thread at the present time, and the revision of their row."""
     c = repository.tables.turns.c
-    query = _select(repository, thread_id, c.tickets, c.revision, make_clock().label("at"))
-    row = repository.connection.execute(query).first()
+    found = compile_other(
+        repository.sql,
+        read_tickets,
+        lambda: sa.select(c.tickets, c.revision, make_clock()).where(*_is_of_thread(c)),
+    )
+    row = found.fetch_first(repository.connection, _make_key(repository, thread_id))
     if row is None:
         return turns.ReadGuard(thread_id, [], _read_clock(repository)), None
-    return turns.ReadGuard(thread_id, _load(row), row.at), row.revision
+    _, revision, at = row
+    return turns.ReadGuard(thread_id, _load(row), at), revision
 
 
-def _select(
-    repository: RowAccess, thread_id: str, *columns: sa.ColumnElement[Any]
-) -> sa.Select[Any]:
-    c = repository.tables.turns.c
-    is_its = c.tenant == repository.tenant, c.thread_id == thread_id
-    return sa.select(*columns).where(*is_its)
+def _is_of_thread(c: Any) -> tuple[sa.ColumnElement[bool], ...]:
+    names = ("tenant", "thread_id")
+    return tuple(c[name] == bind(f"of_{name}", type_=c[name].type) for name in names)
+
+
+def _make_key(repository: RowAccess, thread_id: str) -> dict[str, Any]:
+    return {"of_tenant": repository.tenant, "of_thread_id": thread_id}
 
 
 def _load(row: Sequence[Any] | None) -> list[Ticket]:
@@ -100,8 +112,10 @@ def _load(row: Sequence[Any] | None) -> list[Ticket]:
 
 
 def _read_clock(repository: RowAccess) -> datetime:
-    at: datetime = repository.connection.execute(sa.select(make_clock())).scalar_one()
-    return at
+    clock = compile_other(repository.sql, _read_clock, lambda: sa.select(make_clock()))
+    [(at,)] = clock.fetch_rows(repository.connection, {})
+    found: datetime = at
+    return found
 
 
 def _put(
@@ -111,23 +125,35 @@ def _put(
 
     A revision is from the clock, so that a row that is created again has another one.
     """
-    table = repository.tables.turns
-    key = {"tenant": repository.tenant, "thread_id": guard.thread_id}
+    t, layout = repository.tables, repository.tenancy.layout
     values = {
+        **_make_key(repository, guard.thread_id),
         "turn": tickets[0].number,
         "expires_at": tickets[0].until,
         "revision": max((revision or 0) + 1, to_microseconds(guard.now)),
         "tickets": {"tickets": turns.dump_tickets(tickets)},
     }
     if revision is None:
-        new = {**key, **values}
-        row = sa.select(*(sa.literal(it, table.c[name].type) for name, it in new.items()))
-        row = row.where(~has_other_layout(repository.tables, repository.tenancy.layout))
-        insert = table.insert().from_select([*new], row)
-        require_layout(repository.connection.execute(insert).rowcount)
+        new = compile_other(repository.sql, (_insert, layout), lambda: _insert(t, layout))
+        require_layout(new.run(repository.connection, values))
         return True
-    changed = table.update().filter_by(**key, revision=revision).values(values)
-    return bool(repository.connection.execute(changed).rowcount)
+    changed = compile_other(repository.sql, _update, lambda: _update(t))
+    return bool(changed.run(repository.connection, {**values, "of_revision": revision}))
+
+
+_CHANGED: Final = ("turn", "expires_at", "revision", "tickets")
+
+
+def _insert(t: Tables, layout: object) -> sa.Insert:
+    c = t.turns.c
+    names = {"tenant": "of_tenant", "thread_id": "of_thread_id", **{it: it for it in _CHANGED}}
+    row = sa.select(*(bind(given, type_=c[name].type) for name, given in names.items()))
+    return t.turns.insert().from_select([*names], row.where(~has_other_layout(t, layout)))
+
+
+def _update(t: Tables) -> sa.Update:
+    is_same = *_is_of_thread(t.turns.c), t.turns.c.revision == bind("of_revision")
+    return t.turns.update().where(*is_same).values({it: bind(it) for it in _CHANGED})
 
 
 def list_turns(repository: RowAccess, thread_id: str | None, limit: int) -> list[ThreadTurn]:
