@@ -93,7 +93,7 @@ class SQLiteRepository(Repository):
     def remove_payloads(self, line: int, sequences: Sequence[int]) -> None:
         """See ``Repository``; an update would leave the payloads' room in the pages unused."""
         table = self.tables.checkpoints
-        which = (*self._is_record(line, sequences),)
+        which = table.c.line == line, table.c.sequence.in_(sequences)
         rows = self.connection.execute(sa.select(table).where(*which)).mappings().all()
         self.connection.execute(table.delete().where(*which))
         self.connection.execute(table.insert(), [{**it, "payload": None} for it in rows])

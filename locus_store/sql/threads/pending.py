@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import RowMapping
 
 from locus_store import versions
-from locus_store.sql.threads.statements import WRITE, RowAccess, compile_other
+from locus_store.sql.schema.tables import Tables
+from locus_store.sql.threads.statements import WRITE, RowAccess
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import add_checksum, verify_checksum
 
 BATCH = 200
 """Rows that one statement names at most."""
+
+_SIZES: Final = (1, 16, 64, BATCH)
 
 
 def read_rows(
@@ -40,18 +43,15 @@ def read_writes(repo: RowAccess, line: int, checkpoint_id: str) -> list[PendingW
 
 def measure_writes(reads: RowAccess, line: int, checkpoint_id: str) -> int:
     """Return the bytes of the payloads of a checkpoint's writes."""
+    [(size,)] = reads.ask(_select_size, line=line, checkpoint_id=checkpoint_id)
+    return int(size)
 
-    def select_size() -> sa.Select[Any]:
-        c = reads.tables.writes.c
-        name = sa.bindparam("checkpoint_id", type_=c.checkpoint_id.type)
-        is_its = (c.line == sa.bindparam("line")) & (c.checkpoint_id == name)
-        return sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)).where(is_its)
 
-    key = {"line": line, "checkpoint_id": checkpoint_id}
-    found = compile_other(reads.sql, "size of writes", select_size).fetch_first(
-        reads.connection, key
-    )
-    return int(found[0]) if found else 0
+def _select_size(t: Tables) -> sa.Select[Any]:
+    c = t.writes.c
+    name = sa.bindparam("checkpoint_id", type_=c.checkpoint_id.type)
+    is_its = c.line == sa.bindparam("line"), c.checkpoint_id == name
+    return sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(c.payload)), 0)).where(*is_its)
 
 
 def group_by_checkpoint(
@@ -116,6 +116,16 @@ def make_row(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, An
         "basis": write.basis,
         "payload": add_checksum(checkpoint_id, write),
     }
+
+
+def fill_parameters(name: str, values: Sequence[Any]) -> tuple[int, dict[str, Any]]:
+    """Return the number of parameters of a statement for these values, and the parameters.
+
+    The last value is repeated: a statement is compiled for each of a few numbers.
+    """
+    size = next(it for it in _SIZES if it >= len(values))
+    last = len(values) - 1
+    return size, {f"{name}_{at}": values[min(at, last)] for at in range(size)}
 
 
 def split_batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:

@@ -17,12 +17,16 @@ from locus_store.sql.threads.statements import (
     RECORD,
     RowAccess,
     Tenancy,
-    compile_other,
     is_live,
     list_segment_columns,
     make_same_thread_condition,
 )
-from locus_store.sql.threads.version_queries import select_line_beside, select_lone_version
+from locus_store.sql.threads.version_queries import (
+    select_below,
+    select_line_beside,
+    select_lone_version,
+    select_newest,
+)
 from locus_store.types import Head, Mark, PendingWrite, Stored, Version
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
@@ -115,8 +119,7 @@ class Reads(RowAccess):
         if beside is None:
             row = self.sql.line.fetch_first(self.connection, key)
         else:
-            both = compile_other(self.sql, "line beside", lambda: select_line_beside(self.tables))
-            row = both.fetch_first(self.connection, {**key, "checkpoint_id": beside})
+            row = next(iter(self.ask(select_line_beside, **key, checkpoint_id=beside)), None)
         if row is None:
             return None
         line = make_line(row[: len(LINE_STATE) + 1])
@@ -154,24 +157,12 @@ class Reads(RowAccess):
         return record
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        sequence = self.tables.checkpoints.c.sequence
-        return self.connection.execute(
-            sa.select(sequence)
-            .where(self.tables.checkpoints.c.line == line.line)
-            .order_by(sequence.desc())
-            .limit(1)
-            .offset(nth - 1)
-        ).scalar()
+        found = self.ask(select_newest, line=line.line, offset=nth - 1)
+        return found[0][0] if found else None
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
-        checkpoints = self.tables.checkpoints
-        found = self.connection.execute(
-            sa.select(checkpoints.c.sequence)
-            .where(checkpoints.c.line == line.line, checkpoints.c.sequence < sequence)
-            .order_by(checkpoints.c.sequence)
-            .limit(limit)
-        )
-        return list(found.scalars())
+        found = self.ask(select_below, line=line.line, sequence=sequence, limit=limit)
+        return [below for (below,) in found]
 
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
@@ -226,14 +217,10 @@ class Reads(RowAccess):
         key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
-        named = checkpoint_id is not None
-        found = compile_other(
-            self.sql, ("lone", named), lambda: select_lone_version(self.tables, has_id=named)
-        )
-        row = found.fetch_first(self.connection, key)
-        if row is None:
+        rows = self.ask(select_lone_version, "head" if checkpoint_id is None else "id", **key)
+        if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
-        return row
+        return rows[0] if rows else None
 
     def require_none(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> None:
         """Check that a head was not found because there is none.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ from locus_store.sql.columns.types import make_clock, make_cutoff, make_expiry
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.sql.threads.reads import Reads, make_line, make_record, read_all_records
-from locus_store.sql.threads.statements import LINE_STATE, RECORD, compile_other
+from locus_store.sql.threads.statements import LINE_STATE
 from locus_store.sql.threads.thread_rows import (
     delete_of_threads,
     find_versionless,
@@ -25,6 +24,12 @@ from locus_store.sql.threads.thread_rows import (
     put_facts,
     require_its_owner,
     select_lines,
+)
+from locus_store.sql.threads.version_queries import (
+    delete_records,
+    delete_writes_on,
+    select_children,
+    update_records,
 )
 from locus_store.types import Mark, PendingWrite, Removed, Save, Written
 from locus_store.types.messages import LogEdit
@@ -104,11 +109,8 @@ class Repository(Reads):
         return None
 
     def remove_payloads(self, line: int, sequences: Sequence[int]) -> None:
-        self.connection.execute(
-            self.tables.checkpoints.update()
-            .where(*self._is_record(line, sequences))
-            .values(payload=None)
-        )
+        for batch in split_batches(sequences):
+            self._update_records(line, batch, payload=None)
 
     def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """Remove records, or whole lines, from the full-text index before their deletion."""
@@ -234,33 +236,21 @@ class Repository(Reads):
         _open_segments(self, line.line, [sequence])
         self.unindex([line.line], [sequence])
         text = self.index_record(line.line, sequence, payload)
-        self.connection.execute(
-            self.tables.checkpoints.update()
-            .where(*self._is_record(line.line, [sequence]))
-            .values(payload=payload, text=text)
-        )
+        self._update_records(line.line, [sequence], payload=payload, text=text)
 
-    def _is_record(self, line: int, sequences: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
-        checkpoints = self.tables.checkpoints
-        return checkpoints.c.line == line, checkpoints.c.sequence.in_(sequences)
+    def _update_records(self, line: int, sequences: Sequence[int], **values: Any) -> None:
+        size, key = pending.fill_parameters("sequence", sequences)
+        self.change(update_records, size, *values, **key, **values, of_line=line)
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.seen_records.clear()
-        self.connection.execute(
-            self.tables.checkpoints.update()
-            .where(*self._is_record(line.line, [sequence]))
-            .values(parent=parent)
-        )
+        self._update_records(line.line, [sequence], parent=parent)
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
-        checkpoints = self.tables.checkpoints
-        columns = [checkpoints.c[name] for name in RECORD]
         found: list[Record] = []
         for batch in split_batches(sorted(sequences)):
-            query = sa.select(*columns).where(
-                checkpoints.c.line == line.line, checkpoints.c.parent.in_(batch)
-            )
-            found += [make_record(row) for row in self.connection.execute(query)]
+            size, key = pending.fill_parameters("parent", batch)
+            found += map(make_record, self.ask(select_children, size, **key, line=line.line))
         return found
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
@@ -280,16 +270,12 @@ class Repository(Reads):
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.seen_records.clear()
-        checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in split_batches(sequences):
             _open_segments(self, line.line, batch)
             self.unindex([line.line], batch)
-            rows = self._is_record(line.line, batch)
-            ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
-            self.connection.execute(
-                writes.delete().where(writes.c.line == line.line, writes.c.checkpoint_id.in_(ids))
-            )
-            self.connection.execute(checkpoints.delete().where(*rows))
+            size, key = pending.fill_parameters("sequence", batch)
+            self.change(delete_writes_on, size, **key, of_line=line.line)
+            self.change(delete_records, size, **key, of_line=line.line)
 
     def drop(self, line: Line) -> None:
         """Remove a line, and the thread too if nothing else of it is left."""
@@ -344,15 +330,11 @@ class Repository(Reads):
         """Remove threads, expired or not, with all they own; return how much that was."""
         t, removed = self.tables, Counter[str]()
         for batch in split_batches(thread_ids):
-            size = 1 if len(batch) == 1 else BATCH
-            names = [*batch, *[batch[-1]] * (size - len(batch))]
-            key = {"tenant": self.tenant, **{f"thread_{at}": it for at, it in enumerate(names)}}
-            lines = compile_other(self.sql, ("lock", size), partial(select_lines, t, size))
-            self.unindex([line for (line,) in lines.fetch_rows(self.connection, key)])
+            size, key = pending.fill_parameters("thread", batch)
+            key["tenant"] = self.tenant
+            self.unindex([line for (line,) in self.ask(select_lines, size, **key)])
             for table in (t.turns, t.messages, t.logs, *self._of_lines, t.lines, t.threads):
-                make = partial(delete_of_threads, t, table, size)
-                deletion = compile_other(self.sql, (table.name, size), make)
-                removed[table.name] += deletion.run(self.connection, key)
+                removed[table.name] += self.change(delete_of_threads, table, size, **key)
         self.seen_records.clear()
         self.active_thread = None
         return Swept(removed[t.checkpoints.name], removed[t.messages.name], is_whole=True)
@@ -452,11 +434,8 @@ class Repository(Reads):
     def index_line(self, line: int) -> None:
         """Add a line's records to the full-text index."""
         for sequence, _, payload in read_all_records(self, line):
-            self.connection.execute(
-                self.tables.checkpoints.update()
-                .where(*self._is_record(line, [sequence]))
-                .values(text=self.index_record(line, sequence, payload))
-            )
+            text = self.index_record(line, sequence, payload)
+            self._update_records(line, [sequence], text=text)
 
 
 def settle(repo: Repository, thread_id: str, changed_at: datetime) -> None:

@@ -14,7 +14,6 @@ from locus_store.errors import SchemaError
 from locus_store.sql.schema.status import SEARCH_SETTING
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.repository import Copied, Repository
-from locus_store.sql.threads.statements import compile_other
 from locus_store.sql.threads.version_queries import select_whole_version
 from locus_store.types import Mark, Stored
 from locus_store.versions.segments import RecordSegment, collect_payloads
@@ -47,11 +46,7 @@ class LockingRepository(Repository):
         }
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
-        named = checkpoint_id is not None
-        whole = compile_other(
-            self.sql, ("whole", named), lambda: select_whole_version(self.tables, has_id=named)
-        )
-        rows = whole.fetch_rows(self.connection, key)
+        rows = self.ask(select_whole_version, "head" if checkpoint_id is None else "id", **key)
         if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -450,6 +450,19 @@ class RowAccess:
         self.tenant = tenancy.tenant
         self.tables = tenancy.tables
         self.sql = compile_statements(tenancy.tables, connection.dialect)
+
+    def ask(self, make: Callable[..., Query], *form: Hashable, **values: Any) -> list[Any]:
+        """Return the rows of the statement that ``make`` returns for the tables and a form.
+
+        It is compiled once for each form; ``values`` are its parameters.
+        """
+        found = compile_other(self.sql, (make, form), partial(make, self.tables, *form))
+        return found.fetch_rows(self.connection, values)
+
+    def change(self, make: Callable[..., sa.UpdateBase], *form: Hashable, **values: Any) -> int:
+        """Run a change as ``ask`` runs a query; return the number of rows."""
+        change = compile_other(self.sql, (make, form), partial(make, self.tables, *form))
+        return change.run(self.connection, values)
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
         """Dialect hook: return what a query selects so that a stopped client keeps no lock."""

@@ -14,12 +14,7 @@ from locus_store.sql.columns.types import Later, make_cutoff
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.reads import Reads
-from locus_store.sql.threads.statements import (
-    RowAccess,
-    compile_other,
-    is_live,
-    make_same_thread_condition,
-)
+from locus_store.sql.threads.statements import RowAccess, is_live, make_same_thread_condition
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.messages import require_sealed
 from locus_store.types.thread_info import (
@@ -83,13 +78,12 @@ def select_last_change(t: Tables) -> sa.ScalarSelect[Any]:
 
 def has_thread(repo: RowAccess, thread_id: str) -> bool:
     """See ``StorageBackend.has_thread``."""
-    t, key = repo.tables, {"tenant": repo.tenant, "thread_0": thread_id}
+    return bool(repo.ask(_select_thread, tenant=repo.tenant, thread_0=thread_id))
 
-    def select() -> sa.Select[Any]:
-        is_it = is_of_threads(t.threads, 1), is_live(t), has_activity(t)
-        return sa.select(t.threads.c.thread).where(*is_it)
 
-    return compile_other(repo.sql, has_thread, select).fetch_first(repo.connection, key) is not None
+def _select_thread(t: Tables) -> sa.Select[Any]:
+    is_it = is_of_threads(t.threads, 1), is_live(t), has_activity(t)
+    return sa.select(t.threads.c.thread).where(*is_it)
 
 
 def is_of_threads(table: sa.Table, size: int) -> sa.ColumnElement[bool]:

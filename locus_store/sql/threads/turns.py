@@ -11,7 +11,7 @@ from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.types import make_clock, make_cutoff
 from locus_store.sql.schema.tables import Tables
-from locus_store.sql.threads.statements import RowAccess, compile_other, has_other_layout
+from locus_store.sql.threads.statements import RowAccess, has_other_layout
 from locus_store.types.options import DAY
 from locus_store.types.turns import ThreadTurn
 from locus_store.values.times import EPOCH, to_microseconds
@@ -25,14 +25,9 @@ def require_turn(repository: RowAccess, thread_id: str, number: int | None) -> N
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
     """
-    limit, c = repository.make_pause_limit(), repository.tables.turns.c
-    locked = compile_other(
-        repository.sql,
-        (require_turn, bool(limit)),
-        lambda: sa.select(c.tickets, *limit).where(*_is_of_thread(c)).with_for_update(),
-    )
-    row = locked.fetch_first(repository.connection, _make_key(repository, thread_id))
-    guard = turns.ReadGuard(thread_id, _load(row), _read_clock(repository))
+    limit, key = repository.make_pause_limit(), _make_key(repository, thread_id)
+    rows = repository.ask(_select_locked, *limit, **key)
+    guard = turns.ReadGuard(thread_id, _load(rows), _read_clock(repository))
     turns.require_turn(guard, number)
 
 
@@ -85,17 +80,25 @@ def has_ended(table: sa.Table) -> sa.ColumnElement[bool]:
 
 def read_tickets(repository: RowAccess, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
     """Return the tickets of a thread at the present time, and the revision of their row."""
-    c = repository.tables.turns.c
-    found = compile_other(
-        repository.sql,
-        read_tickets,
-        lambda: sa.select(c.tickets, c.revision, make_clock()).where(*_is_of_thread(c)),
-    )
-    row = found.fetch_first(repository.connection, _make_key(repository, thread_id))
-    if row is None:
+    rows = repository.ask(_select_tickets, **_make_key(repository, thread_id))
+    if not rows:
         return turns.ReadGuard(thread_id, [], _read_clock(repository)), None
-    _, revision, at = row
-    return turns.ReadGuard(thread_id, _load(row), at), revision
+    [(_, revision, at)] = rows
+    return turns.ReadGuard(thread_id, _load(rows), at), revision
+
+
+def _select_tickets(t: Tables) -> sa.Select[Any]:
+    c = t.turns.c
+    return sa.select(c.tickets, c.revision, make_clock()).where(*_is_of_thread(c))
+
+
+def _select_locked(t: Tables, *limit: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    c = t.turns.c
+    return sa.select(c.tickets, *limit).where(*_is_of_thread(c)).with_for_update()
+
+
+def _select_clock(t: Tables) -> sa.Select[Any]:
+    return sa.select(make_clock())
 
 
 def _is_of_thread(c: Any) -> tuple[sa.ColumnElement[bool], ...]:
@@ -107,13 +110,12 @@ def _make_key(repository: RowAccess, thread_id: str) -> dict[str, Any]:
     return {"of_tenant": repository.tenant, "of_thread_id": thread_id}
 
 
-def _load(row: Sequence[Any] | None) -> list[Ticket]:
-    return turns.load_tickets(row[0].get("tickets")) if row else []
+def _load(rows: Sequence[Sequence[Any]]) -> list[Ticket]:
+    return turns.load_tickets(rows[0][0].get("tickets")) if rows else []
 
 
 def _read_clock(repository: RowAccess) -> datetime:
-    clock = compile_other(repository.sql, _read_clock, lambda: sa.select(make_clock()))
-    [(at,)] = clock.fetch_rows(repository.connection, {})
+    [(at,)] = repository.ask(_select_clock)
     found: datetime = at
     return found
 
@@ -125,7 +127,6 @@ def _put(
 
     A revision is from the clock, so that a row that is created again has another one.
     """
-    t, layout = repository.tables, repository.tenancy.layout
     values = {
         **_make_key(repository, guard.thread_id),
         "turn": tickets[0].number,
@@ -134,11 +135,9 @@ def _put(
         "tickets": {"tickets": turns.dump_tickets(tickets)},
     }
     if revision is None:
-        new = compile_other(repository.sql, (_insert, layout), lambda: _insert(t, layout))
-        require_layout(new.run(repository.connection, values))
+        require_layout(repository.change(_insert, repository.tenancy.layout, **values))
         return True
-    changed = compile_other(repository.sql, _update, lambda: _update(t))
-    return bool(changed.run(repository.connection, {**values, "of_revision": revision}))
+    return bool(repository.change(_update, **values, of_revision=revision))
 
 
 _CHANGED: Final = ("turn", "expires_at", "revision", "tickets")
@@ -168,7 +167,7 @@ def list_turns(repository: RowAccess, thread_id: str | None, limit: int) -> list
         page = query if after is None else query.where(c.thread_id > after)
         rows = repository.connection.execute(page.order_by(c.thread_id).limit(size)).all()
         for name, tickets, at in rows:
-            found += turns.describe_tickets(name, _load([tickets]), at)
+            found += turns.describe_tickets(name, _load([[tickets]]), at)
         has_more = len(rows) == size and len(found) < limit  # many rows may have lapsed
         size, after = (size * 4, rows[-1][0]) if has_more else (0, None)
     return found[:limit]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -44,9 +43,6 @@ _LINES: Final = sa.bindparam("lines", type_=sa.Integer())
 
 MOST_AT_ONCE: Final = pending.BATCH
 """Versions whose contents one statement reads."""
-
-_SIZES: Final = (1, 16, 64, MOST_AT_ONCE)
-"""Versions for which there is a statement; each is compiled once."""
 
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
@@ -270,16 +266,9 @@ def read_contents(reads: Reads, versions: Sequence[Version]) -> list[LineContent
     """See ``ListsVersions.contents``; one statement for each batch of versions."""
     rows: set[tuple[Any, ...]] = set()
     for batch in pending.split_batches(versions, MOST_AT_ONCE):
-        size = next(it for it in _SIZES if it >= len(batch))
-        query = compile_other(
-            reads.sql, (_select_contents, size), partial(_select_contents, reads.tables, size)
-        )
-        values = {
-            "tenant": reads.tenant,
-            **_fill_parameters("line", [one.mark.line for one in batch], size),
-            **_fill_parameters("sequence", [one.mark.sequence for one in batch], size),
-        }
-        rows.update(query.fetch_rows(reads.connection, values))
+        size, lines = pending.fill_parameters("line", [one.mark.line for one in batch])
+        _, key = pending.fill_parameters("sequence", [one.mark.sequence for one in batch])
+        rows.update(reads.ask(_select_contents, size, **key, **lines, tenant=reads.tenant))
     found = LinesFound()
     for line, sequence, chain, last, *write, payload in rows:
         if last is not None:
@@ -290,12 +279,6 @@ def read_contents(reads: Reads, versions: Sequence[Version]) -> list[LineContent
             stored = pending.write_of(dict(zip(WRITE, (*write, payload), strict=True)))
             found.add_write(line, write[0], stored)
     return found.build_contents()
-
-
-def _fill_parameters(name: str, values: Sequence[Any], size: int) -> dict[str, Any]:
-    """Return values as so many parameters; the last one is repeated."""
-    last = len(values) - 1
-    return {f"{name}_{at}": values[min(at, last)] for at in range(size)}
 
 
 def _select_contents(t: Tables, size: int) -> sa.CompoundSelect[Any]:

@@ -1,8 +1,8 @@
-"""Queries for one version: the head of a line, or the one of an id."""
+"""Statements for one version, the head of a line or one of an id, and for records of a line."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
@@ -18,8 +18,10 @@ from locus_store.sql.threads.statements import (
     select_live_line,
 )
 
+Which: TypeAlias = Literal["id", "head"]
 
-def select_whole_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
+
+def select_whole_version(t: Tables, which: Which) -> sa.Select[Any]:
     """Return a query for a visible version, with a row per payload, or one row without payloads.
 
     Where a known version is in its chain, up to the version itself, the payloads after that one
@@ -28,7 +30,7 @@ def select_whole_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
 
     Args:
         t: The tables.
-        has_id: It is the one of an id, not the head.
+        which: The one of an id, or the head.
     """
     lines, mine = t.lines, t.checkpoints
     names = ("heads", "parents", "records", "bases")
@@ -67,7 +69,7 @@ def select_whole_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
         )
         .select_from(lines)
         .join(t.threads, make_same_thread_condition(t))
-        .join(mine, _is_wanted(t, has_id=has_id))
+        .join(mine, _is_wanted(t, which))
         .join(heads, is_head(t, heads))
         .outerjoin(parents, _is_parent(t, parents))
         .outerjoin(bases, is_basis)
@@ -78,7 +80,7 @@ def select_whole_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
     )
 
 
-def select_lone_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
+def select_lone_version(t: Tables, which: Which) -> sa.Select[Any]:
     """Return a query for a visible version without payloads.
 
     Its columns are those of the version behind its line, its chain and parent, the head, and the
@@ -86,7 +88,7 @@ def select_lone_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
 
     Args:
         t: The tables.
-        has_id: It is the one of an id, not the head.
+        which: The one of an id, or the head.
     """
     lines, mine = t.lines, t.checkpoints
     heads, parents = (mine.alias(it) for it in ("heads", "parents"))
@@ -96,7 +98,7 @@ def select_lone_version(t: Tables, *, has_id: bool) -> sa.Select[Any]:
         sa.select(lines.c.line, *columns, *place)
         .select_from(lines)
         .join(t.threads, make_same_thread_condition(t))
-        .join(mine, _is_wanted(t, has_id=has_id))
+        .join(mine, _is_wanted(t, which))
         .join(heads, is_head(t, heads))
         .outerjoin(parents, _is_parent(t, parents))
         .where(*is_live_line(t))
@@ -114,11 +116,11 @@ def select_line_beside(t: Tables) -> sa.Select[Any]:
     return select_live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
 
 
-def _is_wanted(t: Tables, *, has_id: bool) -> sa.ColumnElement[bool]:
+def _is_wanted(t: Tables, which: Which) -> sa.ColumnElement[bool]:
     """Return the condition that joins a line to its head, or to the visible version of an id."""
     lines, mine = t.lines, t.checkpoints
     is_head, of_line = mine.c.sequence == lines.c.head, mine.c.line == lines.c.line
-    if not has_id:
+    if which == "head":
         return sa.and_(of_line, is_head)
     is_visible = sa.or_(mine.c.sequence >= lines.c.floor, is_head)
     return sa.and_(of_line, mine.c.checkpoint_id == bind("checkpoint_id"), is_visible)
@@ -127,3 +129,51 @@ def _is_wanted(t: Tables, *, has_id: bool) -> sa.ColumnElement[bool]:
 def _is_parent(t: Tables, parents: sa.FromClause) -> sa.ColumnElement[bool]:
     mine = t.checkpoints
     return sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
+
+
+def select_newest(t: Tables) -> sa.Select[Any]:
+    """Return the query for the sequence of a line's newest record, behind ``offset`` of them."""
+    c = t.checkpoints.c
+    its = sa.select(c.sequence).where(c.line == bind("line")).order_by(c.sequence.desc())
+    return its.limit(1).offset(bind("offset"))
+
+
+def select_below(t: Tables) -> sa.Select[Any]:
+    """Return the query for ``limit`` sequences of a line below one, the oldest first."""
+    c = t.checkpoints.c
+    its = sa.select(c.sequence).where(c.line == bind("line"), c.sequence < bind("sequence"))
+    return its.order_by(c.sequence).limit(bind("limit"))
+
+
+def select_children(t: Tables, size: int) -> sa.Select[Any]:
+    """Return the query for the records of a line that have one of so many parents."""
+    c = t.checkpoints.c
+    parents = c.parent.in_(_name("parent", size))
+    return sa.select(*record_columns(t.checkpoints)).where(c.line == bind("line"), parents)
+
+
+def update_records(t: Tables, size: int, *names: str) -> sa.Update:
+    """Return the change of columns of so many records of a line."""
+    return t.checkpoints.update().where(*is_record(t, size)).values({it: bind(it) for it in names})
+
+
+def delete_records(t: Tables, size: int) -> sa.Delete:
+    """Return the deletion of so many records of a line."""
+    return t.checkpoints.delete().where(*is_record(t, size))
+
+
+def delete_writes_on(t: Tables, size: int) -> sa.Delete:
+    """Return the deletion of the pending writes on so many records of a line."""
+    its = sa.select(t.checkpoints.c.checkpoint_id).where(*is_record(t, size))
+    c = t.writes.c
+    return t.writes.delete().where(c.line == bind("of_line"), c.checkpoint_id.in_(its))
+
+
+def is_record(t: Tables, size: int) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of so many records of a line."""
+    c = t.checkpoints.c
+    return c.line == bind("of_line"), c.sequence.in_(_name("sequence", size))
+
+
+def _name(name: str, size: int) -> list[sa.BindParameter[Any]]:
+    return [bind(f"{name}_{at}", type_=sa.BigInteger()) for at in range(size)]
