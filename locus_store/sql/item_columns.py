@@ -1,17 +1,22 @@
-"""The context of the statements of items, and the columns of an item."""
+"""The context of the statements of items, their columns, and statements that are compiled once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
+from locus_store.sql.columns.types import make_clock
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import FoundVectors
+from locus_store.sql.threads.pending import name_parameters
 from locus_store.sql.threads.statements import Tenancy
-from locus_store.types.items import Put, encode_namespace
+from locus_store.types.items import SEGMENT_END, Namespace, Put, encode_namespace
 from locus_store.values import vectors
 from locus_store.values.times import EPOCH, MICROSECOND
 
@@ -39,6 +44,8 @@ class StoreContext:
         self.written_at = found[-1]
         return found
 
+
+BEYOND_SEGMENT_END: Final = chr(ord(SEGMENT_END) + 1)
 
 _Columns: TypeAlias = "dict[str, Sequence[Any]]"
 
@@ -78,3 +85,66 @@ def _make_put_columns(puts: Sequence[Put], times: Sequence[datetime]) -> _Column
 
 def _compute_expiry(put: Put, moment: datetime) -> datetime | None:
     return None if put.ttl_seconds is None else moment + timedelta(seconds=put.ttl_seconds)
+
+
+def make_place(namespace: Namespace, *, recursive: bool) -> dict[str, str]:
+    """Return the bounds of the encoded namespaces in or below one, by the names of ``PLACES``."""
+    first = encode_namespace(namespace)
+    if not recursive:
+        return {"namespace": first}
+    beyond = first.removesuffix(SEGMENT_END) + BEYOND_SEGMENT_END
+    return {"first": first, "beyond": beyond} if namespace else {}
+
+
+PLACES: Final[dict[str, Callable[[Any, Any], sa.ColumnElement[bool]]]] = {
+    "namespace": operator.eq,
+    "first": operator.ge,
+    "beyond": operator.lt,
+}
+
+
+def select_items(t: Tables) -> sa.Select[Any]:
+    """Return the query for all items."""
+    return sa.select(*(it for it in t.store.c if it.name != "tenant"))
+
+
+def is_live_item(t: Tables) -> sa.ColumnElement[bool]:
+    """Return the condition that an item has not expired, by the server's clock."""
+    expires_at = t.store.c.expires_at
+    return sa.or_(expires_at.is_(None), expires_at > make_clock())
+
+
+def select_locked(t: Tables) -> sa.Select[Any]:
+    """Return the query that locks items for a change, expired ones too."""
+    c, is_live = t.store.c, sa.case((is_live_item(t), 1), else_=0).label("is_live")
+    columns = (c.item, c.namespace, c.key, c.version, c.created_at)
+    return sa.select(*columns, is_live).with_for_update()
+
+
+def select_live(t: Tables) -> sa.Select[Any]:
+    """Return the query for items that have not expired."""
+    return select_items(t).where(is_live_item(t))
+
+
+def select_named(t: Tables, select: Callable[[Tables], sa.Select[Any]]) -> sa.Select[Any]:
+    """Return a query for the item that parameters name."""
+    columns = (t.store.c[name] for name in ("tenant", "namespace", "key"))
+    return select(t).where(*(it == sa.bindparam(it.name, type_=it.type) for it in columns))
+
+
+def select_recent(t: Tables, *place: str) -> sa.Select[Any]:
+    """Return the query for a page of live items in a place, the newest first."""
+    c = t.store.c
+
+    def bind(name: str) -> sa.BindParameter[Any]:
+        return sa.bindparam(name, type_=c[name if name in c else "namespace"].type)
+
+    is_there = (PLACES[it](c.namespace, bind(it)) for it in place)
+    found = select_items(t).where(c.tenant == bind("tenant"), *is_there, is_live_item(t))
+    page = found.order_by(c.updated_at.desc(), c.item.desc()).limit(sa.bindparam("limit"))
+    return page.offset(sa.bindparam("offset"))
+
+
+def delete_items(t: Tables, size: int) -> sa.Delete:
+    """Return the deletion of so many items."""
+    return t.store.delete().where(t.store.c.item.in_(name_parameters("item", size)))

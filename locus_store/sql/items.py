@@ -14,12 +14,25 @@ from sqlalchemy.engine import Connection, Row
 from locus_store.errors import ConflictError
 from locus_store.sql.audit import RecordedCall
 from locus_store.sql.columns.types import make_clock, make_expiry
-from locus_store.sql.item_columns import StoreContext, make_changed_columns, make_new_columns
+from locus_store.sql.item_columns import (
+    PLACES,
+    StoreContext,
+    delete_items,
+    is_live_item,
+    make_changed_columns,
+    make_new_columns,
+    make_place,
+    select_items,
+    select_live,
+    select_locked,
+    select_named,
+    select_recent,
+)
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.sql.threads.pending import BATCH, split_batches
-from locus_store.sql.threads.statements import compile_statements
+from locus_store.sql.threads.pending import BATCH, fill_parameters, split_batches
+from locus_store.sql.threads.statements import compile_form, compile_statements, select_clock
 from locus_store.types.items import (
-    SEGMENT_END,
     Change,
     Name,
     Namespace,
@@ -45,7 +58,6 @@ Outcome: TypeAlias = "list[int] | ConflictError | None"
 BUSY: Final = None
 """Others have locked an item; nothing was done."""
 
-BEYOND_SEGMENT_END: Final = chr(ord(SEGMENT_END) + 1)
 FIRST: Final = 64
 """Items that are asked for at first where each is looked at."""
 
@@ -81,6 +93,7 @@ class Items:
         self.tables = context.tenancy.tables
         self.store = self.tables.store
         self.embeddings = self.tables.embeddings
+        self._sql = compile_statements(self.tables, connection.dialect)
         self._dimension_said: bool | None = None
 
     # --- dialect hooks
@@ -127,7 +140,9 @@ class Items:
                     best[row.item] = (score, decode_namespace(row.namespace), row.key)
         order = sorted(best, key=lambda it: (-best[it][0], *best[it][1:]))
         for some in split_batches(order):
-            items = self.connection.execute(self._select_items().where(self.store.c.item.in_(some)))
+            items = self.connection.execute(
+                select_items(self.tables).where(self.store.c.item.in_(some))
+            )
             found = {row.item: make_item(row) for row in items}
             yield from ((found[it], best[it][0]) for it in some if it in found)
 
@@ -192,30 +207,39 @@ class Items:
 
     def _find_rows(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
         """Return the rows of these names, locked; expired ones too."""
-        c = self.store.c
-        is_live = self._live_column
-        rows: list[AnyRow] = []
         ordered = sorted(names) if self.locks_rows else names
-        for some in split_batches(ordered, self.most_names):
-            query = sa.select(c.item, c.namespace, c.key, c.version, c.created_at, is_live)
-            rows += self.connection.execute(query.where(self.have_names(some)).with_for_update())
+        rows = self._ask(select_locked, ordered)
         return {(decode_namespace(row.namespace), row.key): row for row in rows}
+
+    def _ask(
+        self, select: Callable[[Tables], sa.Select[Any]], names: Sequence[Name]
+    ) -> Iterator[AnyRow]:
+        """Yield the rows of a query for the items of names; the one for one name is compiled."""
+        if len(names) > 1:
+            for some in split_batches(names, self.most_names):
+                query = select(self.tables).where(self.have_names(some))
+                yield from self.connection.execute(query)
+            return
+        tenant = self.context.tenancy.tenant
+        for namespace, key in names:
+            name = {"tenant": tenant, "namespace": encode_namespace(namespace), "key": key}
+            one = compile_form(self._sql, select_named, select)
+            yield from one.fetch_named(self.connection, name)
 
     def _put(self, puts: Sequence[Put], old_rows: dict[Name, AnyRow]) -> None:
         if not puts:
             return
-        at = self.connection.execute(sa.select(make_clock())).scalar_one()
+        [(at,)] = compile_form(self._sql, select_clock).fetch_rows(self.connection, {})
         times = self.context.generate_times(at, len(puts))
         is_old = [it.name in old_rows for it in puts]
         is_new = [not it for it in is_old]
-        compiled = compile_statements(self.tables, self.connection.dialect)
         if new := [*compress(puts, is_new)]:
             columns = make_new_columns(new, [*compress(times, is_new)], self.context.tenancy.tenant)
-            compiled.new_item.run_all(self.connection, columns)
+            self._sql.new_item.run_all(self.connection, columns)
         if old := [*compress(puts, is_old)]:
             rows = [old_rows[it.name] for it in old]
             columns = make_changed_columns(old, [*compress(times, is_old)], rows)
-            compiled.changed_item.run_all(self.connection, columns)
+            self._sql.changed_item.run_all(self.connection, columns)
         self._embed([it for it in puts if it.vectors])
 
     def _embed(self, puts: Sequence[Put]) -> None:
@@ -232,18 +256,18 @@ class Items:
     def _has_embeddings(self) -> bool:
         """True if the table of embeddings exists."""
         if self._dimension_said is None:
-            settings = self.tables.settings.c
-            said = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
-            self._dimension_said = self.connection.execute(said).scalar() is not None
+            said = self._sql.setting.fetch_first(self.connection, {"name": DIMENSION_SETTING})
+            self._dimension_said = said is not None
         return self._dimension_said
 
     def _delete(self, items: Sequence[int]) -> None:
         self._delete_embeddings(items)
         for some in split_batches(items):
-            self.connection.execute(self.store.delete().where(self.store.c.item.in_(some)))
+            size, named = fill_parameters("item", some)
+            compile_form(self._sql, delete_items, size).run(self.connection, named)
 
     def _delete_embeddings(self, items: Sequence[int]) -> None:
-        for some in split_batches(items) if self._has_embeddings else ():
+        for some in split_batches(items) if items and self._has_embeddings else ():
             gone = sa.delete(self.embeddings).where(self.embeddings.c.item.in_(some))
             self.connection.execute(gone)
 
@@ -291,25 +315,26 @@ class Items:
         return items.order_by(c.namespace, c.key).with_for_update()
 
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        found: dict[Name, StoreItem] = {}
-        for some in split_batches(names, self.most_names):
-            query = self._select_items().where(self.have_names(some), self._is_live)
-            for row in self.connection.execute(query):
-                item = make_item(row)
-                found[item.namespace, item.key] = item
+        items = map(make_item, self._ask(select_live, names))
+        found = {(it.namespace, it.key): it for it in items}
         return [found.get(name) for name in names]
 
     def read_page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         key = self.store.c.key
-        query = self._select_items().where(self._is_ours, self._is_in(namespace), self._is_live)
+        query = select_items(self.tables).where(
+            self._is_ours, self._is_in(namespace), self._is_live
+        )
         if after is not None:
             query = query.where(key > after)
         return [make_item(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
 
     def find_recent(self, search: Wanted) -> list[StoreItem]:
         if not needs_look(search):
-            query = self._select_recent(search).limit(search.limit).offset(search.offset)
-            return [make_item(row) for row in self.connection.execute(query)]
+            place = make_place(search.prefix, recursive=search.recursive)
+            key = {"tenant": self.context.tenancy.tenant, "offset": search.offset, **place}
+            key["limit"] = search.limit
+            found = compile_form(self._sql, select_recent, *place).fetch_named(self.connection, key)
+            return list(map(make_item, found))
         count, taken = search.offset + search.limit, list[StoreItem]()
         options = {"yield_per": SCANNED}
         with self.connection.execute(
@@ -337,7 +362,7 @@ class Items:
 
     def _select_recent(self, search: Wanted) -> sa.Select[Any]:
         c = self.store.c
-        query = self._select_items().where(*self.are_wanted(search))
+        query = select_items(self.tables).where(*self.are_wanted(search))
         return query.order_by(c.updated_at.desc(), c.item.desc())
 
     def find_nearest(
@@ -373,9 +398,6 @@ class Items:
         found = {cut for (it,) in rows if (cut := match.cut(decode_namespace(it))) is not None}
         return sorted(found)[offset : offset + limit]
 
-    def _select_items(self) -> sa.Select[Any]:
-        return sa.select(*(it for it in self.store.c if it.name != "tenant"))
-
     def are_wanted(self, search: Wanted) -> Iterable[sa.ColumnElement[bool]]:
         """Yield the conditions of a search: live, below the prefix, and what SQL can check."""
         yield self.are_in(search.prefix, recursive=search.recursive)
@@ -390,14 +412,8 @@ class Items:
 
     def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
         """Return the condition for a namespace, or also all below it; expired items count too."""
-        if not recursive:
-            return sa.and_(self._is_ours, self._is_in(namespace))
-        if not namespace:
-            return self._is_ours
-        first = encode_namespace(namespace)
-        beyond = first.removesuffix(SEGMENT_END) + BEYOND_SEGMENT_END
-        column = self.store.c.namespace
-        return sa.and_(self._is_ours, column >= first, column < beyond)
+        place, column = make_place(namespace, recursive=recursive), self.store.c.namespace
+        return sa.and_(self._is_ours, *(PLACES[it](column, place[it]) for it in place))
 
     def _is_in(self, namespace: Namespace) -> sa.ColumnElement[bool]:
         return self.store.c.namespace == encode_namespace(namespace)
@@ -408,8 +424,7 @@ class Items:
 
     @property
     def _is_live(self) -> sa.ColumnElement[bool]:
-        expires_at = self.store.c.expires_at
-        return sa.or_(expires_at.is_(None), expires_at > make_clock())
+        return is_live_item(self.tables)
 
     @property
     def _live_column(self) -> sa.ColumnElement[int]:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.columns import METRICS, filter_json
 from locus_store.backends.oracle.options import OracleOptions
+from locus_store.sql.item_columns import select_items
 from locus_store.sql.items import Items, Scored, take_best
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import ServerStore
@@ -48,7 +49,7 @@ class OracleItems(Items):
         metric: Any = sa.literal_column(METRICS[self.context.metric])
         target = sa.literal(vector, e.embedding.type)
         distance = sa.func.vector_distance(e.embedding, target, metric, type_=sa.Float())
-        query = self._select_items().add_columns(e.embedding)
+        query = select_items(self.tables).add_columns(e.embedding)
         query = query.join_from(self.store, self.embeddings, e.item == c.item)
         query = query.where(*self.are_wanted(search)).order_by(distance)
         return query.fetch(size, oracle_fetch_approximate=not is_exact)

@@ -26,6 +26,7 @@ from locus_store.backends.postgresql.tenants import MARK
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import bind_text, encode_key, encode_path, make_expiry
+from locus_store.sql.item_columns import select_items
 from locus_store.sql.items import (
     BUSY,
     Items,
@@ -224,7 +225,9 @@ class PostgreSQLItems(Items):
         )
         embedding = sa.cast(all_found.c.embedding, _FLOATS).label("embedding")
         return (
-            self._select_items().add_columns(embedding).join(all_found, all_found.c.item == c.item)
+            select_items(self.tables)
+            .add_columns(embedding)
+            .join(all_found, all_found.c.item == c.item)
         )
 
     @property

@@ -18,6 +18,7 @@ from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.columns import make_text_condition, make_word_condition
 from locus_store.backends.sqlite.options import SQLiteOptions
 from locus_store.sql.columns.types import encode_key, encode_path
+from locus_store.sql.item_columns import select_items
 from locus_store.sql.items import Items, Scored, make_item
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import SqlStore
@@ -91,7 +92,7 @@ class _SQLiteItems(Items):
             best: dict[int, float] = {}
             for row, score in zip(found, scores, strict=True):
                 best[row.item] = max(score, best.get(row.item, score))
-            for row in self.connection.execute(self._select_items().where(c.item.in_(some))):
+            for row in self.connection.execute(select_items(self.tables).where(c.item.in_(some))):
                 yield make_item(row), best[row.item]
 
 

@@ -5,14 +5,17 @@ SQLAlchemy's own call adds about 0.05 ms to a statement that takes 0.01 ms; a sa
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.types import TypeEngine
 
 from locus_store.errors import IntegrityError
 
@@ -60,8 +63,11 @@ class Compiled:
         self._columns: list[sa.ColumnElement[Any]] = []
         if not isinstance(statement, sa.UpdateBase):
             self._columns += statement.selected_columns
-        kinds: list[Any] = [it.type.dialect_impl(dialect) for it in self._columns]
-        self._results = [it.result_processor(dialect, None) for it in kinds]
+        kinds: list[Any] = [_get_result_type(it).dialect_impl(dialect) for it in self._columns]
+        self._results = [
+            None if isinstance(kind, sa.Float) else kind.result_processor(dialect, None)
+            for kind in kinds
+        ]
         # Of the class: a TypeDecorator has the attributes of the type that it wraps.
         self._readers = [
             kind.read_column if hasattr(type(kind), "read_column") else None for kind in kinds
@@ -98,6 +104,15 @@ class Compiled:
             return list(zip(*self._read_columns(found), strict=True))
         except IntegrityError as exc:
             raise self._locate_error(exc, found, values) from exc
+
+    def fetch_named(self, connection: Connection, values: Mapping[str, Any]) -> list[Any]:
+        """Return the rows of ``fetch_rows``, with the names of their columns if these differ."""
+        return list(map(self._row._make, self.fetch_rows(connection, values)))
+
+    @cached_property
+    def _row(self) -> Any:
+        names = [str(it.key) for it in self._columns]
+        return namedtuple("Row", names, rename=True)  # noqa: PYI024  (the statement has the fields)
 
     def fetch_columns(
         self, connection: Connection, values: Mapping[str, Any]
@@ -241,6 +256,12 @@ class Compiled:
         for at, convert in steps:
             read[at] = convert(row[at])
         return tuple(read)
+
+
+def _get_result_type(column: sa.ColumnElement[Any]) -> TypeEngine[Any]:
+    """Return the type of a column as a query gives it."""
+    given = column.type.column_expression(column)
+    return column.type if given is None else given.type
 
 
 def _read(

@@ -128,6 +128,11 @@ def fill_parameters(name: str, values: Sequence[Any]) -> tuple[int, dict[str, An
     return size, {f"{name}_{at}": values[min(at, last)] for at in range(size)}
 
 
+def name_parameters(name: str, size: int) -> list[sa.BindParameter[Any]]:
+    """Return the parameters of ``fill_parameters`` for integers."""
+    return [sa.bindparam(f"{name}_{at}", type_=sa.BigInteger()) for at in range(size)]
+
+
 def split_batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:
     """Split a sequence into batches."""
     return (items[at : at + size] for at in range(0, len(items), size))

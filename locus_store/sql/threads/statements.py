@@ -392,6 +392,11 @@ def make_same_thread_condition(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.and_(threads.c.tenant == lines.c.tenant, threads.c.thread_id == lines.c.thread_id)
 
 
+def select_clock(_: Tables) -> sa.Select[Any]:
+    """Return the query for the server's clock."""
+    return sa.select(make_clock())
+
+
 def compile_other(
     sql: Statements, key: Hashable, statement: Callable[[], Query | sa.UpdateBase]
 ) -> Compiled:
@@ -399,6 +404,11 @@ def compile_other(
     if key not in sql.others:
         sql.others[key] = Compiled(statement(), sql.dialect)
     return sql.others[key]
+
+
+def compile_form(sql: Statements, make: Callable[..., Any], *form: Hashable) -> Compiled:
+    """Return the statement that ``make`` returns for the tables and a form, compiled once."""
+    return compile_other(sql, (make, form), partial(make, sql.tables, *form))
 
 
 def is_live(tables: Tables) -> sa.ColumnElement[bool]:
@@ -452,17 +462,12 @@ class RowAccess:
         self.sql = compile_statements(tenancy.tables, connection.dialect)
 
     def ask(self, make: Callable[..., Query], *form: Hashable, **values: Any) -> list[Any]:
-        """Return the rows of the statement that ``make`` returns for the tables and a form.
-
-        It is compiled once for each form; ``values`` are its parameters.
-        """
-        found = compile_other(self.sql, (make, form), partial(make, self.tables, *form))
-        return found.fetch_rows(self.connection, values)
+        """Return the rows of a query; see ``compile_form``. The values are its parameters."""
+        return compile_form(self.sql, make, *form).fetch_named(self.connection, values)
 
     def change(self, make: Callable[..., sa.UpdateBase], *form: Hashable, **values: Any) -> int:
         """Run a change as ``ask`` runs a query; return the number of rows."""
-        change = compile_other(self.sql, (make, form), partial(make, self.tables, *form))
-        return change.run(self.connection, values)
+        return compile_form(self.sql, make, *form).run(self.connection, values)
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
         """Dialect hook: return what a query selects so that a stopped client keeps no lock."""

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.types import make_clock, make_cutoff
 from locus_store.sql.schema.tables import Tables
-from locus_store.sql.threads.statements import RowAccess, has_other_layout
+from locus_store.sql.threads.statements import RowAccess, has_other_layout, select_clock
 from locus_store.types.options import DAY
 from locus_store.types.turns import ThreadTurn
 from locus_store.values.times import EPOCH, to_microseconds
@@ -97,10 +97,6 @@ def _select_locked(t: Tables, *limit: sa.ColumnElement[Any]) -> sa.Select[Any]:
     return sa.select(c.tickets, *limit).where(*_is_of_thread(c)).with_for_update()
 
 
-def _select_clock(t: Tables) -> sa.Select[Any]:
-    return sa.select(make_clock())
-
-
 def _is_of_thread(c: Any) -> tuple[sa.ColumnElement[bool], ...]:
     names = ("tenant", "thread_id")
     return tuple(c[name] == bind(f"of_{name}", type_=c[name].type) for name in names)
@@ -115,7 +111,7 @@ def _load(rows: Sequence[Sequence[Any]]) -> list[Ticket]:
 
 
 def _read_clock(repository: RowAccess) -> datetime:
-    [(at,)] = repository.ask(_select_clock)
+    [(at,)] = repository.ask(select_clock)
     found: datetime = at
     return found
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
 from locus_store.sql.schema.tables import Tables
+from locus_store.sql.threads.pending import name_parameters
 from locus_store.sql.threads.statements import (
     VERSION,
     is_head,
@@ -148,7 +149,7 @@ def select_below(t: Tables) -> sa.Select[Any]:
 def select_children(t: Tables, size: int) -> sa.Select[Any]:
     """Return the query for the records of a line that have one of so many parents."""
     c = t.checkpoints.c
-    parents = c.parent.in_(_name("parent", size))
+    parents = c.parent.in_(name_parameters("parent", size))
     return sa.select(*record_columns(t.checkpoints)).where(c.line == bind("line"), parents)
 
 
@@ -172,8 +173,4 @@ def delete_writes_on(t: Tables, size: int) -> sa.Delete:
 def is_record(t: Tables, size: int) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions of so many records of a line."""
     c = t.checkpoints.c
-    return c.line == bind("of_line"), c.sequence.in_(_name("sequence", size))
-
-
-def _name(name: str, size: int) -> list[sa.BindParameter[Any]]:
-    return [bind(f"{name}_{at}", type_=sa.BigInteger()) for at in range(size)]
+    return c.line == bind("of_line"), c.sequence.in_(name_parameters("sequence", size))

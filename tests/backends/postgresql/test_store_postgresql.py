@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import asyncpg
 import pytest
 import servers
-import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_cursor
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from test_store_sql import items_of
@@ -96,7 +97,7 @@ async def test_every_call_is_one_statement(migrated_database) -> None:
             lambda: store.clear_namespace(("v", "u1")),
         )
         for call in calls:
-            async with counted(store) as sent:
+            with counted() as sent:
                 await call()
             assert len(sent) == 1, sent
 
@@ -238,15 +239,20 @@ async def test_a_database_of_a_revision_before_names_the_command(database, later
         assert await store.put_with_embedding(NS, "k", 1, [1, 0, 0]) == 1
 
 
-@asynccontextmanager
-async def counted(store: PostgreSQLStore):
+@contextmanager
+def counted():
     """The statements that are sent meanwhile."""
-    home = await store.backend._runner.get_pool()
     sent: list[str] = []
 
-    def note(*given: Any) -> None:
-        sent.append(given[2])
+    def noting(send: Any) -> Any:
+        def note(cursor: Any, text: str, *parameters: Any) -> Any:
+            sent.append(text)
+            return send(cursor, text, *parameters)
 
-    sa.event.listen(home._sync, "before_cursor_execute", note)
-    yield sent
-    sa.event.remove(home._sync, "before_cursor_execute", note)
+        return note
+
+    with ExitStack() as stack:
+        for name in ("execute", "executemany"):  # of compiled statements, too
+            noted = noting(getattr(AsyncAdapt_asyncpg_cursor, name))
+            stack.enter_context(patch.object(AsyncAdapt_asyncpg_cursor, name, noted))
+        yield sent

@@ -1,0 +1,17 @@
+-- item_0: int as int
+-- item_1: int as int
+-- item_2: int as int
+-- item_3: int as int
+-- item_4: int as int
+-- item_5: int as int
+-- item_6: int as int
+-- item_7: int as int
+-- item_8: int as int
+-- item_9: int as int
+-- item_10: int as int
+-- item_11: int as int
+-- item_12: int as int
+-- item_13: int as int
+-- item_14: int as int
+-- item_15: int as int
+DELETE FROM locus_store WHERE locus_store.item IN (:item_0, :item_1, :item_2, :item_3, :item_4, :item_5, :item_6, :item_7, :item_8, :item_9, :item_10, :item_11, :item_12, :item_13, :item_14, :item_15)

@@ -1,0 +1,5 @@
+-- of_line: int as int
+-- sequence_0: int as int
+DELETE FROM locus_writes WHERE locus_writes.line = :of_line AND locus_writes.checkpoint_id IN (SELECT locus_checkpoints.checkpoint_id
+FROM locus_checkpoints
+WHERE locus_checkpoints.line = :of_line AND locus_checkpoints.sequence IN (:sequence_0))

@@ -1,0 +1,4 @@
+-- parent: int as int
+-- of_line: int as int
+-- sequence_0: int as int
+UPDATE locus_checkpoints SET parent=:parent WHERE locus_checkpoints.line = :of_line AND locus_checkpoints.sequence IN (:sequence_0)

@@ -1,5 +1,0 @@
--- text: NULL as DB_TYPE_NVARCHAR
--- payload: bytes as DB_TYPE_RAW
--- line_1: int as int
--- sequence_1_1: int as int
-UPDATE locus_checkpoints SET text=:text, payload=:payload WHERE locus_checkpoints.line = :line_1 AND locus_checkpoints.sequence IN (:sequence_1_1)
