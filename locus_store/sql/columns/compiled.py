@@ -43,7 +43,8 @@ class Compiled:
     """A Core statement for one dialect, which also converts values in both directions.
 
     Args:
-        statement: With a ``bindparam`` for everything that changes.
+        statement: With a ``bindparam`` of a name for everything that changes; it may have a value,
+            for statements that contain this one.
         dialect: Where its driver takes parameters by name, SQLAlchemy executes the statement: it
             tells the driver their types, and a round trip takes longer than all of this.
     """
@@ -79,7 +80,8 @@ class Compiled:
     def _add(self, at: int, bound: sa.BindParameter[Any], dialect: Dialect) -> None:
         convert = bound.type.dialect_impl(dialect).bind_processor(dialect)
         value = None
-        if bound.required:
+        is_named = bound.key.isidentifier() and not (bound.unique or bound.callable)
+        if bound.required or is_named:  # the key of a constant is no identifier
             self._given.append((at, bound.key, convert))
         elif bound.callable is not None:
             self._asked.append((at, bound.callable, convert))

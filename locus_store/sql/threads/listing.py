@@ -7,11 +7,11 @@ is looked for in whole minutes: as many as the index says that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
@@ -23,7 +23,7 @@ from locus_store.runtime.gathering import PerLoop
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.reads import ROOT, Reads, make_head
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import is_live
+from locus_store.sql.threads.statements import compile_other, is_live
 from locus_store.sql.threads.thread_rows import (
     find_facts,
     has_activity,
@@ -53,6 +53,10 @@ GROWTH: Final = 4
 """Each further page of them is larger by this factor."""
 
 
+_Select: TypeAlias = "Callable[..., sa.Select[Any]]"
+"""Returns the query for a page of so many threads, behind the row ``place`` if one is given."""
+
+
 def list_threads(reads: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
     """See ``ListsThreads.recent``."""
     place = None if after is None else _find_place(reads, after)
@@ -62,21 +66,31 @@ def list_threads(reads: Reads, limit: int, pattern: str, after: str | None) -> l
 def list_threads_from(reads: Reads, limit: int, pattern: str, place: Any) -> list[Active]:
     """Return the threads behind a place: a row of ``select_page``, or of ``make_place``."""
     thread_id, is_match = reads.tables.threads.c.thread_id, compile_thread_pattern(pattern).match
-    in_sql = sa.true() if pattern == "*" else reads.make_pattern_condition(thread_id, pattern)
+    in_sql = None if pattern == "*" else reads.make_pattern_condition(thread_id, pattern)
     if in_sql is not None:
-        page = select_page(reads, limit, in_sql, place=place)
-        return [Active(row.thread_id, row.exact) for row in reads.connection.execute(page)]
-    pages = _iterate_rows(reads, partial(select_page, reads), max(limit, PAGE), place)
-    found = (Active(row.thread_id, row.exact) for row in pages if is_match(row.thread_id))
-    return [*islice(found, limit)]
+        rows = reads.connection.execute(select_page(reads, limit, in_sql, place=place)).all()
+    elif pattern == "*":
+        rows = _fetch_page(reads, select_page, limit, place)
+    else:
+        pages = _iterate_rows(partial(_fetch_page, reads, select_page), max(limit, PAGE), place)
+        rows = [*islice((row for row in pages if is_match(row.thread_id)), limit)]
+    return [Active(row.thread_id, row.exact) for row in rows]
+
+
+def _fetch_page(reads: Reads, select: _Select, size: int, place: Any) -> Sequence[Any]:
+    """Return the rows of a page; the statement of the first one is compiled once."""
+    if place is not None:
+        return reads.connection.execute(select(reads, size, place=place)).all()
+    first = compile_other(reads.sql, (type(reads), select), lambda: select(reads, size))
+    return first.fetch_named(reads.connection, {"tenant": reads.tenant, "limit": size})
 
 
 def _iterate_rows(
-    reads: Reads, select: Callable[..., sa.Select[Any]], size: int, place: Any = None
+    fetch: Callable[[int, Any], Sequence[Any]], size: int, place: Any = None
 ) -> Iterator[Any]:
     """Yield the rows of pages, of which each is larger than the one before."""
     while size:
-        rows = reads.connection.execute(select(size, place=place)).all()
+        rows = fetch(size, place)
         yield from rows
         size, place = (size * GROWTH, rows[-1]) if len(rows) == size else (0, None)
 
@@ -91,17 +105,17 @@ def list_active_heads(reads: Reads, limit: int) -> list[tuple[datetime, Head]]:
 
     Few threads have no head.
     """
-    rows = _iterate_rows(reads, partial(_select_heads, reads), limit)
+    rows = _iterate_rows(partial(_fetch_page, reads, _select_heads), limit)
     found = ((row.exact, make_head(row)) for row in rows if row.checkpoint_id is not None)
     return [*islice(found, limit)]
 
 
-def _select_heads(reads: Reads, size: int, *, place: Any) -> sa.Select[Any]:
+def _select_heads(reads: Reads, size: int, *, place: Any = None) -> sa.Select[Any]:
     """Return a page of threads in order, with the heads of their root namespaces, if any."""
     checkpoints, lines = reads.tables.checkpoints, reads.tables.lines
     page = select_page(reads, size, place=place).subquery("page")
     is_root = sa.and_(
-        lines.c.tenant == reads.tenant,
+        lines.c.tenant == _bind_tenant(reads),
         lines.c.thread_id == page.c.thread_id,
         lines.c.namespace == ROOT,
     )
@@ -119,8 +133,9 @@ def select_page(
 ) -> sa.Select[Any]:
     """Return a query for a page of existing threads that meet the conditions, in order."""
     c, exact = reads.tables.threads.c, select_last_active(reads.tables)
+    most = sa.bindparam("limit", limit, sa.Integer())
     is_listed = (
-        c.tenant == reads.tenant,
+        c.tenant == _bind_tenant(reads),
         is_live(reads.tables),
         reads.make_any_activity_condition(),
         *conditions,
@@ -128,7 +143,7 @@ def select_page(
     newest = sa.select(c.active_at).where(*is_listed, has_activity(reads.tables))
     if place is not None:  # its minute is looked at anyway
         newest = newest.where(c.active_at < place.active_at)
-    minutes = newest.order_by(c.active_at.desc(), c.thread.desc()).limit(limit).cte("minutes").c
+    minutes = newest.order_by(c.active_at.desc(), c.thread.desc()).limit(most).cte("minutes").c
     ends = sa.func.min(minutes.active_at), sa.func.max(minutes.active_at)
     first, last = (sa.select(end).scalar_subquery() for end in ends)
     if place is None:
@@ -145,7 +160,11 @@ def select_page(
     page = sa.select(near).where(near.c.exact.is_not(None))
     if place is not None:
         page = page.where(_is_behind(near.c, place))
-    return page.order_by(*make_order(near.c)).limit(limit)
+    return page.order_by(*make_order(near.c)).limit(most)
+
+
+def _bind_tenant(reads: Reads) -> sa.BindParameter[str]:
+    return sa.bindparam("tenant", reads.tenant, reads.tables.threads.c.tenant.type)
 
 
 def make_order(columns: Any) -> tuple[sa.ColumnElement[Any], ...]:
@@ -274,18 +293,19 @@ def find_active_facts(reads: Reads, criteria: ThreadsWanted) -> list[tuple[datet
     """Return the facts of ``find_facts`` with their threads' last activity."""
     last = criteria.offset + criteria.limit
     size = last if criteria.needle is None else max(last, PAGE)
-    rows = _iterate_rows(reads, partial(_select_facts, reads, criteria.user_id), size)
+    rows = _iterate_rows(partial(_fetch_facts, reads, criteria.user_id), size)
     found = (row for row in rows if criteria.takes(row.name, row.metadata))
     return [(row.exact, parse_facts(row)) for row in islice(found, criteria.offset, last)]
 
 
-def _select_facts(reads: Reads, user_id: str | None, size: int, *, place: Any) -> sa.Select[Any]:
-    """Return a query for a page of threads with their facts, in order."""
+def _fetch_facts(reads: Reads, user_id: str | None, size: int, place: Any) -> Sequence[Any]:
+    """Return a page of threads with their facts, in order."""
     threads = reads.tables.threads
     is_theirs = sa.true() if user_id is None else make_user_condition(reads, user_id)
     page = select_page(reads, size, is_theirs, place=place).subquery("page")
-    return (
+    query = (
         sa.select(page, threads.c.created_at, *(threads.c[name] for name in StoredFacts._fields))
         .join_from(page, threads, threads.c.thread == page.c.thread)
         .order_by(*make_order(page.c))
     )
+    return reads.connection.execute(query).all()

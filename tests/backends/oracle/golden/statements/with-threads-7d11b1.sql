@@ -13,7 +13,7 @@
 -- param_9: int as int
 -- coalesce_1: int as int
 -- coalesce_2: int as int
--- tenant_2: str
+-- tenant: str
 -- param_10: str
 -- user_id_1: str
 -- param_11: str
@@ -36,15 +36,16 @@
 -- param_24: str
 -- active_at_1: datetime as DB_TYPE_TIMESTAMP
 -- active_at_2: datetime as DB_TYPE_TIMESTAMP
+-- limit: int as int
 -- namespace_5: str
 -- nth_1: int as int
 -- coalesce_3: int as int
 -- coalesce_4: int as int
--- param_27: int as int
+-- param_25: int as int
 WITH minutes AS
 (SELECT locus_threads.active_at AS active_at
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND locus_threads.thread_id LIKE :param_10 ESCAPE '\' AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_11 AS "v") OR (EXISTS (SELECT *
+WHERE locus_threads.tenant = :tenant AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND locus_threads.thread_id LIKE :param_10 ESCAPE '\' AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_11 AS "v") OR (EXISTS (SELECT *
 FROM locus_lines JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line AND locus_checkpoints.sequence = locus_lines.head
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.namespace = :namespace_1 AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_12 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_13 AS "v"))))) AND (JSON_EXISTS(locus_threads.metadata, '$."k"[*]?(@.numberOnly() == $v)' PASSING :param_14 AS "v") OR JSON_EXISTS(locus_threads.metadata, '$."k"[*]?(@.stringOnly() == $v)' PASSING :param_15 AS "v") OR (EXISTS (SELECT *
 FROM locus_lines JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line AND locus_checkpoints.sequence = locus_lines.head
@@ -61,7 +62,7 @@ FROM locus_lines
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.head IS NOT NULL), (SELECT max(locus_logs.changed_at) AS max_4
 FROM locus_logs
 WHERE locus_logs.thread = locus_threads.thread), CASE WHEN (locus_threads.name IS NOT NULL OR locus_threads.user_id IS NOT NULL) THEN locus_threads.active_at END) IS NOT NULL ORDER BY locus_threads.active_at DESC, locus_threads.thread DESC
- FETCH FIRST 2 ROWS ONLY),
+ FETCH FIRST :limit ROWS ONLY),
 near AS
 (SELECT locus_threads.thread_id AS thread_id, locus_threads.active_at AS active_at, locus_threads.thread AS thread, coalesce(CASE WHEN ((SELECT max(locus_logs.changed_at) AS max_1
 FROM locus_logs
@@ -77,7 +78,7 @@ WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = lo
 FROM locus_logs
 WHERE locus_logs.thread = locus_threads.thread) END, CASE WHEN (locus_threads.name IS NOT NULL OR locus_threads.user_id IS NOT NULL) THEN locus_threads.active_at END) AS exact
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_2 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND locus_threads.thread_id LIKE :param_10 ESCAPE '\' AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_11 AS "v") OR (EXISTS (SELECT *
+WHERE locus_threads.tenant = :tenant AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND locus_threads.thread_id LIKE :param_10 ESCAPE '\' AND (locus_threads.user_id = :user_id_1 OR JSON_EXISTS(locus_threads.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_11 AS "v") OR (EXISTS (SELECT *
 FROM locus_lines JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line AND locus_checkpoints.sequence = locus_lines.head
 WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.namespace = :namespace_1 AND (JSON_EXISTS(locus_checkpoints.metadata, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_12 AS "v") OR JSON_EXISTS(locus_checkpoints.labels, '$."user_id"[*]?(@.stringOnly() == $v)' PASSING :param_13 AS "v"))))) AND (JSON_EXISTS(locus_threads.metadata, '$."k"[*]?(@.numberOnly() == $v)' PASSING :param_14 AS "v") OR JSON_EXISTS(locus_threads.metadata, '$."k"[*]?(@.stringOnly() == $v)' PASSING :param_15 AS "v") OR (EXISTS (SELECT *
 FROM locus_lines JOIN locus_checkpoints ON locus_checkpoints.line = locus_lines.line AND locus_checkpoints.sequence = locus_lines.head
@@ -96,7 +97,7 @@ page AS
 (SELECT near.thread_id AS thread_id, near.active_at AS active_at, near.thread AS thread, near.exact AS exact
 FROM near
 WHERE near.exact IS NOT NULL ORDER BY near.active_at DESC, near.exact DESC, near.thread DESC
- FETCH FIRST 2 ROWS ONLY)
+ FETCH FIRST :limit ROWS ONLY)
  SELECT page.thread_id, page.active_at, page.thread, page.exact, locus_lines.head, locus_checkpoints.checkpoint_id, locus_checkpoints.metadata, locus_checkpoints.labels, locus_checkpoints.digest, CASE WHEN (length(locus_checkpoints.payload) <= :length_1) THEN locus_checkpoints.payload END AS record, locus_threads.metadata AS facts, locus_threads.user_id, locus_threads.expires_at, counts.versions, counts.own, (SELECT sum(length(locus_segments.payload)) AS sum_1
 FROM locus_segments JOIN locus_lines ON locus_lines.line = locus_segments.line
 WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = page.thread_id) AS joined, CASE WHEN (EXISTS (SELECT *
@@ -120,4 +121,4 @@ FROM locus_messages
 WHERE locus_messages.thread = locus_logs.thread AND locus_messages.namespace = locus_logs.namespace) AS sequence, row_number() OVER (PARTITION BY locus_logs.thread ORDER BY locus_logs.changed_at DESC, locus_logs.namespace) AS nth
 FROM locus_logs
 WHERE locus_logs.thread IN (SELECT page.thread
-FROM page)) last_logs ON last_logs.thread = page.thread AND last_logs.nth = :nth_1 LEFT OUTER JOIN locus_messages said ON said.thread = last_logs.thread AND said.namespace = last_logs.namespace AND said.sequence = last_logs.sequence AND coalesce(length(said.payload), :coalesce_3) + coalesce(length(said.text), :coalesce_4) <= :param_27 ORDER BY page.active_at DESC, page.exact DESC, page.thread DESC
+FROM page)) last_logs ON last_logs.thread = page.thread AND last_logs.nth = :nth_1 LEFT OUTER JOIN locus_messages said ON said.thread = last_logs.thread AND said.namespace = last_logs.namespace AND said.sequence = last_logs.sequence AND coalesce(length(said.payload), :coalesce_3) + coalesce(length(said.text), :coalesce_4) <= :param_25 ORDER BY page.active_at DESC, page.exact DESC, page.thread DESC
