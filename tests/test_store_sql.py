@@ -21,6 +21,10 @@ from locus_store import (
     postgresql_checkpointer,
     sqlite_checkpointer,
 )
+from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.sql.columns.compiled import Compiled
+from locus_store.sql.threads import statements
+from locus_store.types import PendingWrite
 
 NS = ("memory", "u42")
 
@@ -50,14 +54,55 @@ def items_of(n: int) -> list[tuple[Any, ...]]:
 # --- both
 
 
-async def test_many_concurrent_calls_take_few_statements(make) -> None:
-    statements: list[str] = []
+async def test_calls_that_are_repeated_compile_no_statement(make, monkeypatch) -> None:
+    compiled: list[str] = []
+
+    class Noted(Compiled):
+        def __init__(self, statement: Any, dialect: Any) -> None:
+            compiled.append(str(statement))
+            super().__init__(statement, dialect)
+
+    monkeypatch.setattr(statements, "Compiled", Noted)
+    async with make() as store:
+        threads = StorageBackendAdapter(store.backend, state_type=dict, keep_last=2)
+
+        async def call_all(n: int) -> None:
+            thread = f"t{n}"
+            async with threads.turn(thread):
+                for step in range(4):
+                    await threads.save({"n": step}, thread, f"v{step}")
+                write = PendingWrite("task", 0, "c", "json", b"1")
+                await store.backend.put_writes(thread, "v3", [write], seen=[])
+                await threads.load(thread)
+                await threads.list_threads(limit=5 + n)
+                await threads.list_with_metadata(limit=5)
+                await threads.delete(thread, "v2")
+            await threads.delete(thread)
+            await store.put(NS, "k", n)
+            assert await store.get(NS, "k") == n
+            assert len(await store.search(NS[:1], limit=5 + n)) == 1
+            await store.delete(NS, "k")
+
+        for n in range(3):
+            await call_all(n)
+        compiled.clear()
+        await call_all(3)
+        assert compiled == []
+
+
+async def test_many_concurrent_calls_take_few_statements(make, monkeypatch) -> None:
+    sent: list[Any] = []
 
     def note(_connection, _cursor, statement, *_) -> None:
-        statements.append(statement)
+        sent.append(statement)
+
+    def noting(send: Any) -> Any:
+        return lambda *args: (sent.append(args), send(*args))[1]
 
     async with make() as store:
         await store.put(NS, "first", 1)
+        for name in ("_execute", "run_all", "run_each"):  # what compiled statements send
+            monkeypatch.setattr(Compiled, name, noting(getattr(Compiled, name)))
         sa.event.listen(sa.Engine, "before_cursor_execute", note)
         try:
             puts = (store.put(NS, f"{n}", n) for n in range(600))
@@ -66,7 +111,7 @@ async def test_many_concurrent_calls_take_few_statements(make) -> None:
         finally:
             sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert results == [1] * 1200
-    assert len(statements) <= 40
+    assert len(sent) <= 40
 
 
 async def test_a_loop_that_ends_in_the_midst_of_calls_says_nothing(make, capfd) -> None:

@@ -11,7 +11,12 @@ from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.types import make_clock, make_cutoff
 from locus_store.sql.schema.tables import Tables
-from locus_store.sql.threads.statements import RowAccess, has_other_layout, select_clock
+from locus_store.sql.threads.statements import (
+    RowAccess,
+    compile_other,
+    has_other_layout,
+    select_clock,
+)
 from locus_store.types.options import DAY
 from locus_store.types.turns import ThreadTurn
 from locus_store.values.times import EPOCH, to_microseconds
@@ -25,8 +30,13 @@ def require_turn(repository: RowAccess, thread_id: str, number: int | None) -> N
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
     """
-    limit, key = repository.make_pause_limit(), _make_key(repository, thread_id)
-    rows = repository.ask(_select_locked, *limit, **key)
+    limit, c = repository.make_pause_limit(), repository.tables.turns.c
+    locked = compile_other(
+        repository.sql,
+        (require_turn, bool(limit)),
+        lambda: sa.select(c.tickets, *limit).where(*_is_of_thread(c)).with_for_update(),
+    )
+    rows = locked.fetch_rows(repository.connection, _make_key(repository, thread_id))
     guard = turns.ReadGuard(thread_id, _load(rows), _read_clock(repository))
     turns.require_turn(guard, number)
 
@@ -90,11 +100,6 @@ def read_tickets(repository: RowAccess, thread_id: str) -> tuple[turns.ReadGuard
 def _select_tickets(t: Tables) -> sa.Select[Any]:
     c = t.turns.c
     return sa.select(c.tickets, c.revision, make_clock()).where(*_is_of_thread(c))
-
-
-def _select_locked(t: Tables, *limit: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    c = t.turns.c
-    return sa.select(c.tickets, *limit).where(*_is_of_thread(c)).with_for_update()
 
 
 def _is_of_thread(c: Any) -> tuple[sa.ColumnElement[bool], ...]:
