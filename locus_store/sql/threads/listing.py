@@ -293,19 +293,23 @@ def find_active_facts(reads: Reads, criteria: ThreadsWanted) -> list[tuple[datet
     """Return the facts of ``find_facts`` with their threads' last activity."""
     last = criteria.offset + criteria.limit
     size = last if criteria.needle is None else max(last, PAGE)
-    rows = _iterate_rows(partial(_fetch_facts, reads, criteria.user_id), size)
+
+    def fetch(count: int, place: Any) -> Sequence[Any]:
+        query = _select_facts(reads, criteria.user_id, count, place=place)
+        return reads.connection.execute(query).all()
+
+    rows = _iterate_rows(fetch, size)
     found = (row for row in rows if criteria.takes(row.name, row.metadata))
     return [(row.exact, parse_facts(row)) for row in islice(found, criteria.offset, last)]
 
 
-def _fetch_facts(reads: Reads, user_id: str | None, size: int, place: Any) -> Sequence[Any]:
-    """Return a page of threads with their facts, in order."""
+def _select_facts(reads: Reads, user_id: str | None, size: int, *, place: Any) -> sa.Select[Any]:
+    """Return a query for a page of threads with their facts, in order."""
     threads = reads.tables.threads
     is_theirs = sa.true() if user_id is None else make_user_condition(reads, user_id)
     page = select_page(reads, size, is_theirs, place=place).subquery("page")
-    query = (
+    return (
         sa.select(page, threads.c.created_at, *(threads.c[name] for name in StoredFacts._fields))
         .join_from(page, threads, threads.c.thread == page.c.thread)
         .order_by(*make_order(page.c))
     )
-    return reads.connection.execute(query).all()
