@@ -391,11 +391,13 @@ def _open_repeatable(
     data_key: DataKey, content: bytes, at: int, place: Place
 ) -> tuple[SubjectKey, bytes | None]:
     body, siv = content[:-_SIV_BYTES], content[-_SIV_BYTES:]
-    number, begin = read_varint(body, at + KEY_ID_BYTES)
     subject = make_thread_subject(str(place[1]))
-    key = data_key.derive(subject)
-    if key.number != number:
-        key = data_key.derive_again(subject, number)
+    newest = data_key.derive(subject)
+    try:
+        number, begin = read_varint(body, at + KEY_ID_BYTES)
+    except IntegrityError:  # two bytes of a value of another kind are no number
+        return newest, None
+    key = newest if newest.number == number else data_key.derive_again(subject, number)
     key = key.change_format(content[0])
     found = _mask(key, siv, body[begin:])
     expected = _compute_siv(key, body[at:begin] + _associate(key, place) + found)
@@ -498,8 +500,7 @@ class RecordOpener:
         if self._is_known and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")
         self._before, self._is_known, self.digest = digest[:_LINK_BYTES], True, digest
-        head, frames = found[: len(link + digest)], found[len(link + digest) :]
-        return OpenedRecord(frames, digest, key, head)
+        return OpenedRecord(found[len(link + digest) :], digest, key, link + digest)
 
     def open_joined(self, payload: bytes) -> bytes:
         """Return the frames of joined records."""
@@ -508,5 +509,4 @@ class RecordOpener:
 
 def open_records(payloads: Iterable[bytes]) -> list[OpenedRecord]:
     """Return the records of a chain from its beginning, sealed or not; see ``RecordOpener``."""
-    opener = RecordOpener()
-    return [opener.open(it) for it in payloads]
+    return list(map(RecordOpener().open, payloads))
