@@ -45,8 +45,6 @@ class StoreContext:
         return found
 
 
-BEYOND_SEGMENT_END: Final = chr(ord(SEGMENT_END) + 1)
-
 _Columns: TypeAlias = "dict[str, Sequence[Any]]"
 
 
@@ -87,20 +85,21 @@ def _compute_expiry(put: Put, moment: datetime) -> datetime | None:
     return None if put.ttl_seconds is None else moment + timedelta(seconds=put.ttl_seconds)
 
 
-def make_place(namespace: Namespace, *, recursive: bool) -> dict[str, str]:
-    """Return the bounds of the encoded namespaces in or below one, by the names of ``PLACES``."""
+def make_bounds(namespace: Namespace, *, recursive: bool) -> dict[str, str]:
+    """Return the bounds of the encoded namespaces in or below one, by their names."""
     first = encode_namespace(namespace)
     if not recursive:
         return {"namespace": first}
-    beyond = first.removesuffix(SEGMENT_END) + BEYOND_SEGMENT_END
+    beyond = first.removesuffix(SEGMENT_END) + chr(ord(SEGMENT_END) + 1)
     return {"first": first, "beyond": beyond} if namespace else {}
 
 
-PLACES: Final[dict[str, Callable[[Any, Any], sa.ColumnElement[bool]]]] = {
+BOUNDS: Final[dict[str, Callable[[Any, Any], sa.ColumnElement[bool]]]] = {
     "namespace": operator.eq,
     "first": operator.ge,
     "beyond": operator.lt,
 }
+"""The comparison of a namespace with each bound."""
 
 
 def select_items(t: Tables) -> sa.Select[Any]:
@@ -132,14 +131,14 @@ def select_named(t: Tables, select: Callable[[Tables], sa.Select[Any]]) -> sa.Se
     return select(t).where(*(it == sa.bindparam(it.name, type_=it.type) for it in columns))
 
 
-def select_recent(t: Tables, *place: str) -> sa.Select[Any]:
-    """Return the query for a page of live items in a place, the newest first."""
+def select_recent(t: Tables, *bounds: str) -> sa.Select[Any]:
+    """Return the query for a page of live items within bounds, the newest first."""
     c = t.store.c
 
     def bind(name: str) -> sa.BindParameter[Any]:
         return sa.bindparam(name, type_=c[name if name in c else "namespace"].type)
 
-    is_there = (PLACES[it](c.namespace, bind(it)) for it in place)
+    is_there = (BOUNDS[it](c.namespace, bind(it)) for it in bounds)
     found = select_items(t).where(c.tenant == bind("tenant"), *is_there, is_live_item(t))
     page = found.order_by(c.updated_at.desc(), c.item.desc()).limit(sa.bindparam("limit"))
     return page.offset(sa.bindparam("offset"))

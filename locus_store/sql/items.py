@@ -15,13 +15,13 @@ from locus_store.errors import ConflictError
 from locus_store.sql.audit import RecordedCall
 from locus_store.sql.columns.types import make_clock, make_expiry
 from locus_store.sql.item_columns import (
-    PLACES,
+    BOUNDS,
     StoreContext,
     delete_items,
     is_live_item,
+    make_bounds,
     make_changed_columns,
     make_new_columns,
-    make_place,
     select_items,
     select_live,
     select_locked,
@@ -124,7 +124,7 @@ class Items:
         c = self.store.c
         if len(names) == 1:
             [(namespace, key)] = names
-            return sa.and_(self._is_ours, self._is_in(namespace), c.key == key)
+            return sa.and_(self.are_in(namespace, recursive=False), c.key == key)
         pairs = [(encode_namespace(namespace), key) for namespace, key in names]
         return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(pairs))
 
@@ -272,9 +272,8 @@ class Items:
             self.connection.execute(gone)
 
     def clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        c, is_live = self.store.c, self._live_column
-        query = sa.select(c.item, is_live).where(self.are_in(namespace, recursive=recursive))
-        rows = self.connection.execute(query.with_for_update()).all()
+        query = select_locked(self.tables).where(self.are_in(namespace, recursive=recursive))
+        rows = self.connection.execute(query).all()
         self._delete([row.item for row in rows])
         return sum(bool(row.is_live) for row in rows)
 
@@ -321,19 +320,19 @@ class Items:
 
     def read_page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         key = self.store.c.key
-        query = select_items(self.tables).where(
-            self._is_ours, self._is_in(namespace), self._is_live
-        )
+        query = select_live(self.tables).where(self.are_in(namespace, recursive=False))
         if after is not None:
             query = query.where(key > after)
         return [make_item(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
 
     def find_recent(self, search: Wanted) -> list[StoreItem]:
         if not needs_look(search):
-            place = make_place(search.prefix, recursive=search.recursive)
-            key = {"tenant": self.context.tenancy.tenant, "offset": search.offset, **place}
+            bounds = make_bounds(search.prefix, recursive=search.recursive)
+            key = {"tenant": self.context.tenancy.tenant, "offset": search.offset, **bounds}
             key["limit"] = search.limit
-            found = compile_form(self._sql, select_recent, *place).fetch_named(self.connection, key)
+            found = compile_form(self._sql, select_recent, *bounds).fetch_named(
+                self.connection, key
+            )
             return list(map(make_item, found))
         count, taken = search.offset + search.limit, list[StoreItem]()
         options = {"yield_per": SCANNED}
@@ -412,11 +411,8 @@ class Items:
 
     def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
         """Return the condition for a namespace, or also all below it; expired items count too."""
-        place, column = make_place(namespace, recursive=recursive), self.store.c.namespace
-        return sa.and_(self._is_ours, *(PLACES[it](column, place[it]) for it in place))
-
-    def _is_in(self, namespace: Namespace) -> sa.ColumnElement[bool]:
-        return self.store.c.namespace == encode_namespace(namespace)
+        bounds, column = make_bounds(namespace, recursive=recursive), self.store.c.namespace
+        return sa.and_(self._is_ours, *(BOUNDS[it](column, bounds[it]) for it in bounds))
 
     @property
     def _is_ours(self) -> sa.ColumnElement[bool]:
@@ -425,10 +421,6 @@ class Items:
     @property
     def _is_live(self) -> sa.ColumnElement[bool]:
         return is_live_item(self.tables)
-
-    @property
-    def _live_column(self) -> sa.ColumnElement[int]:
-        return sa.case((self._is_live, 1), else_=0).label("is_live")
 
 
 class RecordedChanges(list[Change]):

@@ -116,9 +116,8 @@ def _load(rows: Sequence[Sequence[Any]]) -> list[Ticket]:
 
 
 def _read_clock(repository: RowAccess) -> datetime:
-    [(at,)] = repository.ask(select_clock)
-    found: datetime = at
-    return found
+    at: datetime = repository.ask(select_clock)[0][0]
+    return at
 
 
 def _put(
