@@ -133,13 +133,13 @@ async def test_an_edit_that_a_save_went_before_is_decided_again(
         write = one._documents._write
         tries: list[str] = []
 
-        def behind_somebodys_save(script: Script, *args: Any) -> Any:
+        def behind_another_save(script: Script, *args: Any) -> Any:
             if not tries:
                 wait(another.write_state("t", {"said": [*SAID, "late"]}, checkpoint_id="late"))
             tries.append(script.name)
             return write(script, *args)
 
-        monkeypatch.setattr(one._documents, "_write", behind_somebodys_save)
+        monkeypatch.setattr(one._documents, "_write", behind_another_save)
         assert await one.delete("t", "v1")
         assert tries == ["documents put"] * 2
         assert [it.checkpoint_id for it in await one.history("t")] == ["late", "v2", "v0"]
