@@ -240,7 +240,6 @@ class WholeThreads(BackendKit):
     @requires("branching", "ttl")
     async def test_an_expired_thread_is_not_renewed(self, backend: Any) -> None:
         await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
-        await asyncio.sleep(0.002)  # a clock of milliseconds may stand still until then
         assert await backend.renew("t", 60) is False
         assert await backend.load("t") is None
 

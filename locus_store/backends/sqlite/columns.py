@@ -23,7 +23,7 @@ from locus_store.values.filters import IS_OBJECT, Clause
 from locus_store.values.times import to_microseconds
 
 # Milliseconds are multiplied after rounding: a double of microseconds since 1970 is not exact.
-_NOW: Final = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
+_NOW: Final = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 
 _CLASSES: Final = {int: "integer", float: "real", str: "text", bytes: "blob"}
 
@@ -47,13 +47,13 @@ class SQLiteColumns(DialectColumns):
         return to_microseconds(value)
 
     def render_clock(self, shift: str | None = None) -> str:
-        """In milliseconds."""
+        """In whole milliseconds, so that what lasts for less is over at once."""
         if shift is None:
-            return f"({_NOW})"
-        return f"({_NOW} + CAST(ROUND({shift} * 1000000.0) AS INTEGER))"
+            return f"({_NOW} * 1000)"
+        return f"(({_NOW} + CAST(ROUND({shift} * 1000.0) AS INTEGER)) * 1000)"
 
     def render_minute(self) -> str:
-        return f"({_NOW} / 60000000 * 60000000)"
+        return f"({_NOW} / 60000 * 60000000)"
 
     def render_moment(self, here: Callable[[], str]) -> str:
         return here()
