@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, cast
 
 from locus_store.errors import IntegrityError
@@ -197,6 +198,10 @@ def compare_states(
 FRAMED_BYTES: Final = 1024
 """Frames would not make a value shorter whose encoding is not longer than this."""
 
+MOST_CUT: Final = 16
+"""A value that is so many times shorter than the older one is new, and not a part of it: to look
+takes as long as the older one is."""
+
 _KEY: Final = "value"
 
 
@@ -224,17 +229,21 @@ def diff_value(
 ) -> bytes | None:
     """Return the payload of frames that change the value at ``path`` of a state into ``value``.
 
-    ``None``: they would not be shorter than the whole value, or there is no such older value.
+    ``None``: they would not be shorter than the whole value, or there is no such older value, or
+    it is more than ``MOST_CUT`` times as long.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
-    if _is_small(value):
+    length = _measure(value)
+    if length <= FRAMED_BYTES:
         return None
     node: Node | None = tree._root  # noqa: SLF001  # a tree is opaque to others
     for key in path:
         node = build_by_entries(node, ()).children.get(key) if is_object(node) else None
     if node is None or (isinstance(node, bytes) and not is_msgpack(value)):
+        return None
+    if length * MOST_CUT < (len(node) if isinstance(node, bytes) else node.size):
         return None
     old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: encode_reference(node)}, 0)
     plain, root = build_root({_KEY: value}, DigestTree(old), packed=packed)
@@ -245,11 +254,11 @@ def diff_value(
     return frames if frames is not None and len(frames) <= root.size // 2 else None
 
 
-def _is_small(value: object) -> bool:
+def _measure(value: object) -> float:
     try:
-        return len(encode_canonical(value)) <= FRAMED_BYTES
+        return len(encode_canonical(value))
     except ValueError:
-        return False  # it is looked at more closely
+        return inf  # it is looked at more closely
 
 
 def decode_value(payload: bytes, max_bytes: int, old: Json = None, *, packed: bool = False) -> Json:
