@@ -261,12 +261,12 @@ class Folder:
 
     def _apply(self, operation: list[Json]) -> None:
         match operation:
-            case ["[", list() as path, int() as start, int() as gone, list() as elements]:
-                self._splice(self._walk(path), start, gone, elements)
             case ["=", [], dict() as state]:
                 self._root = state
             case ["=", [*path, key], value]:
                 self._set(self._walk(path), key, value)
+            case ["[", list() as path, int() as start, int() as gone, list() as elements]:
+                self._splice(self._walk(path), start, gone, elements)
             case ["-", [*path, str() as key]]:
                 self._delete(path, key)
             case ["m", [*path, key], list() as inner]:
@@ -293,7 +293,8 @@ class Folder:
         else:
             _get_item(holder, key)
             cast("list[Json]", holder)[cast("int", key)] = value
-        self._forget(holder, cast("str | int", key))
+        if self._ropes or self._opened:
+            self._forget(holder, cast("str | int", key))
 
     def _edit_msgpack(self, holder: Json, key: Json, inner: list[list[Any]]) -> None:
         """Perform operations within the MessagePack at a key, which is packed again later."""
