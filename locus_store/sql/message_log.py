@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
 
@@ -15,12 +15,13 @@ from locus_store.sql.audit import OF_MESSAGES, READS_OF_MESSAGES, record_calls
 from locus_store.sql.columns.dialect_columns import escape_text
 from locus_store.sql.connections.backend import ConnectedBackend, make_writing
 from locus_store.sql.quotas import limit_calls, measure_change
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads import pending, turns
-from locus_store.sql.threads.pending import split_batches
+from locus_store.sql.threads.pending import fill_parameters, name_parameters, split_batches
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository, settle
-from locus_store.sql.threads.statements import is_live
-from locus_store.sql.threads.thread_rows import MESSAGE, make_message
+from locus_store.sql.threads.statements import compile_form, is_live
+from locus_store.sql.threads.thread_rows import MESSAGE, is_of_threads, make_message
 from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
 from locus_store.types.logs import LogsWanted, PackedContents, decode_contents
 from locus_store.types.messages import (
@@ -104,10 +105,8 @@ class _Log:
     def __init__(self, repo: Repository, thread: int, edit: LogEdit) -> None:
         self._it = repo
         self._wanted = edit
-        self._messages = repo.tables.messages
-        self._thread = thread
-        name = {"thread": thread, "namespace": edit.namespace}
-        row = repo.sql.log.fetch_first(repo.connection, name)
+        self._name = {"thread": thread, "namespace": edit.namespace}
+        row = repo.sql.log.fetch_first(repo.connection, self._name)
         self.revision, self._count, self._last = row or (0, 0, 0)
 
     def apply(self) -> LogChanged:
@@ -122,10 +121,6 @@ class _Log:
         self._it.touch(self._wanted)
         return LogChanged(self.revision, removed)
 
-    def _is_its(self) -> tuple[sa.ColumnElement[bool], ...]:
-        c = self._messages.c
-        return c.thread == self._thread, c.namespace == self._wanted.namespace
-
     def _store(self) -> None:
         """Store the revision, which grows, and the count."""
         is_new, sql = self.revision == 0, self._it.sql
@@ -136,57 +131,50 @@ class _Log:
             "last_sequence": self._last,
         }
         if is_new:
-            name = {"thread": self._thread, "namespace": self._wanted.namespace}
-            sql.new_log.run(self._it.connection, {**name, **values})
+            sql.new_log.run(self._it.connection, {**self._name, **values})
         else:
-            name = {"of_thread": self._thread, "of_namespace": self._wanted.namespace}
+            name = {f"of_{key}": value for key, value in self._name.items()}
             sql.changed_log.run(self._it.connection, {**name, **values})
 
     def _cut(self, cut: Cut) -> ArchivedMessage | None:
         if cut.kind == "newest":
             return self._pop()
         if cut.kind == "all":
-            self._delete()
+            self._delete("all")
         elif cut.kind == "from":
             self._delete_from(cut.position)
         else:
             for ids in split_batches(cut.message_ids):
-                self._delete(self._messages.c.message_id.in_(ids))
+                size, named = fill_parameters("message_id", ids)
+                self._delete("ids", size, **named)
         return None
 
     def _pop(self) -> ArchivedMessage | None:
-        c = self._messages.c
-        query = sa.select(*(c[name] for name in MESSAGE)).where(*self._is_its())
-        row = self._it.connection.execute(query.order_by(c.sequence.desc()).limit(1)).first()
-        if row is None:
-            return None
-        self._delete(c.sequence == row.sequence)
-        return make_message(row, self._wanted.thread_id)
+        rows = self._it.ask(_select_newest, **self._name)
+        for row in rows:
+            self._delete("from", sequence=row.sequence)
+        return make_message(rows[0], self._wanted.thread_id) if rows else None
 
     def _delete_from(self, position: int) -> None:
         if position > self._count:
             raise make_too_short_error(self._wanted, self._count)
         if position < self._count:
-            sequence = self._messages.c.sequence
-            query = sa.select(sequence).where(*self._is_its()).order_by(sequence)
-            first = self._it.connection.execute(query.offset(position).limit(1)).scalar_one()
-            self._delete(sequence >= first)
+            [(first,)] = self._it.ask(_select_sequence, **self._name, offset=position)
+            self._delete("from", sequence=first)
 
-    def _delete(self, *conditions: sa.ColumnElement[bool]) -> None:
-        gone = self._messages.delete().where(*self._is_its(), *conditions)
-        self._count -= self._it.connection.execute(gone).rowcount
+    def _delete(self, *form: Hashable, **values: Any) -> None:
+        self._count -= self._it.change(_delete_messages, *form, **self._name, **values)
 
     def _put(self, puts: Sequence[PutMessage]) -> None:
-        message_id, known = self._messages.c.message_id, set[str]()
+        known = set[str]()
         asked = [it.message_id for it in puts if it.may_exist]
         for some in split_batches(asked) if self.revision else ():
-            query = sa.select(message_id).where(*self._is_its(), message_id.in_(some))
-            known.update(self._it.connection.execute(query).scalars())
+            size, named = fill_parameters("message_id", some)
+            known.update(it for (it,) in self._it.ask(_select_known, size, **self._name, **named))
         new = [it for it in puts if it.message_id not in known]
         if new:
             columns = make_columns(new)
-            columns["namespace"] = [self._wanted.namespace] * len(new)
-            columns["thread"] = [self._thread] * len(new)
+            columns |= {key: [value] * len(new) for key, value in self._name.items()}
             columns["sequence"] = range(self._last + 1, self._last + 1 + len(new))
             self._it.sql.new_message.run_all(self._it.connection, columns)
         self._replace([it for it in puts if it.message_id in known])
@@ -194,15 +182,58 @@ class _Log:
         self._count += len(new)
 
     def _replace(self, puts: Sequence[PutMessage]) -> None:
-        c = self._messages.c
-        is_it = c.message_id == sa.bindparam("of_id", type_=c.message_id.type)
-        values = {name: sa.bindparam(f"new_{name}", type_=c[name].type) for name in CHANGED}
-        replaced = self._messages.update().where(*self._is_its(), is_it).values(values)
         columns = make_columns(puts)
-        given = {"of_id": columns["message_id"], **{f"new_{it}": columns[it] for it in CHANGED}}
-        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
-        for some in split_batches(rows):
-            self._it.connection.execute(replaced, some)
+        columns |= {key: [value] * len(puts) for key, value in self._name.items()}
+        given = {f"new_{name}": column for name, column in columns.items()}
+        compile_form(self._it.sql, _replace_message).run_all(self._it.connection, given)
+
+
+def _are_its(table: sa.Table, prefix: str = "") -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of the rows of a log; parameters are its key."""
+    return [table.c[name] == _bind(table.c[name], prefix) for name in ("thread", "namespace")]
+
+
+def _bind(column: sa.Column[Any], prefix: str = "") -> sa.BindParameter[Any]:
+    return sa.bindparam(prefix + column.name, type_=column.type)
+
+
+def _select_newest(t: Tables) -> sa.Select[Any]:
+    """Return the query for the newest message of a log."""
+    c = t.messages.c
+    query = sa.select(*(c[name] for name in MESSAGE)).where(*_are_its(t.messages))
+    return query.order_by(c.sequence.desc()).limit(1)
+
+
+def _select_sequence(t: Tables) -> sa.Select[Any]:
+    """Return the query for the sequence of the message at a position."""
+    sequence = t.messages.c.sequence
+    query = sa.select(sequence).where(*_are_its(t.messages)).order_by(sequence)
+    return query.limit(1).offset(sa.bindparam("offset", type_=sa.Integer()))
+
+
+def _select_known(t: Tables, size: int) -> sa.Select[Any]:
+    """Return the query for those of some ids that a log has."""
+    message_id = t.messages.c.message_id
+    some = name_parameters("message_id", size, message_id.type)
+    return sa.select(message_id).where(*_are_its(t.messages), message_id.in_(some))
+
+
+def _delete_messages(t: Tables, kind: Literal["all", "from", "ids"], size: int = 0) -> sa.Delete:
+    """Return the deletion of messages of a log: all, from a sequence on, or of some ids."""
+    c, its = t.messages.c, _are_its(t.messages)
+    if kind == "from":
+        its.append(c.sequence >= _bind(c.sequence))
+    elif kind == "ids":
+        its.append(c.message_id.in_(name_parameters("message_id", size, c.message_id.type)))
+    return t.messages.delete().where(*its)
+
+
+def _replace_message(t: Tables) -> sa.Update:
+    """Return the update of a message by its id."""
+    c = t.messages.c
+    is_it = c.message_id == _bind(c.message_id, "new_")
+    values = {name: _bind(c[name], "new_") for name in CHANGED}
+    return t.messages.update().where(*_are_its(t.messages, "new_"), is_it).values(values)
 
 
 def _drop(
@@ -210,36 +241,46 @@ def _drop(
 ) -> bool:
     """See ``BaseMessageLog.drop``."""
     repo.lock(thread_id)
-    threads, logs = repo.tables.threads, repo.tables.logs
-    query = (
-        sa.select(logs)
-        .join(threads, threads.c.thread == logs.c.thread)
-        .where(*repo.is_thread(thread_id), is_live(repo.tables))
-    )
-    rows = {row.namespace: row for row in repo.connection.execute(query)}
+    found = repo.ask(_select_logs, tenant=repo.tenant, thread_0=thread_id)
+    rows = {row.namespace: row for row in found}
     name = namespace or ""
     revision = rows[name].revision if name in rows else 0
     require_revision((thread_id, name), expected_revision, revision)
     gone = [row for row in rows.values() if namespace in {None, row.namespace}]
-    for row in gone:
-        for table in (repo.tables.messages, logs):
-            is_its = table.c.thread == row.thread, table.c.namespace == row.namespace
-            repo.connection.execute(table.delete().where(*is_its))
     if len(gone) == len(rows) and _has_nothing(repo, thread_id):
         repo.drop_threads([thread_id])
-    elif gone:
+        return bool(gone)
+    for row in gone:
+        log = {"thread": row.thread, "namespace": row.namespace}
+        repo.change(_delete_messages, "all", **log)
+        repo.change(_delete_log, **log)
+    if gone:
         settle(repo, thread_id, max(row.changed_at for row in gone))
     return bool(gone)
 
 
 def _has_nothing(repo: Repository, thread_id: str) -> bool:
     """Return whether a thread without logs has no states, name and metadata; it may have a user."""
-    c = repo.tables.threads.c
-    row = repo.connection.execute(
-        sa.select(c.name, c.metadata).where(*repo.is_thread(thread_id))
-    ).first()
-    is_bare = row is not None and row.name is None and not row.metadata
+    rows = repo.ask(_select_names, tenant=repo.tenant, thread_0=thread_id)
+    is_bare = any(row.name is None and not row.metadata for row in rows)
     return is_bare and not repo.find_lines_of([thread_id])
+
+
+def _select_logs(t: Tables) -> sa.Select[Any]:
+    """Return the query for the logs of a live thread."""
+    c = t.logs.c
+    query = sa.select(c.thread, c.namespace, c.revision, c.changed_at)
+    joined = query.join(t.threads, t.threads.c.thread == c.thread)
+    return joined.where(is_of_threads(t.threads, 1), is_live(t))
+
+
+def _delete_log(t: Tables) -> sa.Delete:
+    return t.logs.delete().where(*_are_its(t.logs))
+
+
+def _select_names(t: Tables) -> sa.Select[Any]:
+    """Return the query for the name and the metadata of a thread."""
+    return sa.select(t.threads.c.name, t.threads.c.metadata).where(is_of_threads(t.threads, 1))
 
 
 def make_columns(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:

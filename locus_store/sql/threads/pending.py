@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import RowMapping
+from sqlalchemy.types import TypeEngine
 
 from locus_store import versions
 from locus_store.sql.schema.tables import Tables
@@ -18,6 +19,7 @@ BATCH = 200
 """Rows that one statement names at most."""
 
 _SIZES: Final = (1, 16, 64, BATCH)
+_NUMBER: Final = sa.BigInteger()
 
 
 def read_rows(
@@ -128,9 +130,11 @@ def fill_parameters(name: str, values: Sequence[Any]) -> tuple[int, dict[str, An
     return size, {f"{name}_{at}": values[min(at, last)] for at in range(size)}
 
 
-def name_parameters(name: str, size: int) -> list[sa.BindParameter[Any]]:
-    """Return the parameters of ``fill_parameters`` for integers."""
-    return [sa.bindparam(f"{name}_{at}", type_=sa.BigInteger()) for at in range(size)]
+def name_parameters(
+    name: str, size: int, kind: TypeEngine[Any] = _NUMBER
+) -> list[sa.BindParameter[Any]]:
+    """Return the parameters of ``fill_parameters`` for values of a type, integers by default."""
+    return [sa.bindparam(f"{name}_{at}", type_=kind) for at in range(size)]
 
 
 def split_batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:

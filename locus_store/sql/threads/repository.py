@@ -17,6 +17,7 @@ from locus_store.sql.threads.reads import Reads, make_line, make_record, read_al
 from locus_store.sql.threads.statements import LINE_STATE
 from locus_store.sql.threads.thread_rows import (
     delete_of_threads,
+    find_lines,
     find_versionless,
     has_thread,
     is_old,
@@ -345,11 +346,8 @@ class Repository(Reads):
         return self.tables.writes, self.tables.segments, self.tables.checkpoints
 
     def find_lines_of(self, thread_ids: Sequence[str]) -> list[int]:
-        lines = self.tables.lines
-        found = sa.select(lines.c.line).where(
-            lines.c.tenant == self.tenant, lines.c.thread_id.in_(thread_ids)
-        )
-        return list(self.connection.execute(found).scalars())
+        size, named = pending.fill_parameters("thread", thread_ids)
+        return [line for (line,) in self.ask(find_lines, size, tenant=self.tenant, **named)]
 
     def _drop_line(self, line: int) -> None:
         """Remove a line; its row is locked first, so that a concurrent write is waited for."""

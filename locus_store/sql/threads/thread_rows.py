@@ -35,6 +35,9 @@ MESSAGE: Final = (
 """The columns of a message; the last one is not a field of ``ArchivedMessage``."""
 
 
+_NAME: Final = ("tenant", "thread_id")
+
+
 def select_last_active(t: Tables) -> sa.ColumnElement[Any]:
     """Return the time of a thread's last activity; NULL if it has only pending writes.
 
@@ -93,9 +96,14 @@ def is_of_threads(table: sa.Table, size: int) -> sa.ColumnElement[bool]:
     return sa.and_(c.tenant == bind("tenant", type_=c.tenant.type), c.thread_id.in_(names))
 
 
+def find_lines(t: Tables, size: int) -> sa.Select[Any]:
+    """Return the query for the lines of so many threads."""
+    return sa.select(t.lines.c.line).where(is_of_threads(t.lines, size))
+
+
 def select_lines(t: Tables, size: int) -> sa.Select[Any]:
-    """Return the statement that locks and names the lines of so many threads."""
-    return sa.select(t.lines.c.line).where(is_of_threads(t.lines, size)).with_for_update()
+    """Return the query that locks them, too."""
+    return find_lines(t, size).with_for_update()
 
 
 def delete_of_threads(t: Tables, table: sa.Table, size: int) -> sa.Delete:
@@ -115,18 +123,34 @@ def keep_place(repo: RowAccess, thread_id: str, saved_at: datetime) -> None:
 
     A thread without versions is listed by the time of the last change of its logs.
     """
-    lines, threads = repo.tables.lines, repo.tables.threads
-    c = lines.c.updated_at
-    saved = sa.literal(saved_at, c.type)
-    moved = lines.update().values(updated_at=sa.case((c < saved, saved), else_=c))
-    mine = lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id
-    if repo.connection.execute(moved.where(*mine, lines.c.head.is_not(None))).rowcount:
+    its = {"of_tenant": repo.tenant, "of_thread_id": thread_id}
+    if repo.change(_move_lines, **its, saved_at=saved_at):
         return
-    newest = sa.select(select_last_change(repo.tables)).where(*repo.is_thread(thread_id))
-    logged_at = repo.connection.execute(newest).scalar()
-    if logged_at is not None:
-        moved = threads.update().values(active_at=cut_to_minute(logged_at))
-        repo.connection.execute(moved.where(*repo.is_thread(thread_id)))
+    for (logged_at,) in repo.ask(_select_last_change, **its):
+        if logged_at is not None:
+            repo.change(_move_thread, **its, minute=cut_to_minute(logged_at))
+
+
+def _move_lines(t: Tables) -> sa.Update:
+    c = t.lines.c
+    saved_at = bind("saved_at", type_=c.updated_at.type)
+    moved = sa.case((c.updated_at < saved_at, saved_at), else_=c.updated_at)
+    is_its = *_is_its(t.lines), c.head.is_not(None)
+    return t.lines.update().where(*is_its).values(updated_at=moved)
+
+
+def _is_its(table: sa.Table) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a thread's rows; an update may have no parameter like a column."""
+    return [table.c[it] == bind(f"of_{it}", type_=table.c[it].type) for it in _NAME]
+
+
+def _select_last_change(t: Tables) -> sa.Select[Any]:
+    return sa.select(select_last_change(t)).where(*_is_its(t.threads))
+
+
+def _move_thread(t: Tables) -> sa.Update:
+    minute = bind("minute", type_=t.threads.c.active_at.type)
+    return t.threads.update().where(*_is_its(t.threads)).values(active_at=minute)
 
 
 def find_versionless(repo: RowAccess) -> list[str]:
