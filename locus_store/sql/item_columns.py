@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -131,17 +131,30 @@ def select_named(t: Tables, select: Callable[[Tables], sa.Select[Any]]) -> sa.Se
     return select(t).where(*(it == sa.bindparam(it.name, type_=it.type) for it in columns))
 
 
-def select_recent(t: Tables, *bounds: str) -> sa.Select[Any]:
+def select_recent(
+    t: Tables, conditions: Iterable[sa.ColumnElement[bool]], *bounds: str
+) -> sa.Select[Any]:
     """Return the query for a page of live items within bounds, the newest first."""
+    c = t.store.c
+    found = select_items(t).where(*_are_within(t, *bounds), *conditions)
+    page = found.order_by(c.updated_at.desc(), c.item.desc()).limit(sa.bindparam("limit"))
+    return page.offset(sa.bindparam("offset"))
+
+
+def select_namespaces(t: Tables, *bounds: str) -> sa.Select[Any]:
+    """Return the query for the namespaces of live items within bounds."""
+    return sa.select(t.store.c.namespace).where(*_are_within(t, *bounds)).distinct()
+
+
+def _are_within(t: Tables, *bounds: str) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a tenant's live items within bounds, all of them parameters."""
     c = t.store.c
 
     def bind(name: str) -> sa.BindParameter[Any]:
         return sa.bindparam(name, type_=c[name if name in c else "namespace"].type)
 
     is_there = (BOUNDS[it](c.namespace, bind(it)) for it in bounds)
-    found = select_items(t).where(c.tenant == bind("tenant"), *is_there, is_live_item(t))
-    page = found.order_by(c.updated_at.desc(), c.item.desc()).limit(sa.bindparam("limit"))
-    return page.offset(sa.bindparam("offset"))
+    return [c.tenant == bind("tenant"), *is_there, is_live_item(t)]
 
 
 def delete_items(t: Tables, size: int) -> sa.Delete:

@@ -26,6 +26,7 @@ from locus_store.sql.item_columns import (
     select_live,
     select_locked,
     select_named,
+    select_namespaces,
     select_recent,
 )
 from locus_store.sql.schema.tables import Tables
@@ -327,13 +328,7 @@ class Items:
 
     def find_recent(self, search: Wanted) -> list[StoreItem]:
         if not needs_look(search):
-            bounds = make_bounds(search.prefix, recursive=search.recursive)
-            key = {"tenant": self.context.tenancy.tenant, "offset": search.offset, **bounds}
-            key["limit"] = search.limit
-            found = compile_form(self._sql, select_recent, *bounds).fetch_named(
-                self.connection, key
-            )
-            return list(map(make_item, found))
+            return self._read_recent(search, [], search.limit, search.offset)
         count, taken = search.offset + search.limit, list[StoreItem]()
         options = {"yield_per": SCANNED}
         with self.connection.execute(
@@ -351,13 +346,33 @@ class Items:
         """Return the result of ``find_recent`` by one query; ``None`` if it found too few."""
         if not needs_look(search):
             return self.find_recent(search)
-        count = search.offset + search.limit
-        size = max(FIRST, count)
-        rows = self.connection.execute(self._select_recent(search).limit(size))
-        items = [make_item(row) for row in rows]
+        count, conditions = search.offset + search.limit, self._make_conditions(search)
+        clauses = len(search.filter.clauses) + len(search.metadata_filter.clauses)
+        is_checked = not search.words and len(conditions) == clauses
+        size = count if is_checked else max(FIRST, count)
+        items = self._read_recent(search, conditions, size)
         taken = [it for it in items if search.takes(it.value, it.metadata)]
         is_enough = len(taken) >= count or len(items) < size
         return taken[search.offset : count] if is_enough else None
+
+    def _read_recent(
+        self,
+        search: Wanted,
+        conditions: Sequence[sa.ColumnElement[bool]],
+        limit: int,
+        offset: int = 0,
+    ) -> list[StoreItem]:
+        """Return the newest items within a search's bounds that meet conditions."""
+        bounds = make_bounds(search.prefix, recursive=search.recursive)
+        key = {"tenant": self.context.tenancy.tenant, "limit": limit, "offset": offset, **bounds}
+        found = self._sql.searches.fetch(
+            self.connection,
+            (select_recent, *bounds),
+            lambda: select_recent(self.tables, conditions, *bounds),
+            conditions=conditions,
+            values=key,
+        )
+        return list(map(make_item, found))
 
     def _select_recent(self, search: Wanted) -> sa.Select[Any]:
         c = self.store.c
@@ -391,9 +406,9 @@ class Items:
         return self.read_vectors(query.order_by(e.part))
 
     def list_namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
-        namespace = self.store.c.namespace
-        query = sa.select(namespace).where(self.are_in(match.fixed, recursive=True), self._is_live)
-        rows = self.connection.execute(query.distinct())
+        bounds = make_bounds(match.fixed, recursive=True)
+        key = {"tenant": self.context.tenancy.tenant, **bounds}
+        rows = compile_form(self._sql, select_namespaces, *bounds).fetch_rows(self.connection, key)
         found = {cut for (it,) in rows if (cut := match.cut(decode_namespace(it))) is not None}
         return sorted(found)[offset : offset + limit]
 
@@ -401,13 +416,17 @@ class Items:
         """Yield the conditions of a search: live, below the prefix, and what SQL can check."""
         yield self.are_in(search.prefix, recursive=search.recursive)
         yield self._is_live
+        yield from self._make_conditions(search)
+
+    def _make_conditions(self, search: Wanted) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions for what SQL can check of a search, nearly exact ones."""
         value, metadata = self.store.c.value, self.store.c.metadata
         conditions = chain(
             (self.make_condition(value, it) for it in search.filter.clauses),
             (self.make_condition(metadata, it) for it in search.metadata_filter.clauses),
             (self.may_have_word(value, it) for it in search.words),
         )
-        yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
+        return list(islice((it for it in conditions if it is not None), MOST_CONDITIONS))
 
     def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
         """Return the condition for a namespace, or also all below it; expired items count too."""

@@ -37,6 +37,9 @@ from locus_store.versions.reading import iterate_ids, read_states_from
 PAGE: Final = 250
 """Versions that are read at once."""
 
+FIRST_PAGE: Final = 32
+"""Versions that are read at first for a filter that the database knows, at least."""
+
 GROWTH: Final = 4
 """Each further page of versions by time is larger by this factor."""
 
@@ -308,15 +311,18 @@ class CheckpointLists:
         name = config["configurable"].get("checkpoint_ns") if config else None
         if not (criteria or checkpoint_id) and (name is not None or (not config and limit is None)):
             return None
+        hints = tuple(self._iterate_hints(criteria))
         listed = VersionsWanted(
             thread_id=thread_id,
             namespace=None if name is None else make_line_name(name),
             checkpoint_id=checkpoint_id,
             before=before,
-            metadata=tuple(self._iterate_hints(criteria)),
+            metadata=hints,
             may_continue=bool(criteria),
         )
-        size = PAGE if criteria else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
+        size = min(MAX_COUNT if limit is None else limit, MOST_LISTED)
+        if criteria:
+            size = PAGE if len(hints) < len(criteria) else min(PAGE, max(FIRST_PAGE, size))
         return iterate_pages(self._backend, listed, size)
 
     def _iterate_hints(self, criteria: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -114,11 +114,10 @@ class PostgreSQLRepository(IndexedRepository):
     """``@>`` with the value or a list of it, at the key or its path."""
 
     def make_below_condition(
-        self, row: Mapping[sa.ColumnElement[Any], Any]
+        self, row: Mapping[sa.ColumnElement[Any], sa.BindParameter[Any]]
     ) -> sa.ColumnElement[bool]:
         """Return the condition as one row comparison, which the index over the columns supports."""
-        values = (sa.literal(value, column.type) for column, value in row.items())
-        return sa.tuple_(*row) < sa.tuple_(*values)
+        return sa.tuple_(*row) < sa.tuple_(*row.values())
 
     def make_any_activity_condition(self) -> sa.ColumnElement[bool]:
         """Return a true condition with bounds: without them the planner sorts all threads."""

@@ -69,6 +69,7 @@ def list_storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
 COLUMNS: Final = SQLiteColumns()
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_NUMBERS: Final = [bind_text("integer"), bind_text("real")]
 _EXACT: Final = 2**53
 _SLACK: Final = 1e-9
 """SQLite reads decimals almost exactly."""
@@ -109,7 +110,7 @@ def _match_equal(kind: sa.ColumnElement[str], value: Any, operand: Any) -> sa.Co
         return sa.and_(kind == bind_text("text"), value == bind_text(escape_text(operand)))
     if isinstance(operand, dict | list):
         return kind == bind_text("array" if isinstance(operand, list) else "object")
-    is_number = kind.in_(["integer", "real"])
+    is_number = kind.in_(_NUMBERS)
     if abs(operand) >= _EXACT:
         return is_number
     least, most = operand - _compute_slack(operand), operand + _compute_slack(operand)
@@ -119,7 +120,7 @@ def _match_equal(kind: sa.ColumnElement[str], value: Any, operand: Any) -> sa.Co
 def _match_ordered(
     kind: sa.ColumnElement[str], value: Any, clause: Clause
 ) -> sa.ColumnElement[bool]:
-    is_number, number = kind.in_(["integer", "real"]), clause.operand
+    is_number, number = kind.in_(_NUMBERS), clause.operand
     if abs(number) >= _EXACT:
         return is_number
     if clause.operator in {"$gt", "$gte"}:

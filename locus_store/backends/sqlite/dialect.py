@@ -86,7 +86,8 @@ class SQLiteRepository(Repository):
         if not isinstance(value, str):
             return sa.and_(column.is_not(None), found)
         text = sa.literal(escape_text(value), sa.Text())
-        found = found.where(sa.or_(each.c.value == text, each.c.type.in_(["array", "object"])))
+        inner = [sa.literal(it, sa.Text()) for it in ("array", "object")]
+        found = found.where(sa.or_(each.c.value == text, each.c.type.in_(inner)))
         json = sa.literal(dump_value(value), sa.Text())
         return sa.and_(sa.func.instr(sa.type_coerce(column, sa.Text()), json) > 0, found)
 

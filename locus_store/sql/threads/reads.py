@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
@@ -37,6 +38,9 @@ ROOT = ""
 
 MOST_CONFIRMED: Final = 64 * 1024
 """Bytes of pending writes that are read in the thread of an event loop."""
+
+PLACE: Final = ("created_at", "line", "sequence")
+"""The columns of a version that order it among those of all lines."""
 
 QUERY_BATCH = 200
 """Candidates of a metadata query that are read at first, at least."""
@@ -91,7 +95,7 @@ class Reads(RowAccess):
         return column.is_not(None)
 
     def make_below_condition(
-        self, row: Mapping[sa.ColumnElement[Any], Any]
+        self, row: Mapping[sa.ColumnElement[Any], sa.BindParameter[Any]]
     ) -> sa.ColumnElement[bool]:
         """Return the condition that the columns sort below the values, from left to right."""
         (first, value), *rest = row.items()
@@ -342,9 +346,18 @@ class Reads(RowAccess):
     def query(self, key: str, value: Any, limit: int) -> list[Head]:
         """See ``QueriesMetadata.query``; candidates are read in batches, of any tenant."""
         found: list[Head] = []
-        size, after = max(limit, QUERY_BATCH), None
+        c = self.tables.checkpoints.c
+        columns = (c.metadata, c.labels)
+        conditions = [sa.or_(*(self.may_have(it, key, value) for it in columns))]
+        size, after = max(limit, QUERY_BATCH), dict[str, Any]()
         while len(found) < limit:
-            rows = self.connection.execute(self._select_candidates(key, value, size, after)).all()
+            rows = self.sql.searches.fetch(
+                self.connection,
+                (PLACE, type(self), *after),
+                partial(self._select_candidates, conditions, is_first=not after),
+                conditions=conditions,
+                values={"tenant": self.tenant, "limit": size, **after},
+            )
             found += [
                 make_head(row)
                 for row in rows
@@ -352,33 +365,25 @@ class Reads(RowAccess):
             ]
             if len(rows) < size:
                 break
-            size, after = size * QUERY_GROWTH, rows[-1]
+            size, after = size * QUERY_GROWTH, {it: getattr(rows[-1], it) for it in PLACE}
         return found[:limit]
 
     def _select_candidates(
-        self, key: str, value: Any, size: int, after: Row[Any] | None
+        self, conditions: Sequence[sa.ColumnElement[bool]], *, is_first: bool
     ) -> sa.Select[Any]:
         """Return a query for versions of any tenant that may match, with the thread if visible."""
-        checkpoints = self.tables.checkpoints
-        names = ("created_at", "line", "sequence")
-        query = sa.select(
-            *(checkpoints.c[name] for name in names[1:]), *self.get_head_columns()
-        ).where(
-            sa.or_(
-                self.may_have(checkpoints.c.metadata, key, value),
-                self.may_have(checkpoints.c.labels, key, value),
-            )
-        )
-        if after is not None:
+        columns = [self.tables.checkpoints.c[name] for name in PLACE]
+        query = sa.select(*columns[1:], *self.get_head_columns()).where(*conditions)
+        if not is_first:
             query = query.where(
                 self.make_below_condition(
-                    {checkpoints.c[name]: getattr(after, name) for name in names}
+                    {it: sa.bindparam(it.name, type_=it.type) for it in columns}
                 )
             )
-        newest = query.order_by(*(checkpoints.c[name].desc() for name in names)).limit(size)
+        newest = query.order_by(*(it.desc() for it in columns)).limit(sa.bindparam("limit"))
         page = newest.subquery("page")
         return sa.select(page, self._select_visible_thread(page).label("thread_id")).order_by(
-            *(page.c[name].desc() for name in names)
+            *(page.c[name].desc() for name in PLACE)
         )
 
     def _select_visible_thread(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
@@ -404,7 +409,7 @@ class Reads(RowAccess):
         threads = self.tables.threads
         return (
             sa.select(threads.c.thread)
-            .where(make_same_thread_condition(self.tables), threads.c.tenant == self.tenant)
+            .where(make_same_thread_condition(self.tables), threads.c.tenant == self.bind_tenant())
             .where(is_live(self.tables))
             .correlate(self.tables.lines)
             .scalar_subquery()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 from sqlalchemy.engine import Connection, Dialect
 
-from locus_store.sql.columns.compiled import Compiled, Query
+from locus_store.sql.columns.compiled import Compiled, CompiledSearches, Query
 from locus_store.sql.columns.dialect_columns import Json, JsonAsText, JsonValue
 from locus_store.sql.columns.types import (
     OwnTransaction,
@@ -56,6 +56,7 @@ class Statements:
         self.dialect = dialect
         self.others: dict[Hashable, Compiled] = {}
         """See ``compile_other``."""
+        self.searches = CompiledSearches(dialect)
 
     @compile_once
     def line(self) -> sa.Select[Any]:
@@ -468,6 +469,10 @@ class RowAccess:
     def change(self, make: Callable[..., sa.UpdateBase], *form: Hashable, **values: Any) -> int:
         """Run a change as ``ask`` runs a query; return the number of rows."""
         return compile_form(self.sql, make, *form).run(self.connection, values)
+
+    def bind_tenant(self) -> sa.BindParameter[str]:
+        """Return the tenant as a parameter of its name."""
+        return sa.bindparam("tenant", self.tenant, type_=self.tables.threads.c.tenant.type)
 
     def make_pause_limit(self) -> Sequence[sa.ColumnElement[Any]]:
         """Dialect hook: return what a query selects so that a stopped client keeps no lock."""

@@ -12,7 +12,7 @@ from locus_store.sql.columns.compiled import Compiled
 from locus_store.sql.columns.types import Key
 from locus_store.sql.schema.tables import TENANT_LENGTH, Tables
 from locus_store.sql.threads import pending
-from locus_store.sql.threads.reads import Reads
+from locus_store.sql.threads.reads import PLACE, Reads
 from locus_store.sql.threads.statements import VERSION, WRITE, compile_other, is_live
 from locus_store.types import LineContents, Version, VersionsWanted
 from locus_store.versions.reading import is_plain
@@ -20,9 +20,6 @@ from locus_store.versions.segments import LinesFound, RecordSegment
 
 MOST_BY_LINE: Final = 1_000
 """Versions that are looked for line by line: in each one's newest, which an index gives."""
-
-_PLACE: Final = ("created_at", "line", "sequence")
-"""The columns of a version that order the list."""
 
 _CREATED_AT: Final = 3 + VERSION.index("created_at")
 _PLACED: Final = 3 + len(VERSION) + 1
@@ -57,8 +54,20 @@ def list_newest(reads: Reads, request: VersionsWanted, limit: int) -> list[Versi
         )
         if not rows or _is_newest(reads, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
             return [_make_version(reads, row) for row in rows]
-    query = _with_parents(reads, _select_page(reads, request, limit))
-    return [_make_version(reads, tuple(row)) for row in reads.connection.execute(query)]
+    metadata = reads.tables.checkpoints.c.metadata
+    hints = [reads.may_have(metadata, key, value) for key, value in request.metadata]
+    fields = "thread_id", "namespace", "checkpoint_id", "before"
+    named = {name: value for name in fields if (value := getattr(request, name)) is not None}
+    if (after := request.after) is not None:
+        named |= zip(PLACE, (after.created_at, after.mark.line, after.mark.sequence), strict=True)
+    found = reads.sql.searches.fetch(
+        reads.connection,
+        (_select_page, type(reads), *named),
+        lambda: _select_page(reads, hints, *named),
+        conditions=hints,
+        values={"tenant": reads.tenant, "limit": limit, **named},
+    )
+    return [_make_version(reads, tuple(row)) for row in found]
 
 
 def _make_version(reads: Reads, row: tuple[Any, ...]) -> Version:
@@ -178,38 +187,44 @@ def _select_by_line(reads: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
     return _take_newest(reads, query, _LIMIT)
 
 
-def _select_page(reads: Reads, request: VersionsWanted, limit: int) -> sa.Select[Any]:
+def _select_page(
+    reads: Reads, hints: Sequence[sa.ColumnElement[bool]], *named: str
+) -> sa.Select[Any]:
+    """Return the query for a page of the versions that parameters of these names describe."""
     lines, versions = reads.tables.lines, reads.tables.checkpoints
-    hints = [reads.may_have(versions.c.metadata, key, value) for key, value in request.metadata]
     is_visible = sa.or_(versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head)
     is_shown = lines.c.head.is_not(None), is_visible
-    if request.thread_id is None:
+    is_its = [
+        lines.c[name] == sa.bindparam(name, type_=lines.c[name].type)
+        for name in ("thread_id", "namespace")
+        if name in named
+    ]
+    if "thread_id" not in named:
         seen = sa.select(lines.c.line).where(
             lines.c.line == versions.c.line, *is_shown, reads.select_live_thread().is_not(None)
         )
-        if request.namespace is not None:
-            seen = seen.where(lines.c.namespace == request.namespace)
-        query = _select(reads).where(
-            *hints, seen.correlate(versions).scalar_subquery().is_not(None)
-        )
+        found = seen.where(*is_its).correlate(versions).scalar_subquery()
+        query = _select(reads).where(*hints, found.is_not(None))
     else:
         query = (
             _select(reads, lines.c.thread_id, lines.c.namespace)
             .join_from(lines, versions, versions.c.line == lines.c.line)
-            .where(lines.c.tenant == reads.tenant, lines.c.thread_id == request.thread_id)
-            .where(*is_shown, _is_live(reads, reads.tenant, request.thread_id), *hints)
+            .where(lines.c.tenant == _TENANT, *is_its)
+            .where(*is_shown, _is_live(reads, _TENANT, is_its[0].right), *hints)
         )
-        if request.namespace is not None:
-            query = query.where(lines.c.namespace == request.namespace)
-    if request.checkpoint_id is not None:
-        query = query.where(versions.c.checkpoint_id == request.checkpoint_id)
-    if request.before is not None:
-        query = query.where(_is_before(reads, request.before))
-    if (after := request.after) is not None:
-        place = (after.created_at, after.mark.line, after.mark.sequence)
-        columns = (versions.c[name] for name in _PLACE)
-        query = query.where(reads.make_below_condition(dict(zip(columns, place, strict=True))))
-    return _take_newest(reads, query, limit)
+    column = versions.c.checkpoint_id
+    if "checkpoint_id" in named:
+        query = query.where(column == sa.bindparam("checkpoint_id", type_=column.type))
+    if "before" in named:
+        query = query.where(_is_before(reads, sa.bindparam("before", type_=column.type)))
+    if "created_at" in named:
+        place = {versions.c[name]: name for name in PLACE}
+        query = query.where(
+            reads.make_below_condition(
+                {it: sa.bindparam(name, type_=it.type) for it, name in place.items()}
+            )
+        )
+    return _with_parents(reads, _take_newest(reads, query, _LIMIT))
 
 
 def _select(reads: Reads, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -220,10 +235,10 @@ def _select(reads: Reads, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
 
 def _take_newest(reads: Reads, query: sa.Select[Any], limit: Any) -> sa.Select[Any]:
     columns = reads.tables.checkpoints.c
-    return query.order_by(*(columns[name].desc() for name in _PLACE)).limit(limit)
+    return query.order_by(*(columns[name].desc() for name in PLACE)).limit(limit)
 
 
-def _is_before(reads: Reads, checkpoint_id: str) -> sa.ColumnElement[bool]:
+def _is_before(reads: Reads, checkpoint_id: sa.BindParameter[str]) -> sa.ColumnElement[bool]:
     """Return the condition for versions below an id: by the line's order, or by the ids."""
     mine = reads.tables.checkpoints
     other = mine.alias("before")
@@ -259,7 +274,7 @@ def _with_parents(reads: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
     return sa.select(
         *(it.label(name) for it, name in zip(names, ("thread_id", "namespace"), strict=True)),
         *(*versions, parent.label("parent_id"), *more),
-    ).order_by(*(page.c[name].desc() for name in _PLACE))
+    ).order_by(*(page.c[name].desc() for name in PLACE))
 
 
 def read_contents(reads: Reads, versions: Sequence[Version]) -> list[LineContents]:
