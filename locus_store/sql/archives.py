@@ -95,7 +95,7 @@ def _divide_segments(line: ArchivedLine) -> ArchivedLine:
     if not line.segments:
         return replace(line, author=None)
     rows = [(it.sequence, it.payload) for it in line.records]
-    payloads = dict(fill_payloads(rows, line.segments))
+    payloads = fill_payloads(rows, line.segments)
     records = [replace(it, payload=payloads[it.sequence]) for it in line.records]
     return replace(line, records=records, segments=[], author=None)
 

@@ -178,8 +178,8 @@ def replay(
 
     Yields:
         Each, ascending, with the folder of its state. The folder continues with the next one of
-        its chain, and is the caller's after the newest; its ``log`` lists the operations since it
-        was cleared, and its ``watch`` may be set.
+        its chain, and is the caller's after the newest; its ``log`` lists the operations behind
+        the first one, or since it was cleared, and its ``watch`` may be set.
 
     Raises:
         IntegrityError: A record is damaged, or the newest of them in a chain is not the state that
@@ -191,7 +191,7 @@ def replay(
     for sequence, chain, payload in records:
         if sequence > newest.get(chain, 0):
             continue
-        folder = folders.setdefault(chain, frames.Folder(max_bytes, logs=True, in_json=not packed))
+        folder = folders.setdefault(chain, frames.Folder(max_bytes, in_json=not packed))
         version = missing.pop(sequence, None)
         try:
             folder.apply(payload)
@@ -203,6 +203,8 @@ def replay(
             where = _name(version) if version else f"version {sequence}"
             raise _add_place(where, exc) from exc
         if version is not None:
+            if folder.log is None:
+                folder.log = []
             yield version, folder
     for version in missing.values():
         raise IntegrityError(f"{_name(version)} does not exist any more: it was removed meanwhile")

@@ -13,10 +13,11 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from locus_store.errors import IntegrityError
-from locus_store.types import LineContents, PendingWrite
+from locus_store.types import LineContents, PendingWrite, Version
 from locus_store.values import frames
 from locus_store.values.encoding import (
     UNLIMITED,
@@ -97,8 +98,16 @@ class RecordSegment(NamedTuple):
         """
         if after >= self.first or upto < self.last:
             return [it for it in self.split_records().items() if after < it[0] <= upto]
-        body, begin, _, lengths = self._unpack_body()
-        return [(self.last, body[begin : begin + lengths[0]])]
+        return [(self.last, self.join_payloads()[0])]
+
+    def join_payloads(self) -> tuple[bytes, Sequence[int]]:
+        """Return what the records change together, and their sequences.
+
+        Raises:
+            IntegrityError: The segment is damaged.
+        """
+        body, begin, names, lengths = self._unpack_body()
+        return body[begin : begin + lengths[0]], names[1:]
 
     @property
     def is_sealed(self) -> bool:
@@ -217,16 +226,24 @@ def _prove(segment: RecordSegment, before: Sequence[bytes], digest: bytes, max_b
 
 
 def fill_payloads(
-    rows: Iterable[tuple[int, bytes]], segments: Iterable[RecordSegment]
-) -> list[tuple[int, bytes]]:
-    """Return records as (sequence, payload) with the payloads that segments have.
+    rows: Iterable[tuple[int, bytes]], segments: Iterable[RecordSegment], first: int = 0
+) -> dict[int, bytes]:
+    """Return the payloads of records by their sequences, with those that segments have.
 
-    A record that has none changed nothing: empty bytes are not stored.
+    A record that has none changed nothing: empty bytes are not stored. The records of a segment
+    that ends before ``first`` are one, with what they change together.
     """
-    found: dict[int, bytes] = {}
+    filled = dict(rows)
     for segment in segments:
-        found.update(segment.split_records())
-    return [(sequence, payload or found.get(sequence, b"")) for sequence, payload in rows]
+        if segment.last >= first:
+            found = segment.split_records()
+        else:
+            together, joined = segment.join_payloads()
+            for sequence in joined[:-1]:
+                filled.pop(sequence, None)
+            found = {segment.last: together}
+        filled |= {at: payload for at, payload in found.items() if not filled.get(at, True)}
+    return filled
 
 
 def collect_payloads(
@@ -240,9 +257,16 @@ def collect_payloads(
 
 
 class LinesFound:
-    """Records and pending writes of several lines, in any order."""
+    """Records and pending writes of several lines, in any order.
 
-    def __init__(self) -> None:
+    Args:
+        versions: Whose states are read: what comes before them may be joined.
+    """
+
+    def __init__(self, versions: Iterable[Version]) -> None:
+        self._first: dict[int, int] = {}
+        for mark in sorted((it.mark for it in versions), key=attrgetter("sequence"), reverse=True):
+            self._first[mark.line] = mark.sequence
         self._records: defaultdict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
         self._segments: defaultdict[int, list[RecordSegment]] = defaultdict(list)
         self._writes: defaultdict[int, dict[str, list[PendingWrite]]] = defaultdict(dict)
@@ -276,5 +300,6 @@ class LinesFound:
         records = sorted(self._records[line])
         if line not in self._segments:
             return records
-        payloads = dict(fill_payloads([(at, it) for at, _, it in records], self._segments[line]))
-        return [(at, chain, payloads[at]) for at, chain, _ in records]
+        rows = ((at, payload) for at, _, payload in records)
+        payloads = fill_payloads(rows, self._segments[line], self._first[line])
+        return [(at, chain, payloads[at]) for at, chain, _ in records if at in payloads]

@@ -241,7 +241,8 @@ class PostgreSQLBackend(ServerBackend):
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         text = self._database.fast.contents
-        return contents.parse_contents(await self._ask(text, contents.make_parameters(versions)))
+        rows = await self._ask(text, contents.make_parameters(versions))
+        return contents.parse_contents(rows, versions)
 
     @limit_calls(measure_writes)
     async def store_writes(

@@ -49,9 +49,11 @@ def make_parameters(versions: Sequence[Version]) -> tuple[list[Any], ...]:
     )
 
 
-def parse_contents(rows: Sequence[Mapping[str, Any]]) -> list[LineContents]:
-    """Return the contents in rows of the statement."""
-    found = LinesFound()
+def parse_contents(
+    rows: Sequence[Mapping[str, Any]], versions: Sequence[Version]
+) -> list[LineContents]:
+    """Return the contents of versions in rows of the statement."""
+    found = LinesFound(versions)
     for row in rows:
         if row["last"] is not None:
             named = [row[it] for it in ("chain", "number", "last", "payload")]

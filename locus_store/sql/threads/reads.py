@@ -178,7 +178,7 @@ class Reads(RowAccess):
         self.own_payloads |= own
         if len(own) == len(rows):
             return rows
-        return fill_payloads(rows, self.read_segments(line.line, chain, upto=end))
+        return [*fill_payloads(rows, self.read_segments(line.line, chain, upto=end)).items()]
 
     def read_segments(
         self, line: int, chain: int, *, after: int = 0, upto: int
@@ -305,7 +305,7 @@ class Reads(RowAccess):
             .where(*is_in, checkpoints.c.chain.in_(chains.distinct()))
             .order_by(checkpoints.c.sequence)
         )
-        return _fill_rows(self, line.line, self.connection.execute(query).all())
+        return _fill_rows(self, line.line, self.connection.execute(query).all(), first)
 
     def list_history(
         self, thread_id: str, namespace: str, *, limit: int, before: str | None
@@ -424,12 +424,12 @@ def read_all_records(reads: Reads, line: int) -> list[tuple[int, int, bytes]]:
 
 
 def _fill_rows(
-    reads: Reads, line: int, rows: Sequence[Sequence[Any]]
+    reads: Reads, line: int, rows: Sequence[Sequence[Any]], first: int = 0
 ) -> list[tuple[int, int, bytes]]:
     """Return a line's (sequence, chain, payload) with the payloads of its segments."""
     found = [] if all(row[2] for row in rows) else [one for _, one in reads.read_all_segments(line)]
-    payloads = fill_payloads([(row[0], row[2]) for row in rows], found)
-    return [(at, row[1], payload) for row, (at, payload) in zip(rows, payloads, strict=True)]
+    payloads = fill_payloads([(row[0], row[2]) for row in rows], found, first)
+    return [(at, chain, payloads[at]) for at, chain, _ in rows if at in payloads]
 
 
 def make_line(row: Sequence[Any]) -> Line:

@@ -284,7 +284,7 @@ def read_contents(reads: Reads, versions: Sequence[Version]) -> list[LineContent
         size, lines = pending.fill_parameters("line", [one.mark.line for one in batch])
         _, key = pending.fill_parameters("sequence", [one.mark.sequence for one in batch])
         rows.update(reads.ask(_select_contents, size, **key, **lines, tenant=reads.tenant))
-    found = LinesFound()
+    found = LinesFound(versions)
     for line, sequence, chain, last, *write, payload in rows:
         if last is not None:
             found.add_segment(line, RecordSegment(chain, sequence, last, payload))
