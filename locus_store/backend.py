@@ -773,7 +773,7 @@ class StoresThreads(StoresWrites):
 
         Returns:
             (sequence, chain, payload), ascending, of no version above ``last``; of whole chains
-            from their beginning, hidden versions among them.
+            from their beginning, hidden versions among them. Some before ``first`` may be joined.
         """
 
     async def rewrite_thread(
