@@ -480,13 +480,26 @@ async def test_whatever_is_listed_is_what_it_was_before(
         await backend._join("t", namespace)
     assert await segments_in(backend) == [(1, 3), (1, 3), (4, 6), (4, 6)]
     assert await told(backend) == before
+    [contents] = await backend.contents(await backend.history("t", limit=1))
+    assert [sequence for sequence, *_ in contents.records] == [3, 6, 7, 8]
+
+
+def plain(rows: Iterable[Sequence[Any]]) -> list[Any]:
+    return [(*row[:-1], list(unpack_frames(row[-1], MAX_STATE_BYTES))) for row in rows]
+
+
+def since(rows: Sequence[tuple[int, int, bytes]], first: int) -> Any:
+    """The rows from a version on, and the states of the chains before it."""
+    before: dict[int, list[bytes]] = {}
+    for sequence, chain, payload in rows:
+        if sequence < first:
+            before.setdefault(chain, []).append(payload)
+    states = {chain: frames.fold(some, MAX_STATE_BYTES) for chain, some in before.items()}
+    return plain(it for it in rows if it[0] >= first), states
 
 
 async def told(backend: SqlBackend) -> dict[str, Any]:
     """Return all that a backend tells of the thread, but how payloads are compressed."""
-
-    def plain(rows: Iterable[Sequence[Any]]) -> list[Any]:
-        return [(*row[:-1], list(unpack_frames(row[-1], MAX_STATE_BYTES))) for row in rows]
 
     def columns(it: Any) -> list[Any]:
         c = it.tables.checkpoints.c
@@ -499,7 +512,7 @@ async def told(backend: SqlBackend) -> dict[str, Any]:
         found[f"history {namespace}"] = history = await backend.history("t", limit=100, **which)
         for first, last in ((1, 8), (2, 5), (4, 4), (8, 8)):
             records = await backend.records("t", first=first, last=last, **which)
-            found[f"records {namespace} {first} {last}"] = plain(records)
+            found[f"records {namespace} {first} {last}"] = since(records, first)
             sizes = await backend.measure_versions("t", first=first, last=last, **which)
             assert all(sizes.values())
             found[f"sizes {namespace} {first} {last}"] = sorted(sizes)
@@ -508,8 +521,9 @@ async def told(backend: SqlBackend) -> dict[str, Any]:
         )
         for some in (history, history[2:4], history[-1:]):
             contents = await backend.contents(some)
+            first = min(it.mark.sequence for it in some)
             found[f"contents {namespace} {len(some)}"] = [
-                (it.line, plain(it.records), it.writes) for it in contents
+                (it.line, since(it.records, first), it.writes) for it in contents
             ]
     found["newest"] = await backend.newest(VersionsWanted(thread_id="t"), 100)
     found["heads"] = await backend.heads()
