@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from locus_store import (
     BackendError,
     InMemoryStore,
     InvalidArgumentError,
+    NewMessage,
+    PostgreSQLMessageLog,
     PostgreSQLStore,
     SchemaError,
+    SQLiteMessageLog,
     SQLiteStore,
     open_store,
     postgresql_checkpointer,
@@ -24,7 +28,7 @@ from locus_store import (
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.sql.columns.compiled import Compiled
 from locus_store.sql.threads import statements
-from locus_store.types import PendingWrite
+from locus_store.types import PendingWrite, VersionsWanted
 
 NS = ("memory", "u42")
 
@@ -58,30 +62,47 @@ async def test_calls_that_are_repeated_compile_no_statement(make, monkeypatch) -
     compiled: list[str] = []
 
     class Noted(Compiled):
-        def __init__(self, statement: Any, dialect: Any) -> None:
+        def __init__(self, statement: Any, *args: Any) -> None:
             compiled.append(str(statement))
-            super().__init__(statement, dialect)
+            super().__init__(statement, *args)
 
-    monkeypatch.setattr(statements, "Compiled", Noted)
+    for module in (statements, sys.modules[Compiled.__module__]):
+        monkeypatch.setattr(module, "Compiled", Noted)
     async with make() as store:
         threads = StorageBackendAdapter(store.backend, state_type=dict, keep_last=2)
+        kind = SQLiteMessageLog if isinstance(store, SQLiteStore) else PostgreSQLMessageLog
+        log = kind(backend=store.backend)
 
         async def call_all(n: int) -> None:
             thread = f"t{n}"
             async with threads.turn(thread):
                 for step in range(4):
-                    await threads.save({"n": step}, thread, f"v{step}")
+                    await threads.save({"n": step}, thread, f"v{step}", metadata={"tag": f"{n}"})
                 write = PendingWrite("task", 0, "c", "json", b"1")
                 await store.backend.put_writes(thread, "v3", [write], seen=[])
                 await threads.load(thread)
                 await threads.list_threads(limit=5 + n)
                 await threads.list_with_metadata(limit=5)
+                assert len(await store.backend.query_by_metadata("tag", f"{n}")) == 1
+                wanted = VersionsWanted(thread_id=thread, metadata=(("tag", f"{n}"),))
+                assert len(await store.backend.newest(wanted, 10 + n)) == 2
                 await threads.delete(thread, "v2")
             await threads.delete(thread)
-            await store.put(NS, "k", n)
-            assert await store.get(NS, "k") == n
+            await store.put(NS, "k", {"n": n, "kind": f"{n}"})
+            assert await store.get(NS, "k") == {"n": n, "kind": f"{n}"}
             assert len(await store.search(NS[:1], limit=5 + n)) == 1
+            wanted = {"n": {"$gte": n}, "kind": f"{n}"}
+            assert len(await store.search(NS[:1], limit=5 + n, filter=wanted)) == 1
+            assert await store.search(NS[:1], filter={**wanted, "kind": f"{n + 1}"}) == []
+            assert await store.list_namespaces(prefix=NS[:1]) == [NS]
             await store.delete(NS, "k")
+            for text in ("a", "b", "c", "d"):
+                await log.append(f"l{n}", [NewMessage(f"{text}{n}", message_id=text)])
+            assert (await log.pop(f"l{n}")).message.content == f"d{n}"
+            await log.remove(f"l{n}", ["a"])
+            await log.replace(f"l{n}", 1, [NewMessage(f"e{n}", message_id="e")])
+            assert await log.contents(f"l{n}") == [f"b{n}", f"e{n}"]
+            await log.delete(f"l{n}")
 
         for n in range(3):
             await call_all(n)
