@@ -74,10 +74,10 @@ class SQLiteRepository(Repository):
     ) -> sa.ColumnElement[bool]:
         """Return the condition that the key, or its first part, exists; the key is bound.
 
-        If a string is wanted, it must stand there, or a list or object. The column's text is
-        searched for the string first, because parsing takes longer.
+        If a string is wanted, it must stand there, or a list, an object or null. The column's text
+        is searched for the string first, because parsing takes longer.
         """
-        each = sa.func.json_each(column).table_valued("key", "value", "type")
+        each = sa.func.json_each(column).table_valued("key", "value", "atom")
         names = [
             sa.literal(escape_text(name), sa.Text())
             for name in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
@@ -86,8 +86,7 @@ class SQLiteRepository(Repository):
         if not isinstance(value, str):
             return sa.and_(column.is_not(None), found)
         text = sa.literal(escape_text(value), sa.Text())
-        inner = [sa.literal(it, sa.Text()) for it in ("array", "object")]
-        found = found.where(sa.or_(each.c.value == text, each.c.type.in_(inner)))
+        found = found.where(sa.or_(each.c.value == text, each.c.atom.is_(None)))
         json = sa.literal(dump_value(value), sa.Text())
         return sa.and_(sa.func.instr(sa.type_coerce(column, sa.Text()), json) > 0, found)
 
