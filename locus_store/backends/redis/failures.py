@@ -9,8 +9,8 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from redis import exceptions as driver
 
@@ -116,8 +116,8 @@ def require_no_cluster(exc: BaseException, where: str) -> None:
 def translate_error(exc: BaseException, where: str, *, is_unsure: bool) -> LocusStoreError:
     """Return the error to raise for ``exc``; ``is_unsure``: the call may have taken effect."""
     exc = find_cause(exc)
-    for kinds, text, kind, remedy in _TOLD:
-        if isinstance(exc, kinds) or (text and text.search(str(exc))):
+    for cause, (kind, remedy) in _TOLD.items():
+        if isinstance(exc, cause.kinds) or (cause.text and re.search(cause.text, str(exc))):
             # Without the position in a script.
             message = re.split(r"\.? script: \w{40}|, on @user_script", str(exc))[0]
             return kind(f"Redis {where}" + remedy.replace("{said}", message))
@@ -157,54 +157,44 @@ _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 """Finds the errno of a name's first address: asyncio reports several errors as text."""
 
 
-_Kinds = tuple[type[Exception], ...]
-_TOLD: Final[Sequence[tuple[_Kinds, re.Pattern[str] | None, type[LocusStoreError], str]]] = (
-    (
-        (driver.MaxConnectionsError,),
-        None,
+class _Cause(NamedTuple):
+    """An error by its class, or by its text where a script had it."""
+
+    kinds: tuple[type[Exception], ...] = ()
+    text: str = ""
+
+
+_TOLD: Final[Mapping[_Cause, tuple[type[LocusStoreError], str]]] = {
+    _Cause((driver.MaxConnectionsError,)): (
         ConnectionFailedError,
         ": all connections are in use; raise max_connections of the client, or do less at once",
     ),
-    (
-        (driver.AuthenticationError, driver.AuthorizationError),
-        None,
+    _Cause(_REFUSED): (
         ConnectionFailedError,
         " refuses the user or password; look at the URL and at ACL WHOAMI",
     ),
-    (
-        (driver.NoPermissionError,),
-        re.compile(r"ACL failure in script|user executing the script can't"),
+    _Cause((driver.NoPermissionError,), "ACL failure in script|user executing the script can't"): (
         BackendError,
         ": the user may not do this; docs/redis.md lists its rights, ACL LOG the refusals ({said})",
     ),
-    (
-        (driver.ReadOnlyError,),
-        re.compile(r"\bREADONLY\b"),
+    _Cause((driver.ReadOnlyError,), r"\bREADONLY\b"): (
         ConnectionFailedError,
         " is a replica: name the master; nothing was done",
     ),
-    (
-        (),
-        re.compile(r"cluster support disabled"),
+    _Cause(text="cluster support disabled"): (
         ConnectionFailedError,
         " is not a cluster: use redis://, or a client that is no RedisCluster; nothing was done",
     ),
-    (
-        (),
-        re.compile(r"DB index is out of range"),
+    _Cause(text="DB index is out of range"): (
         ConnectionFailedError,
         ": DB index is out of range; name another database, or raise `databases` of the server",
     ),
-    (
-        (driver.OutOfMemoryError,),
-        re.compile(r"-OOM command not allowed"),  # of Redis 6.2
+    _Cause((driver.OutOfMemoryError,), "-OOM command not allowed"): (  # the text: of Redis 6.2
         BackendError,
         " has no memory left, and nothing was written; raise maxmemory, or remove threads",
     ),
-    (
-        (),
-        re.compile(r"\bWRONGTYPE\b"),
+    _Cause(text=r"\bWRONGTYPE\b"): (
         SchemaError,
         " has a key of our name that is not ours; use another prefix=",
     ),
-)
+}
