@@ -347,7 +347,7 @@ class LoopClient(loops.LoopResources):
 
     async def run_within_one_time(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work of several calls, which share the retry time of one."""
-        before = _retry_time.set(self.make_retry_time())
+        before = _retry_time.set(RetryTime(self, self._retry_seconds))
         try:
             return await work()
         finally:
@@ -360,7 +360,8 @@ class LoopClient(loops.LoopResources):
         *,
         repeats: bool = True,
     ) -> T:
-        retry_time, caller = _retry_time.get() or self.make_retry_time(), asyncio.current_task()
+        retry_time = _retry_time.get() or RetryTime(self, self._retry_seconds)
+        caller = asyncio.current_task()
         asked = caller.cancelling() if caller else 0
         is_first = may_again is failures.is_lost and not retry_time.has_waited
         before = _limit.set(SILENT_SECONDS if is_first else None)
@@ -390,9 +391,6 @@ class LoopClient(loops.LoopResources):
                 self._is_idle.set()  # close waits for it
                 if self._is_over:  # it was begun before the end, and went on behind it
                     await self._close_client()
-
-    def make_retry_time(self) -> RetryTime:
-        return RetryTime(self, self._retry_seconds)
 
     async def _release(self) -> None:
         await self._is_idle.wait()
@@ -449,10 +447,6 @@ class RetryTime:
             await client.drop_idle()
         if failures.is_lost(exc):
             await client.find_masters()
-
-    async def pause(self) -> None:
-        """Pause, so that other tasks can run."""
-        await asyncio.sleep(self._pauses.get_next() or 0.0)
 
 
 def _has_no_write(answer: Any) -> bool:

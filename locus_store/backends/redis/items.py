@@ -41,7 +41,7 @@ from locus_store.types.items import (
     translate_damage,
 )
 from locus_store.values import encoding
-from locus_store.values.times import from_microseconds, to_microseconds
+from locus_store.values.times import from_microseconds
 
 LAYOUT: Final = "1"
 """The version of the layout of keys and values."""
@@ -142,11 +142,6 @@ def make_item(name: bytes, expires: bytes, content: bytes, max_bytes: int) -> St
 
 def _parse_time(microseconds: bytes) -> datetime:
     return from_microseconds(int(float(microseconds)))
-
-
-def put_at(item: StoreItem) -> int:
-    """Return the last put as a microsecond that no two items of a store share."""
-    return to_microseconds(item.updated_at)
 
 
 def split_embeddings(data: bytes, size: int) -> list[bytes]:

@@ -35,6 +35,7 @@ from locus_store.types.items import (
     make_version_conflict,
 )
 from locus_store.values import vectors
+from locus_store.values.times import to_microseconds
 from locus_store.values.vectors import Metric
 
 FIRST: Final = 64
@@ -371,7 +372,7 @@ class RedisStore(BaseStore):
                 if pair is None or not wanted.takes(pair[0].value, pair[0].metadata):
                     continue
                 item, data = pair
-                is_same = items.put_at(item) == scored.put_at
+                is_same = to_microseconds(item.updated_at) == scored.put_at
                 score = -scored.negative if is_same else self._compute_best([data], vector)[0]
                 if score >= least:
                     taken.append(replace(item, score=score))
@@ -416,7 +417,7 @@ class _Scored(NamedTuple):
 
     name: bytes
     put_at: int
-    """The microsecond, by which a later put differs from this one."""
+    """The microsecond, which no two items of a store share."""
 
 
 def _must_inspect(search: Wanted) -> bool:

@@ -13,6 +13,7 @@ from lazily import TESTS_RUN
 from tiers import first_of
 
 from locus_store import ConflictError, InMemoryStore, InvalidArgumentError, open_store
+from locus_store.values.times import to_microseconds
 
 if TESTS_RUN:
     from redis.asyncio import Redis, RedisCluster
@@ -382,5 +383,6 @@ async def test_any_time_to_live_is_kept(store) -> None:
 async def test_all_times_are_the_servers(store, ask) -> None:
     before = ask("TIME")
     await store.put(NS, "k", 1)
-    time = divmod(items.put_at(await store.get_item(NS, "k")), 1_000_000)
+    put_at = (await store.get_item(NS, "k")).updated_at
+    time = divmod(to_microseconds(put_at), 1_000_000)
     assert tuple(before) <= time <= tuple(ask("TIME"))
