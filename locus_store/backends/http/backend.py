@@ -164,12 +164,12 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         query_words(query)
-        found: list[Hit] = await self.ask(_FIND, {"query": query, "limit": limit})
+        found: list[Hit] = await _Requests.find(self, query, limit)
         return found
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         bare = [replace(it, metadata={}, labels={}) for it in versions]  # they are not needed
-        found: list[LineContents] = await self.ask(_CONTENTS, {"versions": bare})
+        found: list[LineContents] = await _Requests.contents(self, bare)
         return found
 
     async def rewrite_thread(
@@ -181,7 +181,7 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
             ConflictError: It is changed all the time.
         """
         for attempt in range(1, _ATTEMPTS + 1):
-            old = await self.ask(_READ_THREAD, {"thread_id": thread_id})
+            old = await self.read_thread(thread_id)
             if old is None or (made := change(old)) == old:
                 return old is not None
             try:
@@ -195,15 +195,11 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         days = check_days(older_than_days)  # JSON has no infinity
-        found: Vacuumed = await self.ask(_VACUUM, {"older_than_days": days})
+        found: Vacuumed = await _Requests.vacuum_report(self, days)
         return found
 
 
 _ATTEMPTS = 10
-_READ_THREAD = BY_PATH["/v1/read_thread"]
-_VACUUM = BY_PATH["/v1/vacuum_report"]
-_FIND = BY_PATH["/v1/find"]
-_CONTENTS = BY_PATH["/v1/contents"]
 _COMMIT = BY_PATH["/v1/commit"]
 
 
@@ -262,8 +258,6 @@ http_checkpointer = make_factory(
 _StoreRequests: Any = make_requests("store")
 _LogRequests: Any = make_requests("messages")
 """Type checkers see the methods of the contracts."""
-
-_APPLY = BY_PATH["/v1/store/apply"]
 
 
 class _Part:
@@ -336,9 +330,8 @@ class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
             )
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        found: list[int] = await self.ask(
-            _APPLY, {"changes": [SentItem.from_change(it) for it in changes]}
-        )
+        sent = [SentItem.from_change(it) for it in changes]
+        found: list[int] = await _StoreRequests.apply(self, sent)
         return found
 
 
