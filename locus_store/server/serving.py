@@ -81,7 +81,7 @@ def serve(url: str, settings: ServeOptions, announce: Callable[[str], None]) -> 
         if settings.workers == 1:
             serve_socket(service, listener)
         else:
-            _supervise(settings.workers, run, url, settings, listener)
+            _supervise(url, settings, listener)
 
 
 def run(url: str, settings: ServeOptions, listener: socket.socket) -> None:
@@ -143,27 +143,19 @@ def mount_pages(
         is_secure=settings.behind_proxy,
         requests_per_second=settings.rate,
     )
-    return _Beside(service, pages, RedirectResponse(f"{PREFIX.removeprefix('/')}/"))
+    redirect = RedirectResponse(f"{PREFIX.removeprefix('/')}/")
 
-
-class _Beside:
-    """Two applications: the pages below their prefix, and the service."""
-
-    def __init__(self, service: ASGIApp, pages: ASGIApp, redirect: ASGIApp) -> None:
-        self._service = service
-        self._pages = pages
-        self._redirect = redirect
-        """Leads from the prefix without a slash to the pages."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         if scope["type"] == "http" and path == PREFIX:
-            await self._redirect(scope, receive, send)
+            await redirect(scope, receive, send)
         elif path.startswith(f"{PREFIX}/"):
             root = scope.get("root_path", "") + PREFIX
-            await self._pages({**scope, "root_path": root}, receive, send)
+            await pages({**scope, "root_path": root}, receive, send)
         else:
-            await self._service(scope, receive, send)
+            await service(scope, receive, send)
+
+    return answer
 
 
 _log: Final = logging.getLogger("locus_store.server")
@@ -173,20 +165,14 @@ _MOST_SECONDS: Final = 30.0
 """A worker that ends before it ran steadily is started again after a pause, which grows."""
 
 
-def _supervise(number_of_workers: int, run: Callable[..., None], *arguments: Any) -> None:
-    """Run workers until a signal; one that ends is started again.
-
-    Args:
-        number_of_workers: At least 1.
-        run: What each worker runs until a signal; a function of a module.
-        arguments: Of ``run``.
-    """
+def _supervise(url: str, settings: ServeOptions, listener: socket.socket) -> None:
+    """Let workers serve until a signal; one that ends is started again."""
     stopping: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _: stopping.append(got))
     with TemporaryDirectory(prefix="locus-store-") as folder:
         os.environ[WORKERS_FOLDER] = folder
-        workers = [_Worker(run, arguments) for _ in range(number_of_workers)]
+        workers = [_Worker(url, settings, listener) for _ in range(settings.workers)]
         while not stopping:
             wait([it.process.sentinel for it in workers if it.process.is_alive()], timeout=0.2)
             for worker in () if stopping else workers:
@@ -198,10 +184,9 @@ def _supervise(number_of_workers: int, run: Callable[..., None], *arguments: Any
 
 
 class _Worker:
-    """A process that serves, and the one after it."""
+    """A process that serves, and the one after it; arguments as for ``run``."""
 
-    def __init__(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self._run = run
+    def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
         self._pause = 0.0
         self._start()
@@ -209,7 +194,7 @@ class _Worker:
     def _start(self) -> None:
         self._begun, self._ended = monotonic(), 0.0
         context = multiprocessing.get_context("spawn")
-        self.process: BaseProcess = context.Process(target=self._run, args=self._arguments)
+        self.process: BaseProcess = context.Process(target=run, args=self._arguments)
         self.process.start()
 
     def revive(self) -> None:
