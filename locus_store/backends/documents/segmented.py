@@ -27,7 +27,6 @@ from locus_store.backends.documents.segments import (
     SegmentedHistory,
     SegmentReader,
     Source,
-    make_message_segment,
     make_segment,
     read_messages,
 )
@@ -309,7 +308,10 @@ class SegmentedForm(DocumentForm):
         self._merge(thread.thread_id, plan)
         new = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
         output |= new
-        return _list_entries(plan, new, make_message_segment), tail.messages
+        entries = _list_entries(
+            plan, new, lambda name, it: MessageSegment(name, len(it.messages), it.size)
+        )
+        return entries, tail.messages
 
     def _merge(self, thread_id: str, plan: list[Named | Bundle]) -> None:
         """Replace neighbours of a size by one, until there are fewer than ``FAN`` of each."""

@@ -61,9 +61,6 @@ class Segment:
         counts = {name: len([*self.iterate_sequences(name)]) for name in self.spans}
         return self.size * counts[namespace] // (sum(counts.values()) or 1)
 
-    def has(self, namespace: str, sequence: int) -> bool:
-        return self.has_versions(namespace, sequence, sequence)
-
     def has_versions(self, namespace: str, first: int, last: int) -> bool:
         """Return whether it has versions from ``first`` to ``last``."""
         return any(begin <= last and first <= end for begin, end in self.spans.get(namespace, ()))
@@ -89,11 +86,6 @@ class MessageSegment:
     name: str
     count: int
     size: int
-
-
-def make_message_segment(name: str, bundle: Bundle) -> MessageSegment:
-    """Return the entry of a segment that holds messages."""
-    return MessageSegment(name, len(bundle.messages), bundle.size)
 
 
 def make_print(namespace: str, checkpoint_id: str) -> bytes:
@@ -241,51 +233,48 @@ class SegmentedHistory(History):
     when ``rows`` or another dict of all is asked for.
     """
 
-    __slots__ = ("_own", "_source", "opened")
+    __slots__ = ("_source", "opened", "own")
 
     def __init__(self, line: Line, own: History, source: Source) -> None:
         self.namespace = own.namespace
         self.line = line
         self.is_settled = True
-        self._own = own
+        self.own = own
+        """The versions and writes that are in memory."""
+
         self._source = source
         self.opened: dict[str, Bundle] | None = None
         """The segments by name, if all were read; ``own`` has their versions then."""
 
     def copy(self) -> SegmentedHistory:
-        copy = SegmentedHistory(self.line.copy(), self._own.copy(), self._source)
+        copy = SegmentedHistory(self.line.copy(), self.own.copy(), self._source)
         copy.opened = self.opened
         return copy
 
-    @property
-    def own(self) -> History:
-        """The versions and writes that are in memory."""
-        return self._own
-
     def measure(self) -> int:
         """See ``History``; a segment is divided by the number of versions of each namespace."""
-        shares = (it.measure(self.namespace) for it in self._source.select(self.namespace))
-        return self._own.measure() + (sum(shares) if self.opened is None else 0)
+        shares = (it.measure(self.namespace) for it in self._list_sealed())
+        return self.own.measure() + sum(shares)
 
     def _read_whole(self) -> History:
         if self.opened is None:
             segments = self._source.select(self.namespace)
             bundles = self._source.read(segments)
-            self._own = self._join(bundles)
+            self.own = self._join(bundles)
             self.opened = {it.name: one for it, one in zip(segments, bundles, strict=True)}
-        return self._own
+        return self.own
 
     def _join(self, bundles: Sequence[Bundle]) -> History:
         whole = History(self.namespace, self.line)
         rows: dict[int, Row] = {}
         for bundle in bundles:
             rows |= bundle.rows.get(self.namespace, {})
-        rows |= self._own.rows
+        rows |= self.own.rows
         for sequence in sorted(rows):
             whole.put(rows[sequence])
         for write in self._iterate_sealed_writes(bundles):
             whole.put_write(write)
-        for of_checkpoint in self._own.writes.values():
+        for of_checkpoint in self.own.writes.values():
             for write in of_checkpoint.values():
                 whole.put_write(write)
         return whole
@@ -311,25 +300,26 @@ class SegmentedHistory(History):
         return self._read_whole().writes
 
     def put(self, row: Row) -> None:
-        self._own.put(row)
+        self.own.put(row)
 
     def put_write(self, write: ArchivedWrite) -> None:
-        self._own.put_write(write)
+        self.own.put_write(write)
 
     def _list_sealed(self) -> list[Segment]:
         """Return the segments that were not read into ``own``."""
         return self._source.select(self.namespace) if self.opened is None else []
 
     def get_row(self, sequence: int) -> Row | None:
-        own = self._own.get_row(sequence)
-        holding = [it for it in self._list_sealed() if it.has(self.namespace, sequence)]
+        own = self.own.get_row(sequence)
+        sealed, name = self._list_sealed(), self.namespace
+        holding = [it for it in sealed if it.has_versions(name, sequence, sequence)]
         if own is not None or not holding:
             return own
         return self._source.read(holding[-1:])[0].rows[self.namespace][sequence]
 
     def list_sequences(self) -> list[int]:
         sealed = {n for it in self._list_sealed() for n in it.iterate_sequences(self.namespace)}
-        return sorted(sealed.union(self._own.rows))
+        return sorted(sealed.union(self.own.rows))
 
     def get_writes(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
         there = {}
@@ -337,13 +327,13 @@ class SegmentedHistory(History):
         for entry in self._iterate_sealed_writes(bundles):
             if entry.checkpoint_id == checkpoint_id:
                 there[entry.write.task_id, entry.write.idx] = entry
-        return there | self._own.get_writes(checkpoint_id)
+        return there | self.own.get_writes(checkpoint_id)
 
     def _find_naming(self, checkpoint_id: str) -> list[Segment]:
         return [it for it in self._list_sealed() if it.may_name(self.namespace, checkpoint_id)]
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        own = self._own.named(line, checkpoint_id)
+        own = self.own.named(line, checkpoint_id)
         if own is not None:
             return own
         for bundle in self._source.read(self._find_naming(checkpoint_id)):
@@ -364,13 +354,13 @@ class SegmentedHistory(History):
             for sequence, row in some.items()
             if row.record.chain == chain and first <= sequence <= last
         ]
-        return sorted(found + self._own.payloads(chain, upto, after))
+        return sorted(found + self.own.payloads(chain, upto, after))
 
     def remove(self, sequence: int) -> None:
         self._read_whole().remove(sequence)
 
     def iterate_parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
-        yield FOREVER, lambda: self._own.rows
+        yield FOREVER, lambda: self.own.rows
         for segment in self._list_sealed():
             yield segment.newest, partial(self._get_rows, segment)
 
@@ -379,10 +369,10 @@ class SegmentedHistory(History):
 
     def find_newest_at(self) -> datetime | None:
         times = [it.newest for it in self._list_sealed()]
-        own = self._own.find_newest_at()
+        own = self.own.find_newest_at()
         return max([*times, own] if own else times, default=None)
 
     def find_older_than(self, limit: datetime) -> list[int]:
         if any(it.oldest < limit for it in self._list_sealed()):
             return self._read_whole().find_older_than(limit)
-        return self._own.find_older_than(limit)
+        return self.own.find_older_than(limit)
