@@ -13,7 +13,7 @@ changed, lost, added or moved is found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 from zlib import crc32
@@ -96,11 +96,7 @@ def encode_tail(transaction: ThreadTransaction, end: End) -> tuple[Body, End]:
     old, thread = transaction.old, transaction.thread
     assert old is not None and thread is not None  # noqa: S101, PT018  (it adds only)
     histories = {name: History(name, it.line.copy()) for name, it in old.histories.items()}
-    implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, histories=histories)
-    implied.expires_at, implied.logs = old.expires_at, old.logs
-    implied.outbox, implied.delivered = old.outbox, old.delivered
-    implied.tickets = old.tickets
-    messages = thread.messages[len(old.messages) :]
+    implied, messages = replace(old, histories=histories), thread.messages[len(old.messages) :]
     rest, after = _continue_document(
         b"", end, implied, thread, transaction.added, messages=messages
     )

@@ -254,8 +254,7 @@ class ObjectDocuments(Documents):
         return self.objects.locate(self.name_head(key))
 
     def list_strays(self) -> list[str]:
-        below = self.objects.list(self.heads)
-        return [self._describe_stray(it.name) for it in below if self._find_key(it.name) is None]
+        return self.survey()[1]
 
     def survey(self) -> tuple[list[Dated], list[str]]:
         return self.make_dated(self.objects.list(self.heads))
@@ -266,13 +265,11 @@ class ObjectDocuments(Documents):
         for head in heads:
             key = self._find_key(head.name)
             if key is None:
-                strays.append(self._describe_stray(head.name))
+                where = self.objects.locate(head.name)
+                strays.append(f"{where} is not named as the head of a thread; remove it")
             else:
                 dated.append(Dated(key, head.modified_at, head.tag))
         return dated, strays
-
-    def _describe_stray(self, name: str) -> str:
-        return f"{self.objects.locate(name)} is not named as the head of a thread; remove it"
 
     def name_head(self, key: str) -> str:
         """Return the name of a thread's head, or of the store's identity."""

@@ -104,8 +104,7 @@ class DocumentThreads:
     async def make(self, thread_id: str, change: ThreadChange[T], *, removes: bool = False) -> T:
         """Change a thread, or create it; see ``write``."""
         write = partial(self.write, thread_id, change, creates=True, removes=removes)
-        answer = await self.run_in_order(thread_id, lambda: (write(),))
-        return answer[0]  # type: ignore[return-value]  # None only where the change gives it
+        return await self.run_in_order(thread_id, write)  # type: ignore[arg-type]  # None only where the change gives it
 
     async def change(self, thread_id: str, change: ThreadChange[T]) -> T | None:
         """Change a thread; return ``None`` if it has no document."""
