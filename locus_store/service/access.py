@@ -62,12 +62,10 @@ class Caller:
             RefusalError: The caller does not have it.
         """
         if right not in self.rights:
-            raise RefusalError(
-                FORBIDDEN,
-                UnsupportedError(
-                    f"this caller does not have the right {right!r}; nothing was done"
-                ),
+            error = UnsupportedError(
+                f"this caller does not have the right {right!r}; nothing was done"
             )
+            raise RefusalError(FORBIDDEN, error)
 
 
 class Door:
@@ -108,13 +106,11 @@ class Door:
             RefusalError: The host is not allowed.
         """
         if self._hosts is not None and _PORT.sub("", host).lower() not in self._hosts:
-            raise RefusalError(
-                421,
-                ConnectionFailedError(
-                    f"this service does not answer for the host {host[:80]!r}: start it with "
-                    "--allow-host, or with tokens"
-                ),
+            error = ConnectionFailedError(
+                f"this service does not answer for the host {host[:80]!r}: start it with "
+                "--allow-host, or with tokens"
             )
+            raise RefusalError(421, error)
 
     def identify(self, authorization: str) -> Caller:
         """Return who sent a header ``Authorization``.
@@ -141,11 +137,8 @@ class Door:
         scheme, _, secret = authorization.partition(" ")
         found = self.find_token(secret.strip()) if scheme.lower() == "bearer" else None
         if found is None:
-            raise RefusalError(
-                401,
-                ConnectionFailedError("this service needs a valid token"),
-                www_authenticate="Bearer",
-            )
+            error = ConnectionFailedError("this service needs a valid token")
+            raise RefusalError(401, error, www_authenticate="Bearer")
         return self._make_caller(found)
 
     def find_holder(self, sha256: str) -> Caller | None:
@@ -206,11 +199,8 @@ class Rate:
         self._at = now
         if self._left < 1:
             seconds = (1 - self._left) / self._per_second
-            raise RefusalError(
-                429,
-                ConnectionFailedError("this caller asks too often"),
-                retry_after=f"{max(1, round(seconds + 0.5))}",
-            )
+            error = ConnectionFailedError("this caller asks too often")
+            raise RefusalError(429, error, retry_after=f"{max(1, round(seconds + 0.5))}")
         self._left -= 1
 
 

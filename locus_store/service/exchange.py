@@ -152,10 +152,8 @@ class LimitedRequest(Request):
             async with asyncio.timeout(self._limits.seconds):
                 return await self._read_whole()
         except TimeoutError as exc:
-            raise RefusalError(
-                408,
-                ConnectionFailedError(f"the body took more than {self._limits.seconds:g} seconds"),
-            ) from exc
+            text = f"the body took more than {self._limits.seconds:g} seconds"
+            raise RefusalError(408, ConnectionFailedError(text)) from exc
         except ClientDisconnect as exc:
             raise RefusalError(400, InvalidArgumentError("the caller went away")) from exc
 
@@ -175,13 +173,10 @@ class LimitedRequest(Request):
 
     def _require_short(self, size: int) -> None:
         if size > self._limits.bytes:
-            raise RefusalError(
-                413,
-                SerializationError(
-                    f"the request exceeds the {self._limits.bytes:,} bytes that this service "
-                    "accepts"
-                ),
+            error = SerializationError(
+                f"the request exceeds the {self._limits.bytes:,} bytes that this service accepts"
             )
+            raise RefusalError(413, error)
 
     def require_method(self, *methods: str) -> None:
         """Refuse other methods."""
