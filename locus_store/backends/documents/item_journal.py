@@ -177,11 +177,8 @@ class ItemJournal:
         return self._replay(_Lines(lines, start))
 
     def _apply(self, segment: ItemSegment, start: Position) -> bool:
-        found = self.documents.get(segment.key)
-        if found is None or found.content is None:
-            raise ChangedError
-        is_whole = not start.number
-        lines = _Lines(found.content, Position(segment.last - 1) if is_whole else start)
+        content = self._read_segment(segment)
+        lines = _Lines(content, start if start.number else Position(segment.last - 1))
         if not self._replay(lines):
             if not self._at.number or lines.is_damaged:
                 raise self._make_damage(segment.key)

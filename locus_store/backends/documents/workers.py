@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from locus_store.runtime.forks import start_in_each_process
@@ -105,21 +105,18 @@ class Workers(Executor):
         rest = iter(items)
         first = list(islice(rest, 2))
         if len(first) > 1:
-            yield from self._run_at_once(work, first, rest)
+            yield from self._run_at_once(work, chain(first, rest))
         else:
             yield from map(work, first)
 
-    def _run_at_once(
-        self, work: Callable[[T], R], first: Iterable[T], rest: Iterator[T]
-    ) -> Iterator[R]:
+    def _run_at_once(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield the results in order; twice as many as there are threads are under way."""
         under_way: deque[Future[R]] = deque()
         try:
-            for items in (first, rest):
-                for item in items:
-                    under_way.append(self._read(work, item))
-                    if len(under_way) > 2 * self._size:
-                        yield under_way.popleft().result()
+            for item in items:
+                under_way.append(self._read(work, item))
+                if len(under_way) > 2 * self._size:
+                    yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()
         finally:
