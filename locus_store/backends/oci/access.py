@@ -89,22 +89,16 @@ def _read_credentials(access: OCIOptions) -> tuple[dict[str, Any], Any]:
     import oci  # noqa: PLC0415  (of an extra, and slow to import)
 
     signers, region = oci.auth.signers, access["region"]
+    own = {"region": region} if region else {}
     if access["auth_type"] == "instance_principal":
-        return _get_region(region), signers.InstancePrincipalsSecurityTokenSigner()
+        return own, signers.InstancePrincipalsSecurityTokenSigner()
     if access["auth_type"] == "resource_principal":
-        return _get_region(region), signers.get_resource_principals_signer()
+        return own, signers.get_resource_principals_signer()
     file = str(Path(access["config_file"]).expanduser())
-    config: dict[str, Any] = {
-        **oci.config.from_file(file, access["profile_name"]),
-        **_get_region(region),
-    }
+    config: dict[str, Any] = {**oci.config.from_file(file, access["profile_name"]), **own}
     if access["auth_type"] == "security_token":
         return config, _make_token_signer(config)
     return config, oci.signer.Signer.from_config({"key_file": None, **config})
-
-
-def _get_region(region: str | None) -> dict[str, Any]:
-    return {"region": region} if region else {}
 
 
 def _make_token_signer(config: dict[str, Any]) -> Any:

@@ -80,7 +80,6 @@ class BucketBackend(DocumentBackend):
         return [*await super().facts(), *of_bucket]
 
     async def close(self) -> None:
-        """Release threads and connections; later calls open them again."""
         await super().close()
         self.bucket.close()
 

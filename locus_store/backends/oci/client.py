@@ -38,6 +38,7 @@ class BucketObjects(BlockingClient, Objects):
     def __init__(self, place: BucketPlace, access: OCIOptions) -> None:
         self.place = place
         self.access = access
+        self._bucket = {"namespace_name": place.namespace, "bucket_name": place.bucket}
         super().__init__("oci", access["pool_size"])
 
     def _start(self) -> None:
@@ -119,14 +120,11 @@ class BucketObjects(BlockingClient, Objects):
     def _follow_answer(self, headers: Any) -> None:
         self._follow_clock((headers or {}).get("date"))
 
-    def _name_bucket(self) -> dict[str, Any]:
-        return {"namespace_name": self.place.namespace, "bucket_name": self.place.bucket}
-
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         condition = {} if known is None else {"if_none_match": known}
 
         def get(client: Any) -> Found:
-            answer = client.get_object(**self._name_bucket(), object_name=name, **condition)
+            answer = client.get_object(**self._bucket, object_name=name, **condition)
             self._follow_answer(answer.headers)
             return Found(answer.headers["etag"], answer.data.content)
 
@@ -154,7 +152,7 @@ class BucketObjects(BlockingClient, Objects):
 
         def put(client: Any) -> str:
             answer = client.put_object(
-                **self._name_bucket(), object_name=name, put_object_body=content, **options
+                **self._bucket, object_name=name, put_object_body=content, **options
             )
             self._follow_answer(answer.headers)
             return str(answer.headers["etag"])
@@ -168,7 +166,7 @@ class BucketObjects(BlockingClient, Objects):
 
     def delete(self, name: str, *, tag: Tag) -> None:
         def delete(client: Any) -> None:
-            client.delete_object(**self._name_bucket(), object_name=name, if_match=tag)
+            client.delete_object(**self._bucket, object_name=name, if_match=tag)
 
         seen = (*failures.CONFLICTS, failures.MISSING)
         if isinstance(self.call(f"delete {name!r}", delete, statuses=seen), int):
@@ -195,7 +193,7 @@ class BucketObjects(BlockingClient, Objects):
             wanted = [models.BatchDeleteObjectIdentifier(object_name=it) for it in names]
             details = models.BatchDeleteObjectsDetails(objects=wanted, is_skip_deleted_result=True)
             answer = client.batch_delete_objects(
-                **self._name_bucket(), batch_delete_objects_details=details
+                **self._bucket, batch_delete_objects_details=details
             )
             return [it.object_name for it in answer.data.failed or ()]
 
@@ -206,10 +204,10 @@ class BucketObjects(BlockingClient, Objects):
         """Delete an object by a request of its own; return the error if it stays."""
 
         def delete(client: Any) -> None:
-            client.delete_object(**self._name_bucket(), object_name=name)
+            client.delete_object(**self._bucket, object_name=name)
 
         def look(client: Any) -> None:
-            client.head_object(**self._name_bucket(), object_name=name)
+            client.head_object(**self._bucket, object_name=name)
 
         seen = (failures.MISSING,)
         try:
@@ -237,7 +235,7 @@ class BucketObjects(BlockingClient, Objects):
 
         def read_page(client: Any) -> Any:
             answer = client.list_objects(
-                **self._name_bucket(),
+                **self._bucket,
                 prefix=prefix,
                 limit=limit,
                 fields="name,timeModified,etag",
@@ -261,7 +259,7 @@ class BucketObjects(BlockingClient, Objects):
 
         def create(client: Any) -> None:
             if self.access["compartment_id"] is None:
-                client.get_bucket(**self._name_bucket())  # raises, or it exists by now
+                client.get_bucket(**self._bucket)  # raises, or it exists by now
                 return
             import oci  # noqa: PLC0415  (of an extra, and slow to import)
 

@@ -57,7 +57,6 @@ class S3Backend(DocumentBackend):
         return [*await super().facts(), *await self._threads.look(collect_facts, self.objects)]
 
     async def close(self) -> None:
-        """Release threads and connections; later calls open them again."""
         await super().close()
         self.objects.close()
 
