@@ -82,7 +82,7 @@ class RedisCache(StateCache):
         return f"RedisCache({self._connections.where!r}, prefix={self._prefix!r})"
 
     async def get(self, key: str) -> CachedState | None:
-        client = await self._connections.get_client()
+        client = await self._connections.get()
         is_limited = int(self.max_threads is not None)
         found = await client.read(scripts.CACHE["get"], self._make_keys(key), self._ttl, is_limited)
         if found is None:
@@ -97,7 +97,7 @@ class RedisCache(StateCache):
     async def put(
         self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
     ) -> None:
-        client = await self._connections.get_client()
+        client = await self._connections.get()
         args = (
             *(self._ttl, self.max_threads or 0, *_pack_mark(entry.mark), int(entry.is_working)),
             *(_pack(entry), "".join(_pack_mark(instead_of.mark if instead_of else None))),
@@ -106,7 +106,7 @@ class RedisCache(StateCache):
         await client.run_once(lambda: client.write(scripts.CACHE["put"], keys, *args))
 
     async def drop(self, key: str) -> None:
-        await (await self._connections.get_client()).run_command("DEL", self._make_keys(key)[0])
+        await (await self._connections.get()).run_command("DEL", self._make_keys(key)[0])
 
     async def close(self) -> None:
         await self._connections.close()

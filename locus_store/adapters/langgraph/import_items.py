@@ -240,7 +240,7 @@ async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
     plain, prefixes = _split_prefixes(url)
     connections = addresses.connect(plain)
     try:
-        client = await connections.get_client()
+        client = await connections.get()
         shown = f"Redis {client.where}"
         keys = _Keys(client, prefixes)
         ids = await keys.list_ids()

@@ -44,7 +44,7 @@ async def open_source(url: str) -> AsyncIterator[SourceKeys]:
     plain = _OPTION.sub(r"\1", url, count=1).rstrip("?&") if asked else url
     connections = addresses.connect(plain)
     try:
-        keys = SourceKeys(await connections.get_client())
+        keys = SourceKeys(await connections.get())
         await keys.choose(unquote(asked[2]) if asked else None)
         yield keys
     finally:

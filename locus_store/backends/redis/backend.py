@@ -117,7 +117,7 @@ class RedisBackend(DocumentBackend, SharedByTenants):
     async def facts(self) -> list[Fact]:
         return [
             *await super().facts(),
-            *await addresses.collect_facts(await self.connections.get_client()),
+            *await addresses.collect_facts(await self.connections.get()),
         ]
 
 

@@ -68,7 +68,7 @@ class Tried:
             raise failures.StaleError("no answer on an idle connection") from exc
 
 
-class Connections:
+class Connections(loops.ResourcesPerLoop["LoopClient"]):
     """Clients for the event loops that use a backend.
 
     Args:
@@ -82,16 +82,7 @@ class Connections:
         self, settings: RedisOptions, where: str, make: Callable[[], Client], *, is_owner: bool
     ) -> None:
         self.where = where
-        self._clients = loops.ResourcesPerLoop(
-            lambda: LoopClient(make(), settings, where, is_owner=is_owner), None
-        )
-
-    async def get_client(self) -> LoopClient:
-        return await self._clients.get()
-
-    async def close(self) -> None:
-        """Release the connections; those of other loops are released there."""
-        await self._clients.close()
+        super().__init__(lambda: LoopClient(make(), settings, where, is_owner=is_owner), None)
 
 
 class ScriptCall(NamedTuple):

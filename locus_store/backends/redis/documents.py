@@ -261,7 +261,7 @@ class RedisDocuments(ListedDocuments):
 
     async def run_in_order(self, queues: WriteQueues, key: str, call: Callable[[], T]) -> T:
         del queues  # connections have one for each event loop
-        client = await self._connections.get_client()
+        client = await self._connections.get()
         return await client.run_in_order(
             key, lambda: client.run_within_one_time(partial(run, call))
         )
@@ -327,10 +327,10 @@ class RedisDocuments(ListedDocuments):
         return answer
 
     def _open(self) -> LoopClient:
-        client = wait(self._connections.get_client())
+        client = wait(self._connections.get())
         if not self._is_ours:
             self._look(client)
-            client = wait(self._connections.get_client())  # the other one may be closed by now
+            client = wait(self._connections.get())  # the other one may be closed by now
         return client
 
     def _look(self, client: LoopClient) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from typing_extensions import TypedDict
-
 from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.options import (
     IN_PYTHON,
@@ -77,16 +75,12 @@ class RedisSaverOptions(RedisOptions, CheckpointOptions, total=False):
     """Of ``RedisCheckpointSaver``, beside ``url`` and ``prefix``."""
 
 
-class Prefix(TypedDict, total=False):
-    """The second argument."""
+class RedisURLOptions(RedisOptions, total=False):
+    """Of a URL's query string; the rest is redis-py's."""
 
     prefix: Annotated[
         str, Option("locus:state:", "prefix of all keys; each prefix is a separate store")
     ]
-
-
-class RedisURLOptions(RedisOptions, Prefix, total=False):
-    """Of a URL's query string; the rest is redis-py's."""
 
 
 URL_OPTIONS = RedisURLOptions

@@ -157,14 +157,14 @@ class RedisStore(BaseStore):
     async def _get_client(self) -> LoopClient:
         connections = self.backend.connections
         if not self._is_known:
-            client = await connections.get_client()
+            client = await connections.get()
             settings = self._keys[-1]
             layout, dimension = await client.run_command("HMGET", settings, "layout", "dimension")
             self._require("layout", layout)
             self._require("dimension", dimension)
             self.stored_dimension = None if dimension is None else int(dimension)
             self._is_known = True
-        return await connections.get_client()  # the other one may be closed by now
+        return await connections.get()  # the other one may be closed by now
 
     def _require(self, setting: str, value: bytes | None) -> None:
         """Refuse keys that another library wrote.

@@ -55,7 +55,7 @@ def place(request: Any) -> Iterator[tuple[str, list[servers.Proxy]]]:
 
 async def be_idle(checkpointer: Any) -> None:
     """Make the client's connections look as if they had been idle for long."""
-    home = await checkpointer.backend.connections.get_client()
+    home = await checkpointer.backend.connections.get()
     pools = home.client.get_nodes() if home.is_cluster else [home.client.connection_pool]
     for pool in pools:
         for it in pool._free if home.is_cluster else pool._available_connections:
