@@ -42,7 +42,7 @@ from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.text import query_words
 from locus_store.values.vectors import Metric
 from locus_store.versions.sizes import ListsStatuses
-from locus_store.wire.calls import BY_PATH, WireCall
+from locus_store.wire.calls import BY_PATH
 from locus_store.wire.records import SentItem, StateNeededError, encode_save
 
 DEFAULT_URL = "http://localhost:8321"
@@ -142,10 +142,6 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
         """See ``StorageBackend``; of what the service stands over, ask beside it."""
         found = await self.service.read_description()
         return [*await super().facts(), Fact("service", f"locus-store {found.version}")]
-
-    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
-        """Send a call; return its result."""
-        return await self.service.ask(call, arguments)
 
     async def commit(self, save: Save) -> Written:
         client, sdk = await self.service.get_client(), await self.service.get_sdk_backend()
@@ -274,14 +270,11 @@ class _Part:
         if backend is not None and (options or base_url != DEFAULT_URL):
             raise InvalidArgumentError("a backend has its own URL and options; leave them out")
         self.backend = backend or HTTPBackend(base_url, **options)
+        self.service = self.backend.service
         self._owns = backend is None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.backend.service.where!r})"
-
-    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
-        """Send a call; return its result."""
-        return await self.backend.service.ask(call, arguments)
+        return f"{type(self).__name__}({self.service.where!r})"
 
     async def close(self) -> None:
         """Release the connections, unless they are those of a given backend."""
@@ -316,14 +309,12 @@ class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
         )
 
     async def setup(self) -> None:
-        found = await self.backend.service.read_description()
+        found = await self.service.read_description()
         if not found.has_store:
             raise UnsupportedError("this service has no store")
         self.stored_dimension = found.dimension
-        if self.dimension is not None and (self.dimension, self.metric) != (
-            found.dimension,
-            found.metric,
-        ):
+        theirs = found.dimension, found.metric
+        if self.dimension is not None and (self.dimension, self.metric) != theirs:
             raise InvalidArgumentError(
                 f"the service keeps embeddings of dimension {found.dimension} and metric "
                 f"{found.metric}, not {self.dimension} and {self.metric}"
@@ -354,5 +345,5 @@ class HTTPMessageLog(_Part, _LogRequests, BaseMessageLog):  # type: ignore[misc]
         super().__init__(ttl_seconds=ttl_seconds, max_state_bytes=self.backend.max_state_bytes)
 
     async def open(self) -> None:
-        if not (await self.backend.service.read_description()).has_messages:
+        if not (await self.service.read_description()).has_messages:
             raise UnsupportedError("this service has no message logs")

@@ -292,11 +292,10 @@ def _parse_json(answer: Answer) -> Any:
         return None
 
 
-class Asks(Protocol):
-    """An object that sends calls."""
+class HasService(Protocol):
+    """An object over a ``RemoteService``."""
 
-    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
-        """Send a call; return its result."""
+    service: Any
 
 
 def make_requests(part: Part) -> Any:
@@ -306,8 +305,8 @@ def make_requests(part: Part) -> Any:
 
 
 def _make_method(call: WireCall) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def method(self: Asks, *args: Any, **kwargs: Any) -> Any:
-        return await self.ask(call, call.bind(args, kwargs))
+    async def method(self: HasService, *args: Any, **kwargs: Any) -> Any:
+        return await self.service.ask(call, call.bind(args, kwargs))
 
     method.__name__, method.__qualname__ = call.name, f"{call.contract.__name__}.{call.name}"
     method.__doc__ = f"Ask the service; see ``{method.__qualname__}``."
