@@ -69,10 +69,8 @@ class RedisCache(StateCache):
             raise InvalidArgumentError("give the URL of a Redis, or a client")
         check_text("prefix", prefix, maximum=200)
         check_cache(ttl_seconds, max_threads)
-        self._connections: Connections = (
-            addresses.connect(url, pool_size=POOL_SIZE, retry_seconds=0)
-            if url is not None
-            else addresses.connect_client(client=client, pool_size=POOL_SIZE, retry_seconds=0)
+        self._connections: Connections = addresses.connect(
+            url or "", client=client, pool_size=POOL_SIZE, retry_seconds=0
         )
         self._prefix = prefix
         self.max_threads, self.ttl_seconds = max_threads, ttl_seconds

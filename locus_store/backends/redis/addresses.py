@@ -41,12 +41,15 @@ _SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 
 def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
-    """Return connections to the server, cluster or service that a URL names.
+    """Return connections to the server, cluster or service that a URL names, or over ``client``.
 
     Raises:
-        InvalidArgumentError: It names nothing, or another database than ``db``.
+        InvalidArgumentError: It names nothing, or another database than ``db``; or the client
+            cannot be used.
     """
     settings = fill_defaults(RedisOptions, options, "connect")
+    if settings["client"] is not None:
+        return _connect_client(settings)
     found = _URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         raise InvalidArgumentError(
@@ -153,13 +156,8 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
     _require_usable(sample)
 
 
-def connect_client(**options: Unpack[RedisOptions]) -> Connections:
-    """Return connections over a client that the caller created and closes.
-
-    Raises:
-        InvalidArgumentError: It is none that can be used.
-    """
-    settings = fill_defaults(RedisOptions, options, "connect_client")
+def _connect_client(settings: RedisOptions) -> Connections:
+    """Return connections over a client that the caller created and closes."""
     client = settings["client"]
     if not isinstance(client, driver.Redis | driver.RedisCluster):
         raise InvalidArgumentError(

@@ -57,9 +57,7 @@ class RedisBackend(DocumentBackend, SharedByTenants):
         given = fill_defaults(RedisOptions, options, "RedisBackend")
         self.prefix = prefix
         self._owns_connections = True
-        if given["client"] is None:
-            self.connections = addresses.connect(url, **given)
-        else:
+        if given["client"] is not None:
             default: dict[str, object] = {"url": DEFAULT_URL, **fill_defaults(RedisOptions, {}, "")}
             own: dict[str, object] = {**given, "url": url}
             names = ("url", "db", "cluster", "timeout_seconds", "connect_timeout_seconds")
@@ -67,7 +65,7 @@ class RedisBackend(DocumentBackend, SharedByTenants):
                 raise InvalidArgumentError(
                     "a client has its own url, db, cluster and timeouts; leave them out"
                 )
-            self.connections = addresses.connect_client(**given)
+        self.connections = addresses.connect(url, **given)
         documents = RedisDocuments(self.connections, prefix, given["tenant"])
         form = PackedForm(documents)
         super().__init__(documents, form=form, max_state_bytes=given["max_state_bytes"])
@@ -115,10 +113,8 @@ class RedisBackend(DocumentBackend, SharedByTenants):
         return await self._threads.look(self._documents.expire)
 
     async def facts(self) -> list[Fact]:
-        return [
-            *await super().facts(),
-            *await addresses.collect_facts(await self.connections.get()),
-        ]
+        client = await self.connections.get()
+        return [*await super().facts(), *await addresses.collect_facts(client)]
 
 
 class RedisMessageLog(DocumentMessageLog):
