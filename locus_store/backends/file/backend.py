@@ -26,7 +26,6 @@ from locus_store.backends.file.options import FileCheckpointerOptions, FileOptio
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.extras import make_factory
-from locus_store.runtime.stepping import run_in_thread
 from locus_store.store import Embed
 from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
@@ -163,13 +162,10 @@ class FileBackend(DocumentBackend):
         return f"FileBackend({self._where!r})"
 
     async def open(self) -> None:
-        await run_in_thread(self._directory.require_identity)
+        await self._threads.look(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:
-        return [
-            *await super().facts(),
-            *await run_in_thread(lambda: collect_facts(self._directory)),
-        ]
+        return [*await super().facts(), *await self._threads.look(collect_facts, self._directory)]
 
 
 class FileMessageLog(DocumentMessageLog):
