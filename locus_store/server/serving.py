@@ -203,10 +203,8 @@ class _Worker:
             return
         if not self._ended:
             self._ended = monotonic()
-            ran = self._ended - self._begun
-            self._pause = (
-                0.0 if ran > _STEADY_SECONDS else min(2 * self._pause + 0.5, _MOST_SECONDS)
-            )
+            is_steady = self._ended - self._begun > _STEADY_SECONDS
+            self._pause = 0.0 if is_steady else min(2 * self._pause + 0.5, _MOST_SECONDS)
             _log.error(
                 "a worker ended with %s; another one starts in %.1f s",
                 self.process.exitcode,

@@ -94,12 +94,10 @@ def _find_row(thread: Thread, namespace: str, sequence: int) -> Row | None:
 def _derive(
     old: Thread | None, thread: Thread, namespace: str, row: Row, *, is_changed: bool
 ) -> Derived:
-    line, before = (
-        thread.histories[namespace].line.line,
-        _find_same_history(old, thread.histories[namespace]),
-    )
+    history = thread.histories[namespace]
+    before = _find_same_history(old, history)
     is_new = before is None or row.record.sequence > before.line.last_sequence
-    return Derived(namespace, line, row, is_new, is_changed)
+    return Derived(namespace, history.line.line, row, is_new, is_changed)
 
 
 def _find_same_history(thread: Thread | None, history: History) -> History | None:
