@@ -18,7 +18,6 @@ from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.backends.opensearch.bulk import BulkWrite
 from locus_store.backends.opensearch.item_index import (
     PAGE,
-    ItemIndex,
     get_hits,
     make_item_write,
     open_item_index,
@@ -64,7 +63,6 @@ IS_ITEM: Final = {"exists": {"field": "updated"}}
 BY_NAME: Final = ({"namespace": "asc"}, {"key": "asc"})
 LAST_FIRST: Final = ({"updated": "desc"}, *BY_NAME)
 
-NO_PARAMS: Final[Mapping[str, str]] = {}
 WITHOUT_VECTORS: Final = {"_source_excludes": "kept.vectors,intent.kept.vectors"}
 BEFORE_A_REMOVAL: Final = {"_source_includes": "namespace,key,batch,updated,expires"}
 BEFORE_A_PUT: Final = {
@@ -73,61 +71,7 @@ BEFORE_A_PUT: Final = {
 LONGEST_PAUSE_SECONDS: Final = 0.1
 
 
-class _Writing:
-    """Changes of single documents, and the searches that precede them."""
-
-    index: ItemIndex
-    _batches: ItemBatches
-
-    def _end_batches(self) -> None:
-        """End batches whose writers have died, and forget decisions of a day ago."""
-        held = get_hits(
-            self.index.search({**_make_body([{"exists": {"field": "batch"}}]), "size": MOST})
-        )
-        self._batches.settle([it["_id"] for it in held])
-        old = [{"range": {"decided": {"lt": items.get_microseconds() - KEPT_MICROSECONDS}}}]
-        hits = get_hits(self.index.search({**_make_body(old), "size": MOST}))
-        batches = [it["_id"] for it in hits]
-        self._batches.finish(batches)
-        self._batches.forget(batches)
-
-    def _change_each(
-        self, names: Sequence[Name], decide: Decide, reading: Mapping[str, str] = NO_PARAMS
-    ) -> list[int]:
-        """Change items, each alone and on the condition of what was read; return the answers."""
-        answers, repeats = dict.fromkeys(names, 0), list[bool]()
-        rest, pauses = list(names), Pauses(0.002, LONGEST_PAUSE_SECONDS)
-        while rest:
-            found = self._batches.settle([items.make_document_id(it) for it in rest], **reading)
-            writes: dict[Name, BulkWrite] = {}
-            for name, document in dict(zip(rest, found, strict=True)).items():
-                plan, answers[name] = decide(document, bool(repeats))
-                if plan is not KEEP:
-                    tag = document.tag if document else None
-                    writes[name] = make_item_write(items.make_document_id(name), tag, plan)
-            note = partial(repeats.append, True)
-            tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
-            rest = [name for name, tag in zip(writes, tags, strict=True) if tag is None]
-            if rest:
-                pauses.sleep()
-        return list(answers.values())
-
-    def _read_first(self, body: Mapping[str, Any]) -> list[Any]:
-        """Return the first hits of a search, once its committed batches are put in place."""
-        batches = {"batches": {"terms": {"field": "batch", "size": MOST}}}
-        answer = self.index.search({**body, "aggs": batches})
-        aggregations = answer["aggregations"]["batches"] if answer else {"buckets": ()}
-        named = [it["key"] for it in aggregations["buckets"]]
-        if self._batches.finish(named):
-            self.index.refresh_now()
-            return get_hits(self.index.search(body))
-        return get_hits(answer)
-
-    def _finish_batches(self, scope: list[Any]) -> None:
-        self._read_first({**_make_body(scope), "size": 0})
-
-
-class OpenSearchStore(_Writing, BaseStore):
+class OpenSearchStore(BaseStore):
     """Keeps items in an index of OpenSearch; see docs/opensearch.md.
 
     A put is one conditional write of the item's document, after a read of it. A batch of several
@@ -210,7 +154,7 @@ class OpenSearchStore(_Writing, BaseStore):
             self._keep_dimension()
         if len(changes) == 1:
             [change] = changes
-            return self._change_each([change.name], ItemChange(change), BEFORE_A_PUT)
+            return self._change_each([change.name], ItemChange(change), **BEFORE_A_PUT)
         ids = [items.make_document_id(it.name) for it in changes]
         decide = [ItemChange(it, n) for n, it in enumerate(changes)]
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
@@ -224,16 +168,35 @@ class OpenSearchStore(_Writing, BaseStore):
                     return [answer for _, answer in made]
                 pauses.sleep()
 
+    def _change_each(self, names: Sequence[Name], decide: Decide, **reading: str) -> list[int]:
+        """Change items, each alone and on the condition of what was read; return the answers."""
+        answers, repeats = dict.fromkeys(names, 0), list[bool]()
+        rest, pauses = list(names), Pauses(0.002, LONGEST_PAUSE_SECONDS)
+        while rest:
+            found = self._batches.settle([items.make_document_id(it) for it in rest], **reading)
+            writes: dict[Name, BulkWrite] = {}
+            for name, document in dict(zip(rest, found, strict=True)).items():
+                plan, answers[name] = decide(document, bool(repeats))
+                if plan is not KEEP:
+                    tag = document.tag if document else None
+                    writes[name] = make_item_write(items.make_document_id(name), tag, plan)
+            note = partial(repeats.append, True)
+            tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
+            rest = [name for name, tag in zip(writes, tags, strict=True) if tag is None]
+            if rest:
+                pauses.sleep()
+        return list(answers.values())
+
     @move_off_loop
     def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         self.index.refresh_now()
         scope = _make_scope(namespace, recursive=recursive)
         self._finish_batches(scope)
-        names = {"_source": ["namespace", "key", "updated"], "sort": BY_NAME, "size": MOST}
+        names = {"_source": ["namespace", "key", "updated"], "sort": BY_NAME}
         removed = 0
-        for hits in self.index.iterate_pages({**_make_body([*scope, IS_ITEM]), **names}):
+        for hits in self.index.iterate_pages(_make_body([*scope, IS_ITEM], size=MOST) | names):
             times = {items.get_name(it["_source"]): it["_source"]["updated"] for it in hits}
-            removed += sum(self._change_each(list(times), make_clearing(times), BEFORE_A_REMOVAL))
+            removed += sum(self._change_each(list(times), make_clearing(times), **BEFORE_A_REMOVAL))
         return removed
 
     @move_off_loop
@@ -245,10 +208,20 @@ class OpenSearchStore(_Writing, BaseStore):
         self.index.refresh_now()
         self._end_batches()
         over = [IS_ITEM, {"range": {"expires": {"lte": items.get_microseconds()}}}]
-        hits = get_hits(self.index.search({**_make_body(over), "size": limit}))
+        hits = get_hits(self.index.search(_make_body(over, size=limit)))
         names = [items.get_name(it["_source"]) for it in hits]
-        self._change_each(names, items.expire, BEFORE_A_REMOVAL)
+        self._change_each(names, items.expire, **BEFORE_A_REMOVAL)
         return len(names)
+
+    def _end_batches(self) -> None:
+        """End batches whose writers have died, and forget decisions of a day ago."""
+        held = get_hits(self.index.search(_make_body([{"exists": {"field": "batch"}}], size=MOST)))
+        self._batches.settle([it["_id"] for it in held])
+        old = [{"range": {"decided": {"lt": items.get_microseconds() - KEPT_MICROSECONDS}}}]
+        hits = get_hits(self.index.search(_make_body(old, size=MOST)))
+        batches = [it["_id"] for it in hits]
+        self._batches.finish(batches)
+        self._batches.forget(batches)
 
     @move_off_loop
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
@@ -282,7 +255,7 @@ class OpenSearchStore(_Writing, BaseStore):
         self, scope: list[Any], sort: Sequence[Any], limit: int, takes: Callable[[StoreItem], bool]
     ) -> list[StoreItem]:
         """Return the first items of a scope that a call wants."""
-        body = {**_make_body(scope, live=True), "sort": sort}
+        body = _make_body(scope, live=True, sort=sort)
         size = min(max(FIRST, limit), PAGE)
         hits = self._read_first({**body, "size": size})
         found = self._take_wanted(hits, takes)
@@ -294,6 +267,20 @@ class OpenSearchStore(_Writing, BaseStore):
             if len(found) >= limit:
                 break
         return found[:limit]
+
+    def _read_first(self, body: Mapping[str, Any]) -> list[Any]:
+        """Return the first hits of a search, once its committed batches are put in place."""
+        batches = {"batches": {"terms": {"field": "batch", "size": MOST}}}
+        answer = self.index.search({**body, "aggs": batches})
+        aggregations = answer["aggregations"]["batches"] if answer else {"buckets": ()}
+        named = [it["key"] for it in aggregations["buckets"]]
+        if self._batches.finish(named):
+            self.index.refresh_now()
+            return get_hits(self.index.search(body))
+        return get_hits(answer)
+
+    def _finish_batches(self, scope: list[Any]) -> None:
+        self._read_first(_make_body(scope, size=0))
 
     def _take_wanted(
         self, hits: Sequence[Any], takes: Callable[[StoreItem], bool]
@@ -359,11 +346,12 @@ def _match_live() -> list[Any]:
     return [IS_ITEM, {"bool": {"must_not": [over]}}]
 
 
-def _make_body(conditions: Sequence[Any], *, live: bool = False) -> dict[str, Any]:
+def _make_body(conditions: Sequence[Any], *, live: bool = False, **more: Any) -> dict[str, Any]:
     """Return a search; ``live``: of items that have not expired, in the hits alone."""
     body: dict[str, Any] = {
         "query": {"bool": {"filter": list(conditions)}},
         "_source": {"excludes": ["intent", "kept.vectors"]},
         "track_total_hits": False,
+        **more,
     }
     return {**body, "post_filter": {"bool": {"filter": _match_live()}}} if live else body
