@@ -61,11 +61,9 @@ class OpenSearchBackend(DocumentBackend):
         require(access)
         place = make_place(hosts, index_name, use_ssl=use_ssl, client=access["client"])
         self.index = IndexObjects(place, access)
-        self._index_documents = IndexDocuments(self.index)
-        form = IndexForm(self._index_documents)
-        super().__init__(
-            self._index_documents, form=form, max_state_bytes=access["max_state_bytes"]
-        )
+        documents = IndexDocuments(self.index)
+        form = IndexForm(documents)
+        super().__init__(documents, form=form, max_state_bytes=access["max_state_bytes"])
 
     def __repr__(self) -> str:
         return f"OpenSearchBackend({str(self.index.place)!r})"
@@ -156,7 +154,6 @@ class OpenSearchBackend(DocumentBackend):
                 yield place, thread, history, row
 
     async def close(self) -> None:
-        """Release threads and connections; later calls open them again."""
         await super().close()
         self.index.close()
 
@@ -241,7 +238,7 @@ def _describe_health(objects: IndexObjects) -> Fact:
     return Fact("index", status, "fail" if status == "red" else "warn", _REMEDIES[status])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class IndexStatus:
     """The state of an index; ``state`` has the words of ``locus-store db check``."""
 
@@ -259,20 +256,17 @@ def check_index(client: IndexClient) -> IndexStatus:
     """Return the state of an index; change nothing."""
     found = client.call("GET", f"/{client.place.name}", statuses=(failures.MISSING,))
     if "error" in found:
-        return IndexStatus(
-            state="missing",
-            revision=None,
-            message=f"{client.place} does not exist; the first write creates it",
-        )
+        message = f"{client.place} does not exist; the first write creates it"
+        return IndexStatus("missing", None, message)
     try:
         _, meta = index.find_ours(found, client.place, client.layout)
     except SchemaError as exc:
-        return IndexStatus(state="foreign", revision=None, message=str(exc))
+        return IndexStatus("foreign", None, str(exc))
     version = meta[client.layout.mark]
     try:
         index.require_ours(found, client.place, client.layout)
     except SchemaError as exc:
         state = "too new" if version > client.layout.version else "behind"
-        return IndexStatus(state=state, revision=str(version), message=str(exc))
+        return IndexStatus(state, str(version), str(exc))
     message = f"{client.place} has version {version} of the mapping"
-    return IndexStatus(state="ok", revision=str(version), message=message)
+    return IndexStatus("ok", str(version), message)

@@ -83,13 +83,8 @@ def split_batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
 def make_outcome(part: Mapping[str, Any], own: str) -> Outcome:
     """Return the outcome of a write; its tag has the index's second alias ``own``."""
     (item,) = part.values()
-    return Outcome(item["status"], _get_tag(item, own), item.get("error"))
-
-
-def _get_tag(item: Mapping[str, Any], own: str) -> IndexTag | None:
-    if "_seq_no" not in item:
-        return None
-    return own, item["_seq_no"], item["_primary_term"]
+    tag = (own, item["_seq_no"], item["_primary_term"]) if "_seq_no" in item else None
+    return Outcome(item["status"], tag, item.get("error"))
 
 
 def find_undone(writes: Iterable[BulkWrite], outcomes: Iterable[Outcome]) -> list[Undone]:

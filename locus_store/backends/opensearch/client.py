@@ -199,7 +199,7 @@ class IndexClient(BlockingClient):
         pairs = zip(writes, found, strict=True)
         absent = {one.kind for one, its in pairs if its.is_without_index}
         if absent:
-            self.renew()
+            self._own = None  # look at the index again before the next call
         if absent.intersection(creates):
             self.create()
             found = ask()
@@ -302,7 +302,7 @@ class IndexClient(BlockingClient):
 
     def create(self) -> None:
         """Create the index, unless another process has done so."""
-        self.renew()
+        self._own = None
         self._check()
         if self._own:
             return
@@ -311,10 +311,6 @@ class IndexClient(BlockingClient):
         made = self.call("PUT", f"/{name}", body, statuses=(400,))
         if failures.get_type(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
-
-    def renew(self) -> None:
-        """Look at the index again before the next call."""
-        self._own = None
 
 
 class IndexObjects(IndexClient, Objects):
@@ -362,28 +358,20 @@ class IndexObjects(IndexClient, Objects):
             ChangedError: The condition was refused, or there is no index.
         """
         at, repeats = int(self.read_clock().timestamp() * 1000), list[bool]()
-        first = self._make_head_write(name, content, tag, at)
+        encoded = {"content": b64encode(content).decode(), "modified_at": at}
+        kind, condition = ("create", {}) if tag is None else ("index", make_condition(tag))
+        first = self.make_write(name, kind, encoded, **condition)
         note = partial(repeats.append, True)
         done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
             new = ((it.name, its.tag) for it, its in made if it.kind == "create")
             gone = [self.make_deletion(*it) for it in new]
-            self._undo([] if repeats else gone)  # the first attempt may have stored the head
+            if gone and not repeats:  # else the first attempt may have stored the head
+                with suppress(LocusStoreError):  # ``vacuum`` removes what stays
+                    self.bulk(gone, seconds=SETTLE_SECONDS)
             raise ChangedError
         return (*done.tag, at), others
-
-    def _make_head_write(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
-        encoded = {"content": b64encode(content).decode(), "modified_at": at}
-        if tag is None:
-            return self.make_write(name, "create", encoded)
-        return self.make_write(name, "index", encoded, **make_condition(tag))
-
-    def _undo(self, deletions: list[BulkWrite]) -> None:
-        """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
-        if deletions:
-            with suppress(LocusStoreError):
-                self.bulk(deletions, seconds=SETTLE_SECONDS)
 
     def store(self, name: str, content: bytes) -> None:
         encoded = {"content": b64encode(content).decode()}

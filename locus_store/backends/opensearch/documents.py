@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
@@ -150,7 +149,8 @@ class IndexDocuments(ObjectDocuments):
             dated, strays = self.make_dated(heads)
             for stray in strays:
                 raise IntegrityError(stray)
-            dated = sorted((it for it in dated if it.key not in seen), key=_get_time, reverse=True)
+            dated = [it for it in dated if it.key not in seen]
+            dated.sort(key=lambda it: it.at or LAST, reverse=True)
             yield from (dated[at : at + TOGETHER] for at in range(0, len(dated), TOGETHER))
             seen.update(it.key for it in dated)
             if len(seen) < PAGE:
@@ -231,10 +231,6 @@ class IndexForm(SegmentedForm):
                 made = self.documents.make_fields(thread_id, version)
                 if stored is None or stored.digest != made["content"]:
                     yield self.documents.make_write(thread_id, version, at)
-
-
-def _get_time(entry: Dated) -> datetime:
-    return entry.at or LAST
 
 
 def _get_thread(version: StoredVersion) -> str:

@@ -82,15 +82,10 @@ class Document:
         """The batch that is changing it."""
         return self.source.get("batch")
 
-    @property
-    def is_item(self) -> bool:
-        """False for an item that only its batch knows."""
-        return "updated" in self.source
-
     def restore(self) -> Mapping[str, Any] | None:
         """Return the document as it was before its batch."""
         rest = {name: it for name, it in self.source.items() if name not in {"batch", "intent"}}
-        return rest if self.is_item else None
+        return rest if "updated" in rest else None  # else only its batch knows it
 
 
 def make_document_id(name: Name) -> str:
@@ -111,12 +106,10 @@ def get_microseconds() -> int:
 
 def is_live(source: Mapping[str, Any] | None) -> bool:
     """Return whether there is an item that has not expired."""
-    expires = source.get("expires") if source else None
-    return (
-        source is not None
-        and "updated" in source
-        and (expires is None or expires > get_microseconds())
-    )
+    if source is None or "updated" not in source:
+        return False
+    expires = source.get("expires")
+    return expires is None or expires > get_microseconds()
 
 
 def apply_put(source: Mapping[str, Any] | None, put: Put, at: int, token: str) -> dict[str, Any]:

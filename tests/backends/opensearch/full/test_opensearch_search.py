@@ -215,7 +215,7 @@ async def test_a_late_write_of_a_document_does_not_replace_a_newer_one(index: Te
     async with index.backend() as backend:
         for n in range(3):
             await backend.write_state("t", {"said": f"w{n}"}, checkpoint_id=f"v{n}")
-        documents = backend._index_documents
+        documents = backend._documents
         thread = backend._threads.read("t")
         (history,) = thread.histories.values()
         row = deriving.Derived(
