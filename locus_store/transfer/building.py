@@ -202,13 +202,10 @@ async def fork(
     storage = needs(backend, StoresThreads)
     if checkpoint_id is None:
         return await storage.copy_thread(thread_id, new_thread_id)
-    there = await storage.read_thread(thread_id)
-    limit = backend.max_state_bytes
-    found = (
-        await cut_thread(there, checkpoint_id, namespace=namespace, max_state_bytes=limit)
-        if there
-        else None
-    )
+    there, limit = await storage.read_thread(thread_id), backend.max_state_bytes
+    if there is None:
+        return False
+    found = await cut_thread(there, checkpoint_id, namespace=namespace, max_state_bytes=limit)
     if found is None:
         return False
     copy = replace(found, thread_id=new_thread_id, messages=[], logs=[])

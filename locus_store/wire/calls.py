@@ -76,8 +76,7 @@ class WireCall:
     @cached_property
     def arguments(self) -> Validator:
         """Validates the arguments of a request, which are one object."""
-        kinds = {name: self._types[name] for name in self.parameters}
-        return Validator(REQUESTS.build_record(kinds, self.parameters, dict), self.name)
+        return Validator(REQUESTS.build_record(self._types, self.parameters, dict), self.name)
 
     @cached_property
     def answer(self) -> Validator:

@@ -162,15 +162,14 @@ class Forms:
     def _define(self, kind: type[Any]) -> CoreSchema:
         if kind not in self._records:
             hints, needed = get_type_hints(kind, localns=_LOCALS), list_parameters(kind)
-            kinds = {name: hints[name] for name in needed}
             self._records[kind] = self.build_record(
-                kinds, needed, lambda values: kind(**values), kind.__name__
+                hints, needed, lambda values: kind(**values), kind.__name__
             )
         return self._records[kind]
 
     def build_record(
         self,
-        kinds: Mapping[str, Any],
+        hints: Mapping[str, Any],
         needs: Mapping[str, bool],
         build: Callable[[Any], Any],
         name: str | None = None,
@@ -178,15 +177,15 @@ class Forms:
         """Return the schema of an object.
 
         Args:
-            kinds: The types of its fields.
-            needs: The fields that have no default.
+            hints: The types of its fields, by name; others are ignored.
+            needs: Its fields, and whether each has no default.
             build: Makes the value of a dict of the fields.
             name: Of its JSON Schema; ``None``: it stands where it is used.
         """
         plain = core_schema.typed_dict_schema(
             {
-                field: core_schema.typed_dict_field(self.build(kind, field), required=needs[field])
-                for field, kind in kinds.items()
+                field: core_schema.typed_dict_field(self.build(hints[field], field), required=need)
+                for field, need in needs.items()
             },
             extra_behavior="forbid" if self._is_strict else "ignore",
         )
