@@ -333,7 +333,7 @@ def _keep_origins(node: Node, old: Any, new: Any, step: int) -> Node:
 def _keep_elements(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> list[Node]:
     found: list[Node] = []
     done = 0
-    for start, stop, first, last in align(digest_elements(old)[0], digest_elements(new)[0]):
+    for start, stop, first, last in align(digest_elements(old), digest_elements(new)):
         found += nodes[done:start]
         found += _replace_elements(nodes[start:stop], old[start:stop], new[first:last], step)
         done = stop

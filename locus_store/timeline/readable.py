@@ -223,7 +223,7 @@ def _compare_lists(
     old: list[Any], new: list[Any], path: Path, step: Step | None
 ) -> Iterator[Difference]:
     """Yield the differences of lists; equal elements are matched, runs of one length compared."""
-    for start, stop, first, last in align(digest_elements(old)[0], digest_elements(new)[0]):
+    for start, stop, first, last in align(digest_elements(old), digest_elements(new)):
         if stop - start == last - first:
             for i, j in zip(range(start, stop), range(first, last), strict=True):
                 yield from find_differences(old[i], new[j], (*path, j), step=step)

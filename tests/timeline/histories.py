@@ -206,7 +206,7 @@ def before(path: Path, state: State, parent: State) -> Path | None:
 
 def _matched(old: list[Any], new: list[Any], index: int) -> int | None:
     shift = 0
-    for start, stop, first, last in align(digest_elements(old)[0], digest_elements(new)[0]):
+    for start, stop, first, last in align(digest_elements(old), digest_elements(new)):
         if index < first:
             break
         if index < last:

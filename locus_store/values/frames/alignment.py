@@ -24,15 +24,9 @@ Gap: TypeAlias = tuple[int, int, int, int]
 _Run = TypeVar("_Run", bytes, str, "list[bytes]", "list[Json]")
 
 
-def digest_elements(value: Iterable[object]) -> tuple[bytes, int]:
-    """Return the elements' packed digests, and the size of the list."""
-    out = []
-    size = LIST_HEAD
-    for item in value:
-        raw = encode_canonical(item)
-        size += len(raw)
-        out.append(digest(raw))
-    return b"".join(out), size
+def digest_elements(value: Iterable[object]) -> bytes:
+    """Return the elements' packed digests."""
+    return b"".join([digest(encode_canonical(it)) for it in value])
 
 
 def measure_common_ends(old: _Run, new: _Run) -> tuple[int, int]:
