@@ -148,7 +148,7 @@ def get_data(obj: Any, kind: Kind) -> tuple[Any, ...]:
     if kind == "model of pydantic 1":
         return (dict(obj.__dict__),)
     if kind == "dataclass":
-        require_plain(type(obj))
+        make_empty(type(obj))
         return (get_dataclass_data(obj),)
     return get_subclass_data(obj) if kind == "subclass" else (obj._value_,)
 
@@ -272,12 +272,9 @@ def build_dataclass(cls: Any, data: Mapping[str, Any]) -> Any:
     """Return the object of ``get_dataclass_data``; new fields get their defaults.
 
     Raises:
-        SerializationError: A new field has no default, or the class cannot be made empty.
+        SerializationError: A new field has no default; see also ``make_empty``.
     """
-    try:
-        made = object.__new__(cls)
-    except TypeError as exc:
-        raise SerializationError(_describe_not_plain(cls)) from exc
+    made = make_empty(cls)
     for field in fields(cls):
         if field.name in data:
             _set(made, field.name, data[field.name])
@@ -293,23 +290,19 @@ def build_dataclass(cls: Any, data: Mapping[str, Any]) -> Any:
     return made
 
 
-def require_plain(cls: type) -> None:
-    """Refuse a dataclass that could not be restored.
+def make_empty(cls: type) -> Any:
+    """Return an object of a dataclass that has no fields yet.
 
     Raises:
-        SerializationError: It derives from a built-in class that holds data.
+        SerializationError: The class is abstract, or derives from a built-in one that holds data.
     """
     try:
-        object.__new__(cls)
+        return object.__new__(cls)
     except TypeError as exc:
-        raise SerializationError(_describe_not_plain(cls)) from exc
-
-
-def _describe_not_plain(cls: type) -> str:
-    return (
-        f"dataclass {cls.__module__}.{cls.__qualname__} is abstract or derives from a built-in"
-        " class: it cannot be made from its fields"
-    )
+        raise SerializationError(
+            f"dataclass {cls.__module__}.{cls.__qualname__} is abstract or derives from a built-in"
+            " class: it cannot be made from its fields"
+        ) from exc
 
 
 def find_member(cls: Any, value: Any) -> Any:

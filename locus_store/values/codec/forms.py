@@ -165,8 +165,6 @@ FORMS: Final[dict[type, ValueForm]] = {
 }
 """The forms by exact type."""
 
-_LOADS: Final = {it.tag: it.load for it in FORMS.values()}
-
 
 def dump(value: Any) -> tuple[str, Any] | None:
     """Return the tag and the content of a value; ``None`` if its type has no form.
@@ -194,7 +192,7 @@ def locate(refusal: RefusedError, tag: str, value: Any) -> None:
 
 def has(tag: Any) -> bool:
     """Return whether a tag is that of a form."""
-    return tag in _LOADS or tag in _NUMPY_LOADS
+    return tag in _LOADS
 
 
 def load(tag: str, content: Any) -> Any:
@@ -204,7 +202,7 @@ def load(tag: str, content: Any) -> Any:
         LookupError, TypeError, ValueError: It is damaged.
         SerializationError: NumPy is not imported.
     """
-    return (_LOADS.get(tag) or _NUMPY_LOADS[tag])(content)
+    return _LOADS[tag](content)
 
 
 def is_int(value: int) -> bool:
@@ -264,8 +262,8 @@ def find_numpy_form(kind: type) -> ValueForm | None:
     if found is None or not kind.__module__.startswith("numpy"):
         return None
     if kind is found.ndarray:
-        return ValueForm("array", _dump_array, lambda it: build_array(*it))
-    return ValueForm("scalar", _as_parts, _to_scalar) if issubclass(kind, found.generic) else None
+        return _ARRAY
+    return _SCALAR if issubclass(kind, found.generic) else None
 
 
 def is_numpy_scalar(value: Any) -> bool:
@@ -289,7 +287,6 @@ def _to_scalar(content: list[Any]) -> Any:
     return build_array(content[0], (1,), "C", content[1])[0]
 
 
-_NUMPY_LOADS: Final[dict[str, Callable[[Any], Any]]] = {
-    "array": lambda it: build_array(*it),
-    "scalar": _to_scalar,
-}
+_ARRAY: Final = ValueForm("array", _dump_array, lambda it: build_array(*it))
+_SCALAR: Final = ValueForm("scalar", _as_parts, _to_scalar)
+_LOADS: Final = {it.tag: it.load for it in (*FORMS.values(), _ARRAY, _SCALAR)}
