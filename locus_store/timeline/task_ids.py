@@ -20,6 +20,7 @@ from locus_store.errors import UnsupportedError
 from locus_store.timeline.paths import CHANNELS, unwrap
 from locus_store.types import PendingWrite
 from locus_store.values.frames import decode_value, encode_value
+from locus_store.values.frames.operations import iterate_strings
 from locus_store.values.msgpack import decode_sorted, pack_sorted
 from locus_store.versions import JSON_WRITE
 from locus_store.versions.sizes import INTERRUPT
@@ -220,7 +221,7 @@ class TaskIds:
     def _iterate_sent(self, place: int) -> Iterator[str]:
         sent = unwrap(self.state[CHANNELS])[1].get(_SENT)
         if isinstance(sent, list) and place < len(sent):
-            yield from islice(_list_texts(sent[place]), _TEXTS)
+            yield from islice(iterate_strings([sent[place]]), _TEXTS)
         yield from self.names
 
 
@@ -247,14 +248,6 @@ def describe_path(task_path: str) -> str:
         return f"the task of Send {int(sent) + 1}"
     caller, number = rest.removesuffix(f", {_CALL}").rpartition(", ")[::2]
     return f"call {int(number) + 1 if number.isdigit() else number} of {describe_path(caller)}"
-
-
-def _list_texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _list_texts(part)
 
 
 def _hash_text(content: bytes) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotOwnerError, UnsupportedError
 from locus_store.types.arguments import check_limit, check_text, check_time, copy_json_object
+from locus_store.values.frames.operations import iterate_strings
 from locus_store.values.text import fold
 
 MAX_NAME_CHARACTERS: Final = 1000
@@ -101,7 +102,7 @@ class ThreadsWanted:
         if self.needle is None:
             return True
         ours = {key: it for key, it in metadata.items() if key != RESERVED_KEY}
-        return any(self.needle in fold(it) for it in (name or "", *_iterate_strings(ours)))
+        return any(self.needle in fold(it) for it in (name or "", *iterate_strings([ours])))
 
 
 class DescribesThreads(ABC):
@@ -341,17 +342,6 @@ def check_put(put: PutThread) -> PutThread:
     if RESERVED_KEY in put.metadata:
         raise InvalidArgumentError(f"metadata must not have the key {RESERVED_KEY!r}")
     return put
-
-
-def _iterate_strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _iterate_strings(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _iterate_strings(part)
 
 
 UserIdType = Literal["string", "int", "bigint"]

@@ -126,15 +126,16 @@ def extract_text(payload: bytes, max_bytes: int) -> str:
     if is_sealed(payload):
         return ""
     operations = read_operations(payload, max_bytes)
-    return "\n".join(text for it in operations for text in _iterate_strings(it[:1:-1]))  # no path
+    return "\n".join(text for it in operations for text in iterate_strings(it[:1:-1]))  # no path
 
 
 def collect_text(value: Json) -> str:
     """Return all strings of a state or other value, in the form of ``extract_text``."""
-    return "\n".join(_iterate_strings([value]))
+    return "\n".join(iterate_strings([value]))
 
 
-def _iterate_strings(rest: list[Json]) -> Iterator[str]:
+def iterate_strings(rest: list[Json]) -> Iterator[str]:
+    """Yield all strings of values, the last value first, whose list is empty afterwards."""
     while rest:
         item = rest.pop()
         if isinstance(item, str):
