@@ -65,7 +65,8 @@ def forget(
         line.head = _find_new_head(lines, line, gone)
     if head_gone and not keep_writer:
         line.writer = line.run = None
-    _settle(lines, line, moves_head=head_gone, chains={it.chain for it in gone})
+    if head_gone or line.head is None or line.open_chain in {it.chain for it in gone}:
+        settle(lines, line)
     if line.head is None and not keep_line:
         lines.drop(line)
     else:
@@ -216,11 +217,6 @@ def _find_new_head(lines: Lines, line: Line, records: Sequence[Record]) -> int |
         return nearest
     newest = lines.newest(line) or 0
     return newest if newest >= max(line.floor, 1) else None
-
-
-def _settle(lines: Lines, line: Line, *, moves_head: bool, chains: set[int]) -> None:
-    if moves_head or line.head is None or line.open_chain in chains:
-        settle(lines, line)
 
 
 def settle(lines: Lines, line: Line) -> None:

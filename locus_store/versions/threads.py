@@ -138,16 +138,14 @@ class Thread:
         found = self.histories.get(namespace)
         return found if found and found.line.head is not None else None
 
-    @property
-    def newest_at(self) -> datetime:
-        """The time of the newest version, log or pending write, else of the last activity."""
+    def is_older_than(self, limit: datetime) -> bool:
+        """Return whether a vacuum removes the thread whole.
+
+        That is by its newest version, log or pending write, else by its last activity.
+        """
         times = [it.changed_at for it in self.logs.values()]
         times += [at for it in self.histories.values() if (at := it.find_newest_at())]
-        return max(times, default=self.active_at)
-
-    def is_older_than(self, limit: datetime) -> bool:
-        """Return whether a vacuum removes the thread whole."""
-        return self.expires_at != FOREVER and self.newest_at < limit
+        return self.expires_at != FOREVER and max(times, default=self.active_at) < limit
 
     def count_versions(self) -> int:
         return sum(len(it.list_sequences()) for it in self.histories.values())
@@ -259,16 +257,6 @@ class ThreadTransaction:
         self.tickets: Sequence[turns.Ticket] = old.tickets if old else ()
         """Of the thread's turns after the transaction. They outlive the thread."""
 
-    def make_row(
-        self,
-        record: Record,
-        created_at: datetime,
-        payload: bytes,
-        line_changes: dict[str, Any] | None = None,
-    ) -> Row:
-        """Return a version that holds ``payload``."""
-        return Row(record, created_at, payload, line_changes, is_framed=True)
-
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
         history = self.thread.find_history(namespace) if self.thread else None
         if history is None:
@@ -376,7 +364,7 @@ class ThreadTransaction:
         return self._get_history(line).payloads(chain, upto)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        history, row = self._get_history(line), self.make_row(record, self.now, payload)
+        history, row = self._get_history(line), Row(record, self.now, payload, is_framed=True)
         history.put(row)
         self.added.append((history, row))
 
@@ -384,7 +372,7 @@ class ThreadTransaction:
         self.adds_only = False
         rows = self._get_history(line).rows
         old = rows[sequence]
-        rows[sequence] = self.make_row(old.record, old.created_at, payload, old.line_changes)
+        rows[sequence] = Row(old.record, old.created_at, payload, old.line_changes, is_framed=True)
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.adds_only = False
@@ -431,7 +419,8 @@ class ThreadTransaction:
             history = self.add_history(thread, old.namespace)
             history.is_settled = False
             for one in old.records:
-                history.put(self.make_row(versions.make_record(one), one.created_at, one.payload))
+                record = versions.make_record(one)
+                history.put(Row(record, one.created_at, one.payload, is_framed=True))
             for write in old.writes:
                 history.put_write(write)
             line = history.line
@@ -472,9 +461,8 @@ def rewrite_thread(
         history = thread.histories[line.namespace]
         for record in line.records:
             old = history.rows[record.sequence]
-            history.rows[record.sequence] = transaction.make_row(
-                versions.make_record(record), old.created_at, record.payload, old.line_changes
-            )
+            made_of = versions.make_record(record), old.created_at, record.payload
+            history.rows[record.sequence] = Row(*made_of, old.line_changes, is_framed=True)
         for write in line.writes:
             history.put_write(write)
         versions.settle(transaction, history.line)

@@ -14,8 +14,6 @@ from locus_store.errors import TurnError
 from locus_store.types.turns import MOST_LEASE_SECONDS, ThreadTurn, TurnStep
 from locus_store.values.times import EPOCH
 
-"""The end of a ticket that only keeps a number: past by any clock."""
-
 RENEWED_PART: Final = 2 / 3
 """A ticket that has more of its lease left is not written again."""
 
