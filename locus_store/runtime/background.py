@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
-from locus_store.runtime.stepping import ThreadCall, begin, may_block, run, wait_for_end
+from locus_store.runtime.stepping import ThreadCall, may_block, run, wait_for_end
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -46,7 +46,9 @@ class Background:
 
     def _begin_work(self) -> asyncio.Task[None] | ThreadCall[None]:
         if may_block():
-            return begin(self._run)
+            call = ThreadCall[None]()
+            call.start(self._run)
+            return call
         task = asyncio.get_running_loop().create_task(self._run())
         # A loop may end without running it: the work is best effort.
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001

@@ -347,9 +347,7 @@ class DrivenLoop:
         else:
             self._begin(call)  # it ends as it begins
 
-    def _await(
-        self, call: _Call[Any], owner: str = "", outer: asyncio.AbstractEventLoop | None = None
-    ) -> None:
+    def _await(self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None) -> None:
         """Wait for a call; raise if it waits for the event loop that the caller blocks."""
         if outer is None or not call.done.acquire(timeout=stepping.PATIENCE_SECONDS):
             if outer is not None and is_at_work(outer):

@@ -325,12 +325,7 @@ def _name_class(exc: BaseException) -> str:
     return f"{type(cause).__name__} {state}" if isinstance(state, str) else type(cause).__name__
 
 
-_SHARED: Final = frozenset(
-    {
-        *("locus_store.backend", "locus_store.sql.backend"),
-        *("locus_store.types.tenants", "locus_store.types.tenants"),
-    }
-)
+_SHARED: Final = {"locus_store.backend", "locus_store.sql.backend", "locus_store.types.tenants"}
 """Modules of classes that backends of several systems derive from."""
 
 

@@ -83,12 +83,12 @@ async def run_users(work: Callable[[], T]) -> T:
 async def wait_for_end(what: Future[Any] | ThreadCall[Any], seconds: float | None = None) -> None:
     """Wait until something is done, at most so long; a cancelled caller leaves it alone."""
     if isinstance(what, ThreadCall):
-        await _ask_caller(_Asking(_Wait(what.over, seconds).wait))
+        await _ask_caller(_Asking(partial(_wait_for_lock, what.over, seconds)))
     elif may_block():
         over = threading.Lock()
         over.acquire()
         what.add_done_callback(lambda _: over.release())
-        await _ask_caller(_Asking(_Wait(over, seconds).wait))
+        await _ask_caller(_Asking(partial(_wait_for_lock, over, seconds)))
     else:
         await asyncio.wait([asyncio.wrap_future(what)], timeout=seconds)
 
@@ -161,7 +161,7 @@ class ThreadCall(Generic[T]):
         self._error: BaseException | None = None
 
     def start(self, make: Make[T]) -> None:
-        """Begin the thread.
+        """Run a coroutine in a new thread, without an event loop.
 
         Raises:
             RuntimeError: Python is ending, and begins no more threads.
@@ -177,7 +177,7 @@ class ThreadCall(Generic[T]):
     def wait(self) -> None:
         """Wait until the call is over."""
         while not self.is_over:
-            self.over.acquire(timeout=SIGNAL_SECONDS)  # see _Wait
+            self.over.acquire(timeout=SIGNAL_SECONDS)  # see _wait_for_lock
 
     @property
     def is_over(self) -> bool:
@@ -204,17 +204,6 @@ class ThreadCall(Generic[T]):
             return cast("T", self._result)
         finally:
             del error  # its traceback has this frame
-
-
-def begin(make: Make[T]) -> ThreadCall[T]:
-    """Run a coroutine in a new thread, without an event loop.
-
-    Raises:
-        RuntimeError: See ``Begun.start``.
-    """
-    begun = ThreadCall[T]()
-    begun.start(make)
-    return begun
 
 
 class _EndRequest:
@@ -269,39 +258,28 @@ def _run_interruptible(work: Callable[[], T], request: _EndRequest) -> T:
         request.is_waiting = False
 
 
-class _Wait:
-    """A wait for a lock that another thread unlocks; ``Ctrl-C`` ends it at once."""
+def _wait_for_lock(over: threading.Lock, seconds: float | None, request: _EndRequest) -> None:
+    """Wait for a lock that another thread unlocks; raise at once if the request is made.
 
-    __slots__ = ("_over", "_seconds")
-
-    def __init__(self, over: threading.Lock, seconds: float | None) -> None:
-        self._over = over
-        self._seconds = seconds
-
-    def wait(self, request: _EndRequest) -> None:
-        """Wait; raise if the request is made.
-
-        Raises:
-            RuntimeError: The call waits for an async one of the event loop that it has stopped.
-        """
-        seconds = (
-            PATIENCE_SECONDS if self._seconds is None and request.stops_loop else self._seconds
-        )
-        until = None if seconds is None else time.monotonic() + seconds
-        left, is_over = SIGNAL_SECONDS, False
-        try:
-            request.is_waiting = True
-            while not is_over and left > 0:
-                request.raise_if_made()
-                # A signal that comes as the wait begins is seen when it ends.
-                is_over = self._over.acquire(timeout=min(left, SIGNAL_SECONDS))
-                left = SIGNAL_SECONDS if until is None else until - time.monotonic()
-        finally:
-            request.is_waiting = False
-        if is_over:
-            self._over.release()
-        elif self._seconds is None:
-            raise make_deadlock_error("this object")
+    Raises:
+        RuntimeError: The call waits for an async one of the event loop that it has stopped.
+    """
+    most = PATIENCE_SECONDS if seconds is None and request.stops_loop else seconds
+    until = None if most is None else time.monotonic() + most
+    left, is_over = SIGNAL_SECONDS, False
+    try:
+        request.is_waiting = True
+        while not is_over and left > 0:
+            request.raise_if_made()
+            # A signal that comes as the wait begins is seen when it ends.
+            is_over = over.acquire(timeout=min(left, SIGNAL_SECONDS))
+            left = SIGNAL_SECONDS if until is None else until - time.monotonic()
+    finally:
+        request.is_waiting = False
+    if is_over:
+        over.release()
+    elif seconds is None:
+        raise make_deadlock_error("this object")
 
 
 def make_deadlock_error(owner: str) -> RuntimeError:
