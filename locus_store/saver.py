@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import Expires, QueriesMetadata, StoresThreads, needs
+from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import BackendFacade
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
@@ -335,16 +335,7 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
     @observe("namespaces")
     async def namespaces(self, thread_id: str) -> list[str]:
         """Return the namespaces in which a thread has steps."""
-        return [
-            await self._make_whole_name(thread_id, name)
-            for name in await needs(self.backend, StoresThreads).namespaces(thread_id)
-        ]
-
-    async def _make_whole_name(self, thread_id: str, name: str) -> str:
-        if len(name) < MAX_ID_CHARACTERS:
-            return name
-        head = await self.backend.version(thread_id, namespace=name)
-        return get_namespace(head) if head else name
+        return await list_namespaces(self.backend, thread_id)
 
     @observe("delete_thread")
     async def delete_thread(self, thread_id: str) -> None:
@@ -428,6 +419,16 @@ def make_line_labels(checkpoint_ns: str) -> dict[str, str]:
 def get_namespace(version: Version) -> str:
     """Return the namespace of a version, even if its line's name is shortened."""
     return str(version.labels.get(NAMESPACE, version.namespace))
+
+
+async def list_namespaces(backend: StorageBackend, thread_id: str) -> list[str]:
+    """Return a thread's namespaces, also those whose lines have shortened names."""
+    found = []
+    for name in await needs(backend, StoresThreads).namespaces(thread_id):
+        is_whole = len(name) < MAX_ID_CHARACTERS
+        head = None if is_whole else await backend.version(thread_id, namespace=name)
+        found.append(get_namespace(head) if head else name)
+    return found
 
 
 def decode_written_value(

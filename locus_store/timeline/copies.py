@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from locus_store.backend import StorageBackend, StoresThreads, needs
-from locus_store.saver import get_namespace, make_line_labels, make_line_name
+from locus_store.saver import get_namespace, list_namespaces, make_line_labels, make_line_name
 from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.task_ids import (
     NO_TASK,
@@ -26,7 +26,6 @@ from locus_store.timeline.task_ids import (
     split_below,
 )
 from locus_store.types import PendingWrite, Snapshot, Version
-from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.values.msgpack import convert_to_json
 from locus_store.versions import REBUILT, expand_write, select_current
 
@@ -89,7 +88,7 @@ class StepCopies:
         of the tasks that did not stop are kept, and the interrupts. If nothing did, none are kept,
         as a result that is kept would only repeat the next version.
         """
-        self.lines = await self._list_namespaces()
+        self.lines = await list_namespaces(self.backend, self.thread_id)
         is_left = await _is_left(self.backend, snapshot.version)
         await self._add(_Place(snapshot, Side(name, get_namespace(snapshot.version)), is_left))
 
@@ -153,16 +152,6 @@ class StepCopies:
             made = move_write(old, task, [task, *others], most, first_only=is_left) if task else old
             found += [made] if made else []
         self.repeated += [describe_path(path) for task, path in lost.items() if task in ended]
-        return found
-
-    async def _list_namespaces(self) -> list[str]:
-        """Return the thread's namespaces, also those whose lines have shortened names."""
-        found = []
-        for name in await needs(self.backend, StoresThreads).namespaces(self.thread_id):
-            head = None
-            if len(name) >= MAX_ID_CHARACTERS:
-                head = await self.backend.version(self.thread_id, namespace=name)
-            found.append(get_namespace(head) if head else name)
         return found
 
     async def _copy_below(
