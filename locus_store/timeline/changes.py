@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from locus_store.backend import StorageBackend
 from locus_store.timeline.ancestry import visit
@@ -189,11 +189,6 @@ def _name(path: Path) -> str:
     return name if len(name) <= PATH else f"{name[: PATH - 1]}…"
 
 
-class _Place(NamedTuple):
-    readable: Path
-    stored: Path
-
-
 def describe_record(payload: bytes, max_bytes: int) -> BriefChanges:
     """Return the changes of a stored record by itself; the values before it are not known.
 
@@ -218,7 +213,8 @@ def _change_alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[Br
             keys.sort(key=lambda it: not isinstance(unwrap(state[it])[1], list))
             yield from (_set_alone((it,), state[it]) for it in keys)
         elif kind == "[":
-            yield BriefChange(_name(path), None, _show_last(rest[2]), len(rest[2]), int(rest[1]))
+            last = describe_value(rest[2][-1]) if rest[2] else None
+            yield BriefChange(_name(path), None, last, len(rest[2]), int(rest[1]))
         elif kind == "-":
             yield BriefChange(_name(path))
         elif kind == "=":
@@ -232,10 +228,6 @@ def _set_alone(path: Path, value: Any) -> BriefChange:
     content = unwrap(value)[1]
     is_list = isinstance(content, list) and bool(content)
     return BriefChange(_name(path), None, describe_value(content[-1] if is_list else value))
-
-
-def _show_last(elements: list[Any]) -> str | None:
-    return describe_value(elements[-1]) if elements else None
 
 
 def _strip(path: Path, *, of_graph: bool) -> Path | None:
@@ -252,8 +244,8 @@ def _strip(path: Path, *, of_graph: bool) -> Path | None:
     return tuple(readable)
 
 
-def _locate(path: Path, root: Any) -> _Place | None:
-    """Return a stored path with its readable form; ``None``: only LangGraph needs the value."""
+def _locate(path: Path, root: Any) -> Path | None:
+    """Return the readable form of a stored path; ``None``: only LangGraph needs the value."""
     readable: list[str | int] = []
     value, at = root, 0
     while at < len(path):
@@ -270,7 +262,7 @@ def _locate(path: Path, root: Any) -> _Place | None:
         is_there = step in value if isinstance(value, dict) else isinstance(value, list)
         value = value[step] if is_there and at + 1 < len(path) else None
         at += 1
-    return _Place(tuple(readable), path)
+    return tuple(readable)
 
 
 class _Noting:
@@ -300,33 +292,33 @@ class _Noting:
         if self._seen > OPERATIONS:
             return
         with suppress(LookupError, TypeError, ValueError):  # malformed: the folder refuses it
-            kind, path, *rest = operation
-            place = _locate(tuple(path), root) if path else None
-            if place is not None:
-                self._found += self._list_changes(kind, place, root, rest)
+            kind, keys, *rest = operation
+            path = tuple(keys)
+            readable = _locate(path, root) if path else None
+            if readable is not None:
+                self._found += self._list_changes(kind, readable, path, root, rest)
 
     def _list_changes(
-        self, kind: str, place: _Place, root: Any, rest: list[Any]
+        self, kind: str, readable: Path, path: Path, root: Any, rest: list[Any]
     ) -> list[BriefChange]:
-        *above, key = place.stored
+        *above, key = path
         if kind == "t":
-            if place.stored not in self._texts:
-                self._texts[place.stored] = (place.readable, self._look(place.stored))
+            if path not in self._texts:
+                self._texts[path] = (readable, self._look(path))
             return []
         if kind == "-":
-            return [BriefChange(_name(place.readable))]
+            return [BriefChange(_name(readable))]
         if kind == "[":
             start, gone, came = rest
-            old = self._look(place.stored)[start : start + gone] if gone else []
-            return list(_splice(place.readable, start, old, came))
+            old = self._look(path)[start : start + gone] if gone else []
+            return list(_splice(readable, start, old, came))
         holder: Any = root
         for step in above:
             holder = holder[step]
         if isinstance(holder, dict) and key not in holder:
-            return list(_compare_missing(place.readable, rest[0]))
-        of_graph = place.stored == (CHANNELS,)
-        before = self._look(place.stored)
-        return list(_compare(place.readable, before, rest[0], of_graph=of_graph))
+            return list(_compare_missing(readable, rest[0]))
+        before, of_graph = self._look(path), path == (CHANNELS,)
+        return list(_compare(readable, before, rest[0], of_graph=of_graph))
 
     def _look(self, path: Path) -> Any:
         value: Any = self._folder.get_settled()

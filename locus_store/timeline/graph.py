@@ -102,15 +102,13 @@ async def read_graph(
     head = await backend.version(thread_id, namespace=namespace)
     if head is None:
         return None
-    before = None if cursor is None else cursor.before
+    before, main = cursor or (None, head.checkpoint_id)
     which: dict[str, Any] = {"namespace": namespace, "before": before}
     try:
         found = await backend.history(thread_id, limit=limit, **which)
     except IntegrityError:
         found = await _read_above_damage(backend, thread_id, limit - 1, which)
-        nodes, _ = _make_nodes(found, head, head.checkpoint_id if cursor is None else cursor.main)
-        return Graph(head, nodes, None, is_damaged=True)
-    main = head.checkpoint_id if cursor is None else cursor.main
+        return Graph(head, _make_nodes(found, head, main)[0], None, is_damaged=True)
     nodes, main = _make_nodes(found, head, main)
     is_over = len(found) < limit
     return Graph(head, nodes, None if is_over else Cursor(found[-1].checkpoint_id, main))

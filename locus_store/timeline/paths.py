@@ -168,7 +168,7 @@ _BOOKKEEPING: Final = ("__", "branch:", "join:")
 _ROOT: Final = "__root__"
 """The channel of a graph whose state has no keys."""
 
-_FIELDS: Final = 2
+CLASS_PARTS: Final = 2
 """Module and class come first in what is stored of an object."""
 
 
@@ -207,6 +207,6 @@ def _find_wrapping(value: Any) -> Path:
     content = value.get("v")
     if value.get("$") == "d" and isinstance(content, dict):
         return ("v",)
-    if value.get("$") == "x" and isinstance(content, list) and len(content) > _FIELDS:
-        return ("v", _FIELDS)
+    if value.get("$") == "x" and isinstance(content, list) and len(content) > CLASS_PARTS:
+        return ("v", CLASS_PARTS)
     return ()

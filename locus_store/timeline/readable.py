@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from typing import Any, Final, Literal
 
 from locus_store.runtime.notebooks import Tabular
-from locus_store.timeline.paths import CHANNELS, Path, Step, is_bookkeeping, is_graphs
+from locus_store.timeline.paths import CHANNELS, CLASS_PARTS, Path, Step, is_bookkeeping, is_graphs
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
 from locus_store.versions.sizes import SOURCES
@@ -23,9 +23,6 @@ _TOLD: Final = frozenset({"parents", "counters_since_delta_snapshot"})
 
 _TEXTS: Final = ("message", "content", "contents", "text", "parts")
 """Keys under which frameworks keep the text of a message."""
-
-_PARTS: Final = 2
-"""Module and class come first in what is stored of an object."""
 
 
 def make_readable(state: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +79,7 @@ def strip_tags(value: Any) -> Any:
 
 def _show_object(value: dict[str, Any]) -> Any:
     """Return an object of a class as text or JSON, from its stored form."""
-    if not isinstance(value.get("v"), list) or len(value["v"]) <= _PARTS:
+    if not isinstance(value.get("v"), list) or len(value["v"]) <= CLASS_PARTS:
         return f"<object, code {value['c']}>"
     module, name, content, *_ = value["v"]
     fields = strip_tags(content)
