@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Self
 
@@ -31,7 +30,7 @@ from locus_store.types.logs import (
     Also,
     LogsWanted,
     New,
-    make_edits,
+    make_edit,
     make_puts,
     select_log,
     select_logs,
@@ -50,7 +49,6 @@ from locus_store.types.messages import (
     Popped,
     check_change,
     decode_message,
-    decode_messages,
     require_distinct,
 )
 from locus_store.types.tenants import Closing, ForTenants
@@ -171,7 +169,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         change = self._change(
             thread_id, namespace, messages, metadata, expected_revision, user_id=user_id
         )
-        change.also = make_edits(change, also or {}, self.max_state_bytes)
+        change.also = [make_edit(change, *it, self.max_state_bytes) for it in (also or {}).items()]
         for edit in change.also:
             edit.turn = self._find_number(edit.thread_id)
         require_distinct(change)
@@ -465,8 +463,8 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
 
     async def _decode_logs(self, *found: LogRead | None) -> list[LoggedMessage]:
         messages = [it for log in found if log is not None for it in log.messages]
-        size = sum(len(it.payload or b"") for it in messages)
-        return await run_off_loop(partial(decode_messages, messages, self.max_state_bytes), size)
+        size, most = sum(len(it.payload or b"") for it in messages), self.max_state_bytes
+        return await run_off_loop(lambda: [decode_message(it, most) for it in messages], size)
 
 
 class BackendMessageLog(BaseMessageLog):

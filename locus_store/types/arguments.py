@@ -294,21 +294,6 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
-def check_backend(backend: object, kind: type, *, is_alone: bool) -> None:
-    """Check a backend that a store or a message log is given.
-
-    Raises:
-        InvalidArgumentError: It is of another class, or there are also options that would create
-            another one (``is_alone`` is off).
-    """
-    if not isinstance(backend, kind):
-        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
-    if not is_alone:
-        raise InvalidArgumentError(
-            "give backend= alone: the place and the options are those that it was made with"
-        )
-
-
 def choose_backend(
     backend: Any, kind: type[Any], *place: object, defaults: Sequence[object] = (), **options: Any
 ) -> Any:
@@ -326,7 +311,11 @@ def choose_backend(
     """
     if backend is None:
         return kind(*place, **options)
+    if not isinstance(backend, kind):
+        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
     left_out = [None, "", *defaults]
-    is_alone = all(it in left_out for it in (*place, *options.values()))
-    check_backend(backend, kind, is_alone=is_alone)
+    if not all(it in left_out for it in (*place, *options.values())):
+        raise InvalidArgumentError(
+            "give backend= alone: the place and the options are those that it was made with"
+        )
     return backend

@@ -181,18 +181,14 @@ def make_puts(
     return list({it.message_id: it for it in puts}.values())
 
 
-def make_edits(change: LogChange, also: Also, max_state_bytes: int) -> list[LogEdit]:
-    """Return the changes of the other logs, which have the user and time to live of the first.
+def make_edit(
+    change: LogChange, name: str | LogName, messages: New | KeptMessages, max_state_bytes: int
+) -> LogEdit:
+    """Return the change of another log, which has the user and time to live of the first.
 
     Raises:
         InvalidArgumentError, SerializationError: See ``put_of``.
     """
-    return [_make_edit(change, name, messages, max_state_bytes) for name, messages in also.items()]
-
-
-def _make_edit(
-    change: LogChange, name: str | LogName, messages: New | KeptMessages, max_state_bytes: int
-) -> LogEdit:
     thread_id, namespace = (
         (change.thread_id, name) if isinstance(name, str) else log_name(name, "also")
     )

@@ -444,13 +444,6 @@ def decode_message(message: ArchivedMessage, max_state_bytes: int) -> LoggedMess
     return LoggedMessage(message_id, role, content, restore(metadata), restore(text), created_at)
 
 
-def decode_messages(
-    messages: Sequence[ArchivedMessage], max_state_bytes: int
-) -> list[LoggedMessage]:
-    """Return stored messages; see ``decode_message``."""
-    return [decode_message(it, max_state_bytes) for it in messages]
-
-
 def get_search_text(message: ArchivedMessage, max_state_bytes: int) -> str:
     """Return the text that a search looks into."""
     if message.text is not None:
