@@ -64,7 +64,8 @@ class EncryptedBackend(LoadsKeys, FullBackend):
     has_keyed_digests = True
 
     def is_digest_of(self, version: Version, digest: bytes) -> bool:
-        return self.get_loaded_sealing().is_digest_of(version, digest)
+        keys = self.encryption.get_loaded(self._tenant_name)
+        return self._make_sealing(keys).is_digest_of(version, digest)
 
     async def open(self) -> None:
         await super().open()
@@ -78,14 +79,12 @@ class EncryptedBackend(LoadsKeys, FullBackend):
 
     async def fetch(self, thread_id: str, **which: Any) -> Stored | None:
         answer = await super().fetch(thread_id, **which)
-        if answer is not None:
-            _require_named(answer.version, thread_id, **which)
+        _require_named(answer.version if answer else None, thread_id, **which)
         return answer and await self._unseal(partial(_open_stored, answer=answer))
 
     async def fetch_head(self, thread_id: str, **which: Any) -> Stored | None:
         answer = await super().fetch_head(thread_id, **which)
-        if answer is not None:
-            _require_named(answer.version, thread_id, **which)
+        _require_named(answer.version if answer else None, thread_id, **which)
         return answer and await self._unseal(partial(_open_stored, answer=answer))
 
     async def history(self, thread_id: str, **which: Any) -> list[Version]:
@@ -324,8 +323,7 @@ class VersionsBackend(EncryptedBackend):
 
     async def version(self, thread_id: str, *which: Any, **more: Any) -> Version | None:
         found = await super().version(thread_id, *which, **more)
-        if found is not None:
-            _require_named(found, thread_id, *which, **more)
+        _require_named(found, thread_id, *which, **more)
         return await self._unseal(lambda it: found and it.open_version(found))
 
 
@@ -498,15 +496,16 @@ def _open_stored(sealing: Sealing, answer: Stored) -> Stored:
 
 
 def _require_named(
-    version: Version,
+    version: Version | None,
     thread_id: str,
     checkpoint_id: str | None = None,
     namespace: str = "",
     **_: object,
 ) -> None:
     """Refuse another version than the one that was asked for."""
-    names = version.thread_id, version.namespace, version.checkpoint_id
-    require_answer(names == (thread_id, namespace, checkpoint_id or version.checkpoint_id))
+    if version is not None:
+        names = version.thread_id, version.namespace, version.checkpoint_id
+        require_answer(names == (thread_id, namespace, checkpoint_id or version.checkpoint_id))
 
 
 def _open_head(sealing: Sealing, head: Head) -> Head:

@@ -531,10 +531,6 @@ class Encrypts:
         of = self.encryption
         return Sealing(keys, of.clear, of.hashed, of.required, self.sealed_format)
 
-    def get_loaded_sealing(self) -> Sealing:
-        """Return the sealing of the tenant, whose keys were loaded before."""
-        return self._make_sealing(self.encryption.get_loaded(self._tenant_name))
-
     async def get_sealing(self) -> Sealing:
         """Return the sealing of this object's tenant, with its keys loaded."""
         keys = await self.encryption.get_or_load(self._tenant_name, self.has_sealed)

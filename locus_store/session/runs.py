@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from concurrent.futures import Future
 from functools import wraps
 from hashlib import sha256
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from locus_store.backend import StorageBackend
 from locus_store.effects import EffectLog
@@ -66,11 +66,7 @@ class Writes:
             await asyncio.wait(tasks)
 
 
-class _Writer(Protocol):
-    _writes: Writes
-
-
-W = TypeVar("W", bound=_Writer)
+W = TypeVar("W", bound="RunMethods")
 
 
 def make_writer(
