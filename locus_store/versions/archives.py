@@ -7,7 +7,7 @@ import base64
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from locus_store.errors import (
     ConflictError,
@@ -32,6 +32,7 @@ from locus_store.values.encoding import TooLargeError, check_frames, digest, enc
 from locus_store.values.filters import has_value, is_found
 from locus_store.values.sealing import is_sealed_by_client
 from locus_store.versions import JSON_WRITE, expand_write, select_current
+from locus_store.versions.reading import ThreadStorage
 
 SEAL_BYTES = 8
 """Length of the checksum that a payload begins with: the start of the digest of the rest."""
@@ -388,21 +389,7 @@ def _seal(checkpoint_id: str, write: PendingWrite) -> bytes:
     return digest(encode_canonical([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]
 
 
-class _Archive(Protocol):
-    """The methods of a backend that this module calls."""
-
-    @property
-    def max_state_bytes(self) -> int:
-        """The largest state that is stored."""
-
-    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
-        """Return all that is stored of a thread."""
-
-    async def restore(self, thread: ArchivedThread) -> None:
-        """Store a thread that was found whole."""
-
-
-async def write_thread(backend: _Archive, thread: ArchivedThread) -> bool:
+async def write_thread(backend: ThreadStorage, thread: ArchivedThread) -> bool:
     """Store a thread, all or nothing; return ``False`` if the very same is there already.
 
     Raises:

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from locus_store.errors import BackendError, ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.runtime.progress import iterate_steps
-from locus_store.types import ArchivedThread, Removed, Vacuumed
+from locus_store.types import Vacuumed
 from locus_store.values.filters import check_wanted
 from locus_store.values.sealing import ForgottenError
 from locus_store.versions.archives import has
-from locus_store.versions.reading import iterate_ids
+from locus_store.versions.reading import ThreadStorage, iterate_ids
 
 FindThreads: TypeAlias = Callable[[], Awaitable[list[str]]]
 
 _PASSES: Final = 2
 """A thread that is saved while it is removed is met again."""
-
-
-class Erasable(Protocol):
-    """The methods of a backend that this module calls."""
-
-    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
-        """Return thread ids, ascending."""
-
-    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
-        """Return all that is stored of a thread."""
-
-    async def remove_thread(self, thread_id: str) -> Removed:
-        """Remove a thread with all it owns."""
 
 
 def check_condition(key: str, value: Any) -> None:
@@ -48,7 +35,7 @@ def check_condition(key: str, value: Any) -> None:
 
 
 async def find_threads(
-    backend: Erasable, key: str, value: Any, *, user_id: str | None = None
+    backend: ThreadStorage, key: str, value: Any, *, user_id: str | None = None
 ) -> list[str]:
     """Return the live threads that ``archives.has`` is true of."""
     found: list[str] = []
@@ -63,7 +50,7 @@ async def find_threads(
     return found
 
 
-async def erase(backend: Erasable, find: FindThreads, key: str, value: Any) -> dict[str, int]:
+async def erase(backend: ThreadStorage, find: FindThreads, key: str, value: Any) -> dict[str, int]:
     """Remove the threads that ``find`` returns, with all they own; return how much of each kind.
 
     Args:

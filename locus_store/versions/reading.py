@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from locus_store.errors import EncryptionError, IntegrityError, NotFoundError
 from locus_store.runtime.loops import run_off_loop
-from locus_store.types import Kept, Mark, Stored, Version, VersionsWanted
+from locus_store.types import ArchivedThread, Kept, Mark, Removed, Stored, Version, VersionsWanted
 from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.filters import has_value
@@ -276,12 +276,12 @@ def read_state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
 T = TypeVar("T")
 
 
-class _Chains(Protocol):
-    """The methods of a backend that this module calls."""
+class ThreadStorage(Protocol):
+    """The methods of a backend that rules over whole threads call."""
 
     @property
     def max_state_bytes(self) -> int:
-        """The largest state that is read."""
+        """The largest state that is read or stored."""
 
     @property
     def compares_digests(self) -> bool:
@@ -300,9 +300,21 @@ class _Chains(Protocol):
     ) -> Version | None:
         """Return a version without its state."""
 
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        """Return thread ids, ascending."""
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        """Return all that is stored of a thread."""
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        """Store a thread that was found whole."""
+
+    async def remove_thread(self, thread_id: str) -> Removed:
+        """Remove a thread with all it owns."""
+
 
 async def read_states(
-    backend: _Chains, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
+    backend: ThreadStorage, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
 ) -> list[T]:
     """Return the results of ``make`` for versions of one line; each chain is read once.
 
@@ -321,7 +333,7 @@ async def read_states(
 
 
 async def read_states_from(
-    backend: _Chains,
+    backend: ThreadStorage,
     versions: Sequence[Version],
     records: Mapping[int, Sequence[tuple[int, int, bytes]]],
     make: Callable[[Version, frames.Folder], T],
@@ -368,7 +380,7 @@ def _make_changed_error(thread_id: str) -> NotFoundError:
     return NotFoundError(f"thread {thread_id!r} was changed while it was listed; list it again")
 
 
-async def _is_there(backend: _Chains, version: Version) -> bool:
+async def _is_there(backend: ThreadStorage, version: Version) -> bool:
     """Return whether the version still has this name."""
     found = await backend.version(
         version.thread_id, version.checkpoint_id, namespace=version.namespace
