@@ -294,7 +294,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         key = self._make_line_key(thread_id, namespace)
         basis, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
         if parent_id is not None and not forks and expected is None:
-            expected = self._expect_parent(thread_id, namespace, parent_id)
+            known = self.known_version(thread_id, parent_id, namespace=namespace)
+            expected = Expected(made_from=known[0], head=known[0]) if known else None
         if connection is None and (parent_id is None or not forks):
             await self._known.require_kind(key, expected, change.tree, self.version)
         save = Save(
@@ -334,13 +335,6 @@ class StorageBackend(ForTenants, Closing, ABC):
 
     def _make_line_key(self, thread_id: str, namespace: str) -> LineKey:
         return self.tenant, thread_id, namespace
-
-    def _expect_parent(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
-        """Return what is known of a parent that must still be the head."""
-        known = self._known.get(self._make_line_key(thread_id, namespace))
-        if known is None or known.checkpoint_id != parent_id:
-            return None
-        return Expected(made_from=known.mark, head=known.mark)
 
     async def _compare(
         self, key: LineKey, data: Mapping[str, Any], *, packed: bool, reads_head: bool

@@ -30,7 +30,7 @@ ROOT = {
 MOST_LINES = 500
 LONG_FILES = {
     "adapters/langgraph/store.py": 508,
-    "backend.py": 1_096,
+    "backend.py": 1_090,
     "backends/postgresql/save_groups.py": 535,
     "backends/postgresql/statements.py": 577,
     "checkpointer.py": 638,
@@ -56,7 +56,6 @@ LARGE_CLASSES = {
     "SqlBackend": 45,
     "SqlStore": 33,
     "Statements": 31,
-    "StorageBackend": 31,
 }
 SHARED_NAMES = {
     *("AgentState", "InMemoryStore", "Message"),  # two: of the Locus SDK and of a session
@@ -64,7 +63,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 102_756
+MOST_LINES_OF_ALL = 102_750
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}
