@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.marks import LoadedDict, LoadedVersion, Provenance
 from locus_store.types.state_classes import (
+    OUR_MODULE,
     find_class,
     get_class_label,
     is_model,
@@ -68,7 +70,7 @@ class StateCodec:
         Raises:
             SerializationError: It is to be the class that was saved, which is not imported.
         """
-        return self.state_type or find_class(labels, data) or _get_default_class()
+        return self.state_type or find_class(labels, data) or import_module(OUR_MODULE).AgentState
 
     def restore(
         self, data: dict[str, Any], origin: LoadedVersion, labels: Mapping[str, Any] | None = None
@@ -105,12 +107,6 @@ def _restore(kind: type[Any], data: dict[str, Any], origin: LoadedVersion) -> An
     from locus_store.types.state import restore_state  # noqa: PLC0415  (as above)
 
     return restore_state(kind, data, origin)
-
-
-def _get_default_class() -> type[Any]:
-    from locus_store.types.state import AgentState  # noqa: PLC0415  (as above)
-
-    return AgentState
 
 
 def get_labels(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -201,17 +201,15 @@ def build_model(cls: type[BaseModel], data: Any, names: list[str] | None = None)
         data = {name: it for name, it in data.items() if name not in cls.model_computed_fields}
     try:
         made = cls.model_validate(data, by_name=True, by_alias=False)
-    except ValidationError as exc:
-        if not _is_complete(cls, data):
-            raise SerializationError(_describe_invalid(cls, exc)) from None
-        return _build_as_is(cls, data, names)
     except Exception as exc:
-        if not _is_complete(cls, data):
-            raise SerializationError(
-                f"stored data of {cls.__module__}.{cls.__qualname__} is not valid: a validator"
-                f" raised {type(exc).__name__}"
-            ) from exc
-        return _build_as_is(cls, data, names)
+        if _is_complete(cls, data):
+            return _build_as_is(cls, data, names)
+        if isinstance(exc, ValidationError):
+            raise SerializationError(_describe_invalid(cls, exc)) from None
+        raise SerializationError(
+            f"stored data of {cls.__module__}.{cls.__qualname__} is not valid: a validator"
+            f" raised {type(exc).__name__}"
+        ) from exc
     if names is not None:
         made.__pydantic_fields_set__.intersection_update(names)
     return made
