@@ -16,7 +16,6 @@ from locus_store.versions.lines import (
     Line as Line,
     Lines as Lines,
     Record as Record,
-    Records as Records,
     archive_record as archive_record,
     expand_write as expand_write,
     find_channel as find_channel,
@@ -24,13 +23,10 @@ from locus_store.versions.lines import (
     find_head as find_head,
     is_visible as is_visible,
     make_archive_sort_key as make_archive_sort_key,
-    make_deleted_error as make_deleted_error,
-    make_mark as make_mark,
     make_record as make_record,
     make_write_sort_key as make_write_sort_key,
     put_writes as put_writes,
     select_current as select_current,
-    select_winning as select_winning,
 )
 from locus_store.versions.reading import (
     cursor as cursor,
@@ -47,7 +43,6 @@ from locus_store.versions.reading import (
 )
 from locus_store.versions.removing import (
     clear as clear,
-    find_unused as find_unused,
     forget as forget,
     prune as prune,
     remove_named as remove_named,
@@ -61,7 +56,6 @@ from locus_store.versions.saving import (
     generate_checkpoint_id as generate_checkpoint_id,
     is_small as is_small,
     make_append as make_append,
-    make_head_moved_error as make_head_moved_error,
     make_no_thread_result as make_no_thread_result,
     require_head as require_head,
     require_same as require_same,
