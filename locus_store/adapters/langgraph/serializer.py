@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from datetime import date, time, timedelta
 from functools import cache
 from inspect import isclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import langchain_core.agents  # noqa: F401  (its classes are always found)
 import ormsgpack
@@ -39,7 +39,7 @@ from locus_store.types.arguments import check_list
 from locus_store.values.codec import classes, forms
 from locus_store.values.codec.classes import Classes, Kind, find_kind
 from locus_store.values.codec.names import Name, name_of
-from locus_store.values.msgpack import FORM
+from locus_store.values.msgpack import FORM, Extension, unpack
 
 T = TypeVar("T")
 
@@ -149,22 +149,22 @@ class ExactSerializer(JsonPlusSerializer):
         if isinstance(obj, BaseException | date | time | timedelta) and not is_plain:
             raise _make_unstorable_error(cls)
         try:
-            made: Any = _take_apart(super().dumps_typed(obj)[1])
+            made: Any = unpack(super().dumps_typed(obj)[1])
         except TypeError:
             raise _make_unstorable_error(cls) from None
-        if not isinstance(made, _Extension):
+        if not isinstance(made, Extension):
             raise _make_unstorable_error(cls)
         if made.code == EXT_NUMPY_ARRAY:
             if cls is not forms.find_numpy().ndarray:
                 raise _make_unstorable_error(cls)
             forms.require_exact(obj.dtype)
         elif not is_plain:
-            module, path, *_ = _take_apart(made.data)
+            module, path, *_ = unpack(made.data)
             self.require_allowed((module, path))
             self._require_readable(cls, made)
         return ormsgpack.Ext(made.code, made.data)
 
-    def _require_readable(self, cls: type, extension: _Extension) -> None:
+    def _require_readable(self, cls: type, extension: Extension) -> None:
         """Refuse an object that reading would refuse, or return as another."""
         self._classes.note(cls)
         try:
@@ -245,13 +245,6 @@ def make_exact(
     return serde
 
 
-class _Extension(NamedTuple):
-    """The parts of an ``ormsgpack.Ext``, which does not show them."""
-
-    code: int
-    data: bytes
-
-
 def _refuse_extension(code: int, data: bytes) -> Any:
     raise _note_error(
         SerializationError(f"an array has an extension in it (code {code}, {len(data)} bytes)")
@@ -272,10 +265,6 @@ def _make_array(data: bytes) -> Any:
     except Exception as exc:
         failure = SerializationError(f"a NumPy array cannot be read: {type(exc).__name__}")
         raise _note_error(failure) from exc
-
-
-def _take_apart(data: bytes) -> Any:
-    return ormsgpack.unpackb(data, ext_hook=_Extension, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 def _make_safe_object(code: int, name: Name, data: Any) -> Any:

@@ -15,16 +15,7 @@ from typing import Any, Final
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import MAX_INT, MIN_INT
-from locus_store.values.msgpack import (
-    MSGPACK,
-    TAG,
-    encode_base64,
-    freeze,
-    join_packed,
-    pack,
-    to_json,
-    unpack,
-)
+from locus_store.values.msgpack import MSGPACK, TAG, freeze, join_packed, pack, to_json, unpack
 
 
 def store_value(kind: str, data: bytes) -> Any:
@@ -96,9 +87,7 @@ def are_plain(items: list[Any]) -> bool:
 def convert_to_json(value: Any) -> Any:
     """Return a JSON value in the form it has in a channel."""
     is_large = isinstance(value, int) and not MIN_INT <= value <= MAX_INT
-    if is_large:
-        return {TAG: "t", "t": "json", "v": encode_base64(str(value).encode())}
-    return freeze(value)
+    return to_json("json", str(value).encode()) if is_large else freeze(value)
 
 
 def get_members(value: Any) -> dict[str, Any]:
