@@ -28,7 +28,6 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from locus_store.errors import SerializationError
-from locus_store.values.encoding import MAX_INT, MIN_INT
 from locus_store.values.surrogates import escape, unescape
 
 
@@ -203,16 +202,6 @@ def load(tag: str, content: Any) -> Any:
         SerializationError: NumPy is not imported.
     """
     return _LOADS[tag](content)
-
-
-def is_int(value: int) -> bool:
-    """Return whether JSON and MessagePack hold an integer."""
-    return MIN_INT <= value <= MAX_INT
-
-
-def is_text(value: str) -> bool:
-    """Return whether UTF-8 holds a string."""
-    return value.isascii() or escape(value) is value
 
 
 DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")

@@ -10,6 +10,8 @@ from typing import Any, Final
 from locus_store.errors import SerializationError
 from locus_store.values.codec import forms
 from locus_store.values.codec.forms import RefusedError
+from locus_store.values.encoding import MAX_INT, MIN_INT
+from locus_store.values.surrogates import escape
 
 FLAT: Final = frozenset({str, int, float, bool, NoneType, bytes})
 _KEYS: Final = FLAT - {bytes}
@@ -106,7 +108,7 @@ class Trees(ABC):
 
 
 def _is_held(value: Any) -> bool:
-    """Return whether a carrier holds a plain value."""
+    """Return whether UTF-8 holds a plain value, if it is a string, or 64 bits, if an integer."""
     if type(value) is str:
-        return forms.is_text(value)
-    return type(value) is not int or forms.is_int(value)
+        return value.isascii() or escape(value) is value
+    return type(value) is not int or MIN_INT <= value <= MAX_INT
