@@ -27,7 +27,7 @@ from locus_store.values.codec import classes, forms
 from locus_store.values.codec.classes import Kind, find_kind
 from locus_store.values.codec.names import Name, name_of
 from locus_store.values.codec.trees import Trees
-from locus_store.values.msgpack import FORM
+from locus_store.values.msgpack import FORM, pack as encode_packed
 
 TUPLE: Final = ("builtins", "tuple")
 
@@ -94,10 +94,10 @@ class _Packer(Trees):
         self._rules = rules
 
     def pack(self, value: Any) -> bytes:
-        return _encode_bytes(self.convert(value))
+        return encode_packed(self.convert(value))
 
     def make_node(self, tag: str, *held: Any) -> Any:
-        return ormsgpack.Ext(FORM, _encode_bytes([tag, *held]))
+        return ormsgpack.Ext(FORM, encode_packed([tag, *held]))
 
     def convert_formed(self, value: Any, kind: type) -> Any:
         if not _is_theirs(value, kind):
@@ -181,13 +181,8 @@ EXACT: Final = (
 """With these, ormsgpack refuses what would come back as another type."""
 
 
-def _encode_bytes(value: Any) -> bytes:
-    made: bytes = ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
-    return made
-
-
 def _pack_named(code: int, name: Name, *parts: Any) -> Any:
-    return ormsgpack.Ext(code, _encode_bytes([*name, *parts]))
+    return ormsgpack.Ext(code, encode_packed([*name, *parts]))
 
 
 def _is_theirs(value: Any, kind: type) -> bool:
