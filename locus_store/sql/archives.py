@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql import message_log
-from locus_store.sql.columns.types import make_clock
+from locus_store.sql.item_columns import is_live_item
 from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.reads import Reads
@@ -61,8 +61,7 @@ def list_writes(
     query = _select_live(reads, *writes.c, of=writes).where(*is_it)
     if checkpoint_id is not None:
         query = query.where(writes.c.checkpoint_id == checkpoint_id)
-    found = _make_archived_writes(reads.connection.execute(query).mappings())
-    return sorted(found, key=versions.make_archive_sort_key)
+    return _make_archived_writes(reads.connection.execute(query).mappings())
 
 
 def list_namespaces(repo: Repository, thread_id: str) -> list[str]:
@@ -115,10 +114,7 @@ def read_stored(repo: Repository, thread_id: str) -> ArchivedThread | None:
         **dict(zip(_THREAD, row[1:], strict=True)),
         lines=_read_lines(repo, thread_id),
         messages=message_log.read_thread(repo, row.thread, thread_id),
-        logs=[
-            ArchivedLog(**dict(zip(_LOG, log, strict=True)))
-            for log in repo.connection.execute(of_thread)
-        ],
+        logs=[ArchivedLog(**log) for log in repo.connection.execute(of_thread).mappings()],
     )
 
 
@@ -140,7 +136,7 @@ def _read_line(repo: Repository, row: sa.Row[Any]) -> ArchivedLine:
         last_sequence=row.last_sequence,
         records=records,
         segments=[] if is_whole else [one for _, one in repo.read_all_segments(row.line)],
-        writes=sorted(_make_archived_writes(writes), key=versions.make_archive_sort_key),
+        writes=_make_archived_writes(writes),
         author=(row.writer, row.run),
     )
 
@@ -156,13 +152,17 @@ def _read_records(repo: Repository, line: int) -> list[ArchivedRecord]:
     return [ArchivedRecord(**row) for row in rows]
 
 
-def _make_archived_writes(rows: Iterable[sa.RowMapping]) -> Iterable[ArchivedWrite]:
-    for row in rows:
-        yield ArchivedWrite(
+def _make_archived_writes(rows: Iterable[sa.RowMapping]) -> list[ArchivedWrite]:
+    """Return the pending writes of rows in the order of an archive."""
+    found = (
+        ArchivedWrite(
             checkpoint_id=row["checkpoint_id"],
             write=pending.write_of(row),
             created_at=row["created_at"],
         )
+        for row in rows
+    )
+    return sorted(found, key=versions.make_archive_sort_key)
 
 
 def restore(repo: Repository, thread: ArchivedThread) -> None:
@@ -247,17 +247,11 @@ def _restore_line(repo: Repository, thread_id: str, archive: ArchivedLine) -> No
         for record in archive.records
     ]
     pending.insert(repo, repo.tables.checkpoints, records)
-    pending.insert(
-        repo,
-        repo.tables.writes,
-        [
-            {
-                **pending.make_row(line.line, write.checkpoint_id, write.write),
-                "created_at": write.created_at,
-            }
-            for write in archive.writes
-        ],
-    )
+    writes = [
+        pending.make_row(line.line, one.checkpoint_id, one.write) | {"created_at": one.created_at}
+        for one in archive.writes
+    ]
+    pending.insert(repo, repo.tables.writes, writes)
     segments = [{"line": line.line, **it._asdict()} for it in archive.segments]
     pending.insert(repo, repo.tables.segments, segments)
     if not segments:  # else the next save begins a chain: the sizes of sealed records are unknown
@@ -282,12 +276,8 @@ def find_threads(repo: Repository, key: str, value: Any, user_id: str | None) ->
         if (user_id is not None and row.user_id == user_id) or has_value(row.metadata, key, value)
     ]
     columns = lines.c.thread_id, versions_.c.metadata, versions_.c.labels
-    query = _select_live(repo, *columns, of=versions_).where(
-        sa.or_(
-            repo.may_have(versions_.c.metadata, key, value),
-            repo.may_have(versions_.c.labels, key, value),
-        )
-    )
+    may_match = sa.or_(*(repo.may_have(it, key, value) for it in columns[1:]))
+    query = _select_live(repo, *columns, of=versions_).where(may_match)
     found += [
         row.thread_id
         for row in repo.connection.execute(query)
@@ -344,10 +334,8 @@ def forget_items(repo: Repository, key: str, value: Any) -> int:
 def list_tenants(repo: Repository) -> list[Tenant]:
     """See ``SharedByTenants.tenants``."""
     repo.see_all_tenants()
-    store = repo.tables.store
-    is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > make_clock())
     threads = _count_by_tenant(repo, repo.tables.threads, is_live(repo.tables))
-    items = _count_by_tenant(repo, store, is_live_item)
+    items = _count_by_tenant(repo, repo.tables.store, is_live_item(repo.tables))
     names = sorted(threads.keys() | items.keys())
     return [Tenant(name, threads.get(name, 0), items.get(name, 0)) for name in names]
 
@@ -388,9 +376,8 @@ def _find_orphans(repo: Repository, table: sa.Table, owners: sa.Table, key: str,
 
 def _find_headless(repo: Repository) -> str:
     lines = repo.tables.lines
-    count = _count(
-        repo, lines, ~sa.exists().where(make_same_thread_condition(repo.tables)).correlate(lines)
-    )
+    has_thread = sa.exists().where(make_same_thread_condition(repo.tables)).correlate(lines)
+    count = _count(repo, lines, ~has_thread)
     return f"{count} lines belong to no thread: restore {repo.tables.threads.name}" if count else ""
 
 
@@ -429,8 +416,5 @@ def _find_misled(repo: Repository) -> str:
     is_misled = sa.and_(lines.c.open_chain.is_not(None), sa.or_(~is_heads, goes_on))
     count = _count(repo, lines, is_misled)
     column = f"{lines.name}.open_chain"
-    return (
-        f"{count} lines go on with a chain that is not their head's: set {column} to NULL"
-        if count
-        else ""
-    )
+    message = f"{count} lines go on with a chain that is not their head's: set {column} to NULL"
+    return message if count else ""
