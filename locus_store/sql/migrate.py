@@ -63,13 +63,8 @@ SCRIPTS: Final = _WHEEL if _WHEEL.is_dir() else Path(__file__).parents[2] / "ale
 
 def load() -> None:
     """Import the modules of a migration; run it in a thread, as it takes long."""
-    for name in (
-        "alembic.command",
-        "alembic.config",
-        "alembic.script",
-        "alembic.runtime.migration",
-    ):
-        import_module(name)
+    for name in ("command", "config", "script", "runtime.migration"):
+        import_module(f"alembic.{name}")
 
 
 def ensure(

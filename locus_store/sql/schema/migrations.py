@@ -138,16 +138,13 @@ def run_on_engine(
 
     try:
         result: T = _run_in_loop(run)
-    except LocusStoreError:
-        raise
-    except _get_errors(errors) as error:
+    except Exception as error:
+        kinds = (DBAPIError, OSError, *errors())
+        if isinstance(error, LocusStoreError) or not isinstance(error, kinds):
+            raise
         message = translate(error, place.shown)
         raise message or BackendError(f"{place.shown}: {get_reason(error)}") from error
     return result
-
-
-def _get_errors(errors: Callable[[], tuple[type[Exception], ...]]) -> tuple[type[Exception], ...]:
-    return (DBAPIError, OSError, *errors())
 
 
 def make_named_tables(
