@@ -133,15 +133,11 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         self, body: Callable[[Repository], T], connection: object = None
     ) -> T:
         """Run a body that belongs to no call, in a transaction of its own or of the caller's."""
-        database = self._database
-
-        def work(own: Connection) -> T:
-            return body(database.make_repository(own))
-
+        work = self._wrap(body)
         with self._translate_errors():
             if connection is None:
                 return await self._write_by_itself(work)
-            return await run_joined(database, connection, work)
+            return await run_joined(self._database, connection, work)
 
     async def _write_by_itself(self, work: Body[T]) -> T:
         """Run statements of which each, where several transactions write, may commit by itself.
@@ -152,19 +148,18 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
 
     async def _read(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body on one snapshot, of the runner if a write depends on its answer."""
-        database = self._database
         with self._translate_errors():
-            return await (reader or self._reader).read(
-                lambda connection: body(database.make_repository(connection))
-            )
+            return await (reader or self._reader).read(self._wrap(body))
 
     async def _query(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
         """Run a body of one statement, on the runner if a write depends on its answer."""
-        database = self._database
         with self._translate_errors():
-            return await (reader or self._reader).query(
-                lambda connection: body(database.make_repository(connection))
-            )
+            return await (reader or self._reader).query(self._wrap(body))
+
+    def _wrap(self, body: Callable[[Repository], T]) -> Body[T]:
+        """Return a body of a repository as one of a connection."""
+        make = self._database.make_repository
+        return lambda connection: body(make(connection))
 
     def _translate_errors(self) -> Translation:
         return Translation(self._database)
