@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy.engine import Connection
 
 from locus_store import versions
+from locus_store.runtime.background import Background
+from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.progress import expect_steps, step
 from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
@@ -71,6 +73,9 @@ from locus_store.versions.erasing import FindThreads, Sweep
 
 T = TypeVar("T")
 
+SEGMENT_SECONDS: Final = 5.0
+"""``close`` waits no longer than this for records that are being joined."""
+
 VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
 
@@ -98,12 +103,14 @@ class SqlBackend(
         audit: Audit | None = None,
     ) -> None:
         super().__init__(database, runner, max_state_bytes=max_state_bytes, audit=audit)
-        self._prepare_segments()
+        self._background = PerLoop(Background)
+        """Shared by the objects of all tenants."""
+
         record_calls(self, audit, OF_THREADS, READS_OF_THREADS)
 
     async def close(self) -> None:
         if self._owns_runner:
-            await self._end_segments()
+            await self._background.get().finish(SEGMENT_SECONDS)
         await super().close()
 
     put_facts = limit_calls(measure_facts)(SqlThreadInfo.put_facts)
@@ -114,13 +121,11 @@ class SqlBackend(
 
     @limit_calls(measure_save)
     async def commit_on(self, save: Save, connection: object) -> Written:
-        def saved(repository: Repository) -> Written:
-            return repository.save(save)
-
         self._database.require_joinable(connection)
         with self._translate_errors():
             await self._runner.open()
-            return await run_joined(self._database, connection, make_writing(self._database, saved))
+            work = make_writing(self._database, lambda it: it.save(save))
+            return await run_joined(self._database, connection, work)
 
     async def fetch(
         self,

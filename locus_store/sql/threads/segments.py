@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from locus_store.backend import StorageBackend
-from locus_store.runtime.background import Background
-from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.observe import report_not_joined
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.sql.threads.listing import RunsQueries
@@ -24,9 +22,6 @@ from locus_store.versions import segments
 from locus_store.versions.segments import RecordSegment, UnjoinedRecord
 
 T = TypeVar("T")
-
-SEGMENT_SECONDS: Final = 5.0
-"""``close`` waits no longer than this for records that are being joined."""
 
 STORED_BYTES: Final = 512 * 1024
 """Records of a segment take about so much as they are stored."""
@@ -104,10 +99,6 @@ class SqlSegments(RunsQueries, StorageBackend):
 
     _write: Callable[..., Awaitable[Any]]
 
-    def _prepare_segments(self) -> None:
-        self._background = PerLoop(Background)
-        """Shared by the objects of all tenants."""
-
     def _join_soon(self, save: Save, result: Written) -> Written:
         """Join records in the background after a save, from time to time; return the result."""
         if result.outcome == "head" and segments.is_time(result.mark.sequence):
@@ -129,6 +120,3 @@ class SqlSegments(RunsQueries, StorageBackend):
                     return
         except Exception as exc:  # noqa: BLE001  (the save is done, and the records are there)
             report_not_joined(thread_id, exc)
-
-    async def _end_segments(self) -> None:
-        await self._background.get().finish(SEGMENT_SECONDS)
