@@ -23,7 +23,7 @@ from locus_store.runtime.gathering import PerLoop
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.reads import ROOT, Reads, make_head
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import compile_other, is_live
+from locus_store.sql.threads.statements import compile_other, is_head, is_live
 from locus_store.sql.threads.thread_rows import (
     find_facts,
     has_activity,
@@ -119,11 +119,10 @@ def _select_heads(reads: Reads, size: int, *, place: Any = None) -> sa.Select[An
         lines.c.thread_id == page.c.thread_id,
         lines.c.namespace == ROOT,
     )
-    is_head = sa.and_(checkpoints.c.line == lines.c.line, checkpoints.c.sequence == lines.c.head)
     return (
         sa.select(page, *reads.get_head_columns())
         .outerjoin_from(page, lines, is_root)
-        .outerjoin(checkpoints, is_head)
+        .outerjoin(checkpoints, is_head(reads.tables, checkpoints))
         .order_by(*make_order(page.c))
     )
 

@@ -20,7 +20,7 @@ from locus_store.sql.threads.listing import GROWTH, ListPlace, RunsQueries, make
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import make_same_thread_condition
+from locus_store.sql.threads.statements import is_head, make_same_thread_condition
 from locus_store.sql.threads.thread_rows import MESSAGE, make_message, make_user_condition
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.arguments import check_names
@@ -231,12 +231,9 @@ def _may_have(reads: Reads, key: str, value: Any) -> sa.ColumnElement[bool]:
 def _has_head(reads: Reads, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     """Return whether a thread has a head in its root namespace that meets the conditions."""
     t = reads.tables
-    is_head = (t.checkpoints.c.line == t.lines.c.line) & (
-        t.checkpoints.c.sequence == t.lines.c.head
-    )
     return (
         sa.exists()
-        .select_from(t.lines.join(t.checkpoints, is_head))
+        .select_from(t.lines.join(t.checkpoints, is_head(t, t.checkpoints)))
         .where(make_same_thread_condition(t), t.lines.c.namespace == ROOT, *conditions)
         .correlate(t.threads)
     )
@@ -314,9 +311,7 @@ def _select_statuses(reads: Reads, page: sa.CTE) -> sa.Select[Any]:
         *(said.c[name] == last.c[name] for name in ("thread", "namespace", "sequence")),
         _measure(said.c) <= RECORD_BYTES,
     )
-    messages = sa.select(sa.func.sum(t.logs.c.message_count)).where(
-        t.logs.c.thread == page.c.thread
-    )
+    messages = sa.select(sa.func.sum(logs.message_count)).where(logs.thread == page.c.thread)
     badges = (
         sa.case((is_so, 1), else_=0).label(name) for name, is_so in _make_badges(reads).items()
     )
@@ -333,7 +328,7 @@ def _select_statuses(reads: Reads, page: sa.CTE) -> sa.Select[Any]:
         )
         .join_from(page, t.threads, t.threads.c.thread == page.c.thread)
         .outerjoin(lines, is_root)
-        .outerjoin(t.checkpoints, (c.line == lines.c.line) & (c.sequence == lines.c.head))
+        .outerjoin(t.checkpoints, is_head(t, t.checkpoints))
         .outerjoin(counts, counts.c.thread_id == page.c.thread_id)
         .outerjoin(last, (last.c.thread == page.c.thread) & (last.c.nth == 1))
         .outerjoin(said, is_newest)
