@@ -231,7 +231,6 @@ def _admit_thread(repository: Repository, database: Database, thread_id: str) ->
     repository.drop_threads([thread_id])
     if thread is None:  # it has expired
         return True
-    database.enter_tenant(repository.connection)
     other = database.make_repository(repository.connection)
     if other.is_live_thread(thread_id):
         raise make_occupied_error(thread_id, "moved")

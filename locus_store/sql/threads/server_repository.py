@@ -69,12 +69,9 @@ class LockingRepository(Repository):
         Creating a line locks its thread, so lines created meanwhile are found in a second pass.
         """
         if namespace is not None:
-            found = 0
-            for thread_id in thread_ids:
-                key = {"thread_id": thread_id, "namespace": namespace}
-                key["tenant"] = self.tenant
-                found += len(self.sql.lock_line.fetch_rows(self.connection, key))
-            return found > 0
+            [thread_id] = thread_ids
+            key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
+            return bool(self.sql.lock_line.fetch_rows(self.connection, key))
         threads = self.tables.threads
         self._lock_lines(thread_ids)
         found = len(
