@@ -7,8 +7,9 @@ from alembic import context, op
 
 from locus_store.sql.columns.dialect_columns import Json, JsonValue, PlainText
 from locus_store.sql.columns.types import BigKey, Blob, Digest, Instant, Key, Path
+from locus_store.sql.schema.definition import quote
 from locus_store.sql.schema.tables import derive_name
-from locus_store.sql.schema.user_ids import create_view, quote
+from locus_store.sql.schema.user_ids import create_view
 
 revision = "0001"
 down_revision = None

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.runtime import observe
-from locus_store.sql.schema.definition import load_definition, load_definition_of, make_place
+from locus_store.sql.schema.definition import load_definition, load_definition_of, make_place, quote
 from locus_store.sql.schema.migrations import (
     Target,
     find_absent_place,
@@ -177,10 +177,9 @@ def prepare(connection: Connection, ours: Tables) -> None:
 
 def _clear(connection: Connection, ours: Tables, status: Status) -> None:
     """Drop the tables of an interrupted first upgrade, so that the next one can start."""
-    quote = connection.dialect.identifier_preparer.format_table
     for name in status.leftovers:
         kind = "VIEW" if name == ours.heads else "TABLE"
-        what = quote(sa.table(name, schema=ours.schema))
+        what = quote(connection.dialect, name, ours.schema)
         connection.exec_driver_sql(f"DROP {kind} IF EXISTS {what}")
 
 

@@ -38,7 +38,7 @@ from locus_store.backends.postgresql.row_security import (
 )
 from locus_store.errors import BackendError, InvalidArgumentError, SchemaError, UnsupportedError
 from locus_store.runtime.progress import step as report_step
-from locus_store.sql.schema.definition import load_definition_of, make_place
+from locus_store.sql.schema.definition import load_definition_of, make_place, quote
 from locus_store.sql.schema.migrations import Target, get_dialect_name, lock, run_on
 from locus_store.sql.schema.status import PARTITIONS_SETTING, UNFINISHED_SETTING, read_status
 from locus_store.sql.schema.tables import (
@@ -490,5 +490,4 @@ class _Move:
 
     def _quote(self, name: str, schema: str | None = "") -> str:
         where = self.ours.schema if schema == "" else schema
-        table = sa.table(name, schema=where)
-        return self.connection.dialect.identifier_preparer.format_table(table)
+        return quote(self.connection.dialect, name, where)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from locus_store.backends.postgresql.tenants import TENANT, UNSET
 from locus_store.sql.columns.types import encode_key
+from locus_store.sql.schema.definition import quote
 from locus_store.sql.schema.tables import Tables, derive_name
 
 ROW_SECURITY_SETTING: Final = "row_security"
@@ -73,8 +73,7 @@ class Words(NamedTuple):
 
     def write_table(self, name: str) -> str:
         """Return the name of a table or view of ours, qualified and quoted."""
-        table = sa.table(f"{self.ours.prefix}{name}", schema=self.ours.schema)
-        return self.dialect.identifier_preparer.format_table(table)
+        return quote(self.dialect, f"{self.ours.prefix}{name}", self.ours.schema)
 
     def quote(self, name: str) -> str:
         """Return a name of ours without a schema."""

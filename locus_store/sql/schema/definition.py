@@ -154,6 +154,11 @@ def make_user_index(ours: Tables) -> sa.Index:
     return next(it for it in ours.threads.indexes if "user_id" in it.columns)
 
 
+def quote(dialect: Dialect, name: str, schema: str | None) -> str:
+    """Return a table's, view's or index's name in SQL."""
+    return dialect.identifier_preparer.format_table(sa.table(name, schema=schema))
+
+
 def load_definition(dialect: str) -> SchemaDefinition:
     """Return the part of a database.
 

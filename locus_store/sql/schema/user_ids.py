@@ -15,6 +15,7 @@ from locus_store.sql.schema.definition import (
     load_definition,
     load_definition_of,
     make_place,
+    quote,
     write_options,
 )
 from locus_store.sql.schema.migrations import Target, get_dialect_name, lock, run_on
@@ -238,11 +239,6 @@ JOIN {checkpoints} c ON c.line = l.line AND c.sequence = l.head
 WHERE t.expires_at IS NULL OR t.expires_at > {words.now}
 """  # noqa: S608 - a prefix is checked, a schema quoted
     return select.strip()
-
-
-def quote(dialect: Dialect, name: str, schema: str | None) -> str:
-    """Return a table's or view's name in SQL."""
-    return dialect.identifier_preparer.format_table(sa.table(name, schema=schema))
 
 
 def _render_decoded(column: str) -> str:
