@@ -22,10 +22,11 @@ from locus_store.sql.schema.definition import (
     SchemaDefinition,
     make_column_type,
     make_user_index,
+    quote,
 )
 from locus_store.sql.schema.migrations import make_named_tables, run_on_engine
 from locus_store.sql.schema.tables import Tables
-from locus_store.sql.schema.vectors import Method, has_index, make_index_name
+from locus_store.sql.schema.vectors import Method, make_index_name
 from locus_store.types.options import CheckpointOptions, read_options as options_of, read_query
 from locus_store.values.vectors import Metric
 
@@ -70,9 +71,7 @@ class OracleDefinition(SchemaDefinition):
     @contextmanager
     def lock(self, connection: Connection, ours: Tables) -> Iterator[None]:
         # DDL commits, so a lock on the same connection would not outlive a statement.
-        name = connection.dialect.identifier_preparer.format_table(
-            sa.table(f"{ours.prefix}lock", schema=ours.schema)
-        )
+        name = quote(connection.dialect, f"{ours.prefix}lock", ours.schema)
         with connection.engine.connect() as lock_connection:
             driver: Any = lock_connection.connection.dbapi_connection
             before, driver.autocommit = driver.autocommit, False  # in autocommit no lock is kept
@@ -114,9 +113,9 @@ class OracleDefinition(SchemaDefinition):
 
         Each definition commits; another run continues with the column that the first one left.
         """
-        quote = dialect.identifier_preparer
-        table, index = quote.format_table(ours.threads), make_user_index(ours)
-        shown = quote.format_table(sa.table(str(index.name), schema=ours.schema))
+        table = dialect.identifier_preparer.format_table(ours.threads)
+        index = make_user_index(ours)
+        shown = quote(dialect, str(index.name), ours.schema)
         rename = f"ALTER TABLE {table} RENAME COLUMN user_id TO {OLD_USERS}"
         add = f"ALTER TABLE {table} ADD (user_id {make_column_type(dialect, ours)})"
         update = f"UPDATE {table} SET user_id = {_render_converted(ours)}"  # noqa: S608  (our names)
@@ -147,13 +146,12 @@ class OracleDefinition(SchemaDefinition):
     def make_vector_index(
         self, connection: Connection, ours: Tables, metric: Metric, method: str
     ) -> bool:
-        if has_index(connection, ours, metric, method):
-            return False
         inspector: Any = sa.inspect(connection)
-        others = [it["name"] for it in inspector.get_indexes(ours.embeddings.name, ours.schema)]
+        found = [it["name"] for it in inspector.get_indexes(ours.embeddings.name, ours.schema)]
+        if make_index_name(ours, metric, method) in found:
+            return False
         made = {make_index_name(ours, *it) for it in product(get_args(Metric), get_args(Method))}
-        others = [it for it in others if it in made]
-        if others:
+        if others := [it for it in found if it in made]:
             raise UnsupportedError(
                 f"Oracle takes one index on a column, and there is {others[0]}: drop it first"
             )
@@ -174,9 +172,7 @@ def _render_converted(ours: Tables) -> str:
 def define_vector_index(ours: Tables, metric: Metric, method: str, dialect: Dialect) -> str:
     """Return the statement that makes an index: HNSW, which has to fit in memory, or IVF."""
     table = dialect.identifier_preparer.format_table(ours.embeddings)
-    index = dialect.identifier_preparer.format_table(
-        sa.table(make_index_name(ours, metric, method), schema=ours.schema)
-    )
+    index = quote(dialect, make_index_name(ours, metric, method), ours.schema)
     return (
         f"CREATE VECTOR INDEX {index} ON {table} (embedding) {_ORGANIZATIONS[method]} "
         f"DISTANCE {METRICS[metric]} WITH TARGET ACCURACY 95"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -140,10 +140,3 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
 def make_index_name(ours: Tables, metric: Metric, method: str) -> str:
     """Return the name of an index of embeddings."""
     return derive_name(f"{ours.prefix}embeddings_{metric}_{method}")
-
-
-def has_index(connection: Connection, ours: Tables, metric: Metric, method: str) -> bool:
-    """Return whether an index of this name exists."""
-    inspector: Any = sa.inspect(connection)
-    indexes = inspector.get_indexes(ours.embeddings.name, ours.schema)
-    return any(it["name"] == make_index_name(ours, metric, method) for it in indexes)
