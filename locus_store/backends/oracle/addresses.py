@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Unpack
 
@@ -80,10 +80,6 @@ class OracleAddress:
 
     call_timeout_seconds: float | None = None
     """The timeout for each round trip."""
-
-    def without_call_timeout(self) -> OracleAddress:
-        """Return the same address without a call timeout, for migrations, which may take long."""
-        return replace(self, call_timeout_seconds=None)
 
     async def connect(self, *_: Any, **__: Any) -> Any:
         """Return a driver's connection whose session reads text and times as the library does.

@@ -6,8 +6,9 @@ Not yet run against a live Oracle Database: docs/oracle.md says what was, and ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -36,8 +37,6 @@ from locus_store.types.arguments import check_tenant
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
-_OLDEST_ORACLE: Final = 23
-
 
 class _OracleExamination(Examination):
     """A server, and the driver's thin mode."""
@@ -47,12 +46,12 @@ class _OracleExamination(Examination):
         yield Fact("oracledb", get_package_version("oracledb"))
         driver: Any = self.connection.connection.driver_connection
         number = int(str(driver.version).partition(".")[0])
-        is_fine = number >= _OLDEST_ORACLE
+        is_fine = number >= addresses.RELEASE
         yield Fact(
             "server",
             f"Oracle Database {driver.version}",
             "ok" if is_fine else "fail",
-            "" if is_fine else f"upgrade the server to {_OLDEST_ORACLE}ai or later",
+            "" if is_fine else f"upgrade the server to {addresses.RELEASE}ai or later",
         )
 
 
@@ -147,15 +146,14 @@ class OracleBackend(ServerBackend):
         Saves wait until it is filled. The index makes ``search`` fast and does not change its
         results. Every process that uses the database maintains it from then on.
         """
-        database = self._database
         with self._translate_errors():
-            return await self._runner.define(database.create_index)
+            return await self._runner.define(self._database.create_index)
 
 
 def _make_own_runner(
     database: dialect.OracleDatabase, *, place: addresses.OracleAddress, **pool: Any
 ) -> PooledRunner:
-    opening = place.without_call_timeout()
+    opening = replace(place, call_timeout_seconds=None)  # a migration may take long
     return PooledRunner(
         database,
         lambda: dialect.make_engine(place, poolclass=ConnectionPool, **pool),

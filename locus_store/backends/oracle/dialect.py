@@ -37,7 +37,7 @@ from locus_store.sql.connections.database import (
     ServerDatabase,
     iterate_causes,
 )
-from locus_store.sql.schema.definition import PLACE, DatabasePlace
+from locus_store.sql.schema.definition import PLACE, DatabasePlace, quote
 from locus_store.sql.schema.migrations import lock
 from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
@@ -125,9 +125,7 @@ def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     """Return the statements that create the table and its index if they are missing."""
     name = dialect.identifier_preparer.format_table(search_table(tables))
     key = dialect.identifier_preparer.quote(derive_name(f"{tables.prefix}search_pk"))
-    index = dialect.identifier_preparer.format_table(
-        sa.table(derive_name(f"{tables.prefix}search_tokens"), schema=tables.schema)
-    )
+    index = quote(dialect, derive_name(f"{tables.prefix}search_tokens"), tables.schema)
     return (
         (
             f"CREATE TABLE IF NOT EXISTS {name} (line NUMBER(19) NOT NULL, sequence NUMBER(19)"
@@ -148,9 +146,6 @@ class OracleDatabase(ServerDatabase):
     repository = OracleRepository
     driver_errors = (*Database.driver_errors, LostConnectionError, *DRIVER_ERRORS)
 
-    def make_repository(self, connection: Connection) -> OracleRepository:
-        return OracleRepository(connection, self.tenancy)
-
     def create_index(self, connection: Connection) -> bool:
         """Create and fill the text index; return whether it was missing."""
         table, index = search_ddl(self.tables, connection.dialect)
@@ -159,7 +154,7 @@ class OracleDatabase(ServerDatabase):
             self._drop_failed(connection)
             connection.exec_driver_sql(index)
         self.begin_write(connection)
-        was_made = self.make_repository(connection).fill_index()
+        was_made = OracleRepository(connection, self.tenancy).fill_index()
         connection.commit()
         return was_made
 
@@ -178,8 +173,7 @@ class OracleDatabase(ServerDatabase):
         }
         found = connection.execute(query, names).first()
         if found is not None and tuple(found) != ("VALID", "VALID"):
-            index = sa.table(name, schema=self.tables.schema)
-            shown = connection.dialect.identifier_preparer.format_table(index)
+            shown = quote(connection.dialect, name, self.tables.schema)
             connection.exec_driver_sql(f"DROP INDEX {shown} FORCE")
 
     def join(self, connection: Connection) -> None:
