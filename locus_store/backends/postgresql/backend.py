@@ -37,7 +37,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import ServerBackend
-from locus_store.sql.columns.types import encode_key
+from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.connections.backend import make_writing
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
@@ -230,8 +230,8 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace, before)
         check_limit(limit)
         fast = self._database.fast
-        key = (*fast.make_key(thread_id, namespace), None if before is None else encode_key(before))
-        rows = await self._ask_line(fast.history, (*key, limit), thread_id)
+        key = (*fast.make_key(thread_id, namespace), bind_key(before), limit)
+        rows = await self._ask_line(fast.history, key, thread_id)
         if rows and before is not None and rows[0]["before"] is None:
             raise NotFoundError(
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "

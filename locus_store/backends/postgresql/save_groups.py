@@ -33,7 +33,7 @@ from locus_store.backends.postgresql.save_parameters import (
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.sql.audit import RecordedCall, get_call
-from locus_store.sql.columns.types import decode_key, encode_key
+from locus_store.sql.columns.types import bind_key, decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
 from locus_store.sql.quotas import Charge, get_charge
@@ -486,9 +486,8 @@ def make_row(save: Save, store: str, *, has_index: bool, users: UserIdType) -> S
     append = versions.make_append(save, store)
     if append is None:
         return None
-    if save.claim is not None and not (
-        append.line is None and is_user_id(str(save.claim.user_id), users)
-    ):
+    claim = save.claim
+    if claim and not (append.line is None and is_user_id(str(claim.user_id), users)):
         return None
     head, basis, payload = append.head, append.basis, append.payload
     added, words = None, None
@@ -508,8 +507,8 @@ def make_row(save: Save, store: str, *, has_index: bool, users: UserIdType) -> S
         save.thread_must_exist,
         basis.sequence if basis else None,
         basis.digest if basis else None,
-        encode_key(save.writer) if save.writer is not None else None,
-        encode_key(save.run) if save.run is not None else None,
+        bind_key(save.writer),
+        bind_key(save.run),
         encode_key(save.checkpoint_id),
         save.change.tree.digest,
         save.change.tree.state_bytes,
@@ -522,14 +521,7 @@ def make_row(save: Save, store: str, *, has_index: bool, users: UserIdType) -> S
         save.ttl_seconds,
         None if save.ttl_seconds is None else compute_ttl_slack(save.ttl_seconds),
         save.turn,
-        *_claim_of(save),
+        bind_key(claim.user_id if claim else None),
+        bind_key(claim.name if claim else None),
+        dump_jsonb(claim.metadata if claim else None),
     )
-
-
-def _claim_of(save: Save) -> tuple[str | None, str | None, str | None]:
-    """Return the user, the name and the metadata of a thread that a save creates."""
-    claim = save.claim
-    if claim is None:
-        return None, None, None
-    user, name = (None if it is None else encode_key(it) for it in (claim.user_id, claim.name))
-    return user, name, dump_jsonb(claim.metadata)

@@ -20,7 +20,7 @@ from locus_store.backends.postgresql.statements import render_audited, render_tu
 from locus_store.backends.postgresql.tenants import MARK
 from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.types import encode_key
+from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog, make_columns
@@ -197,7 +197,7 @@ def _bind(tenancy: Tenancy, edit: LogEdit, change: LogChange) -> dict[str, Any]:
         "namespace": encode_key(edit.namespace),
         "expected": change.expected_revision if edit is change else None,
         "first_revision": edit.first_revision,
-        "user_id": None if edit.user_id is None else encode_key(edit.user_id),
+        "user_id": bind_key(edit.user_id),
         "kept_until": FOREVER if edit.is_kept else None,
         "turn": edit.turn,
         "ttl": ttl,

@@ -13,7 +13,7 @@ from time import time_ns
 from sqlalchemy.engine import Connection
 
 from locus_store.backends.sqlite.columns import COLUMNS
-from locus_store.sql.columns.types import encode_key
+from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.schema.tables import Tables
 from locus_store.types import Save
 from locus_store.versions import Append, Line
@@ -32,7 +32,7 @@ def append_head(
         chain, size = sequence, 0
     checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.tree.digest
     kept = _dump_json(save.metadata), _dump_json(save.labels), append.payload
-    writer, run = _encode(save.writer), _encode(save.run)
+    writer, run = bind_key(save.writer), bind_key(save.run)
     cursor = connection.connection.cursor()
     at = time_ns() // 1000
     record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
@@ -57,7 +57,3 @@ def _make_statements(tables: Tables) -> tuple[str, str]:
 
 def _dump_json(value: Mapping[str, object]) -> str | None:
     return COLUMNS.bind_json(value) if value else None
-
-
-def _encode(value: str | None) -> str | None:
-    return None if value is None else encode_key(value)

@@ -171,7 +171,8 @@ def encode_key(value: str) -> str:
     return f"/{value}" if not value or value[0] == "/" else value
 
 
-def _bind_key(value: str | None) -> str | None:
+def bind_key(value: str | None) -> str | None:
+    """Return ``encode_key`` of a text, or ``None``."""
     if value and value[0] != "/":
         return value
     return None if value is None else f"/{value}"
@@ -211,7 +212,7 @@ class Key(sa.types.TypeDecorator[str]):
     impl = sa.String
     cache_ok = True
     as_stored = frozenset({NoneType})
-    bind: ClassVar = staticmethod(_bind_key)
+    bind: ClassVar = staticmethod(bind_key)
 
     def __init__(self, length: int) -> None:
         super().__init__(length + 1)  # one more for the encoding
