@@ -62,10 +62,8 @@ class SQLiteExamination(Examination):
         remedy = 'later saves use it; to shrink the file: sqlite3 FILE "VACUUM"' if is_much else ""
         yield Fact("free space in the file", f"{free:,} bytes", "info", remedy)
 
-    def measure_table(self, table: sa.Table) -> int | None:
-        """Return ``None``: SQLite reports only the size of the whole file."""
-
     def measure_total(self) -> int | None:
+        """See ``Examination``; SQLite reports only the size of the whole file."""
         return int(self._read_pragma("page_count")) * int(self._read_pragma("page_size"))
 
     def _read_pragma(self, name: str) -> Any:
@@ -119,10 +117,11 @@ class SQLiteBackend(SqlBackend):
             tenant=given["tenant"],
             auto_migrate=given["auto_migrate"],
         )
-        if file is not None:
-            runner = _make_own_runner(database, file, given["busy_timeout_seconds"])
-        else:
+        if file is None:
             runner = _adopt_engine(database, handed_in)
+        else:
+            engines = partial(_make_engines, database, file, given["busy_timeout_seconds"])
+            runner = ThreadRunner(database, engines, keeps_open=file == connecting.MEMORY)
         super().__init__(
             database, runner, max_state_bytes=given["max_state_bytes"], audit=make_audit(given)
         )
@@ -152,11 +151,6 @@ class SQLiteBackend(SqlBackend):
         same. Every process that uses the database keeps it up from then on.
         """
         return await self._write(lambda it: cast("dialect.SQLiteRepository", it).create_index())
-
-
-def _make_own_runner(database: dialect.SQLiteDatabase, path: str, timeout: float) -> Runner:
-    engines = partial(_make_engines, database, path, timeout)
-    return ThreadRunner(database, engines, keeps_open=path == connecting.MEMORY)
 
 
 def _adopt_engine(database: dialect.SQLiteDatabase, engine: Any) -> Runner:

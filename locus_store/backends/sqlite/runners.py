@@ -262,14 +262,7 @@ class _OpenDatabase:
 
     def _read(self, engine: Engine, body: Body[T]) -> T:
         with engine.connect() as connection:
-            return self._run_on(connection, body)
-
-    def _run_on(self, connection: Connection, body: Body[T]) -> T:
-        self._database.begin_read(connection)
-        try:
-            return body(connection)
-        finally:
-            connection.rollback()
+            return _run_read(connection, self._database, body)
 
     def read_at_once(self, body: Body[T]) -> tuple[T] | None:
         """Run a body on the connection that never waits; ``None``: it would have to."""
@@ -281,7 +274,7 @@ class _OpenDatabase:
             if self._peeker is None:
                 self._peeker = self._writes.connect()
                 self._peeker.connection.cursor().execute("PRAGMA busy_timeout=0")
-            return (self._run_on(self._peeker, body),)
+            return (_run_read(self._peeker, self._database, body),)
         except self._database.driver_errors:  # such as a lock
             self._drop_peeker()
             return None
@@ -362,15 +355,15 @@ class AsyncEngineRunner:
     async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
         """See ``Runner``; writes run in order of submission, which the database does not ensure."""
         self._require_own_loop()
-        return await self._run_shielded(self._run_alone(self._write, body))
+        return await self._run_shielded(self._run_alone(_run_write, body))
 
     async def read(self, body: Body[T]) -> T:
         self._require_own_loop()
         if self._shares_connection:
-            return await self._run_shielded(self._run_alone(self._read, body))
+            return await self._run_shielded(self._run_alone(_run_read, body))
         await self._ensure_open()
         async with self._engine.connect() as connection:
-            return await connection.run_sync(self._read, body)
+            return await connection.run_sync(_run_read, self._database, body)
 
     async def query(self, body: Body[T]) -> T:
         return await self.read(body)
@@ -385,12 +378,14 @@ class AsyncEngineRunner:
         task.add_done_callback(self._tasks.discard)
         return await loops.await_to_end(task)
 
-    async def _run_alone(self, run: Callable[[Connection, Body[T]], T], body: Body[T]) -> T:
+    async def _run_alone(
+        self, run: Callable[[Connection, Database, Body[T]], T], body: Body[T]
+    ) -> T:
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with lock:
             await self._ensure_open()
             async with self._engine.connect() as connection:
-                return await connection.run_sync(run, body)
+                return await connection.run_sync(run, self._database, body)
 
     async def _ensure_open(self) -> None:
         """Open once: SQLAlchemy's lock around the first connection belongs to one event loop."""
@@ -406,25 +401,27 @@ class AsyncEngineRunner:
         finally:
             self._opening.release()
 
-    def _write(self, connection: Connection, body: Body[T]) -> T:
-        self._database.begin_write(connection)
-        try:
-            result = body(connection)
-            connection.commit()
-        except BaseException:
-            connection.rollback()
-            raise
-        return result
-
-    def _read(self, connection: Connection, body: Body[T]) -> T:
-        self._database.begin_read(connection)
-        try:
-            return body(connection)
-        finally:
-            connection.rollback()
-
     async def close(self) -> None:
         """See ``Runner``; the engine stays open, as its owner closes it."""
         loop = asyncio.get_running_loop()
         if mine := {it for it in self._tasks if it.get_loop() is loop}:
             await asyncio.wait(mine)
+
+
+def _run_read(connection: Connection, database: Database, body: Body[T]) -> T:
+    database.begin_read(connection)
+    try:
+        return body(connection)
+    finally:
+        connection.rollback()
+
+
+def _run_write(connection: Connection, database: Database, body: Body[T]) -> T:
+    database.begin_write(connection)
+    try:
+        result = body(connection)
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+    return result

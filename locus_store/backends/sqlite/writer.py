@@ -144,6 +144,7 @@ class SQLiteWriter:
         """The driver's connection, unless the engine's owner handles its transactions."""
 
         self._identity: object = None
+        """Another one of the database means that it was replaced while it was open."""
 
     def run(self, body: Body[T] | None) -> T:
         """Run a body in a transaction; without a body, only make sure that the database is open.

@@ -252,19 +252,8 @@ class Database(ForTenants, ABC):
         """Begin a transaction that sees one snapshot."""
 
     @abstractmethod
-    def identify(self) -> object:
-        """Return a value that changes when the opened database is replaced by another one.
-
-        Raises:
-            ConnectionFailedError: The opened database no longer exists.
-        """
-
-    @abstractmethod
     def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise for a driver's."""
-
-    def check_replaced(self) -> None:
-        """Check, with all connections closed, that the database at this place may be opened."""
 
 
 class ServerDatabase(Database):
@@ -340,10 +329,6 @@ class ServerDatabase(Database):
 
     def is_closed(self, driver: Any) -> bool:
         return bool(driver.is_closed())
-
-    def identify(self) -> object:
-        """Return the server's address, which is the database's identity."""
-        return None
 
 
 class LostConnectionError(Exception):
