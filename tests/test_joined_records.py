@@ -266,7 +266,7 @@ async def test_closing_waits_for_records_that_are_joined(make: Callable[[], SqlB
 async def test_closing_waits_for_a_bounded_time(
     make: Callable[[], SqlBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("locus_store.sql.backend.SEGMENT_SECONDS", 0.01)
+    monkeypatch.setattr("locus_store.sql.connections.backend.BACKGROUND_SECONDS", 0.01)
     made, ended = make(), []
 
     async def never(*_: str) -> None:

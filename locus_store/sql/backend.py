@@ -4,25 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy.engine import Connection
 
 from locus_store import versions
-from locus_store.runtime.background import Background
-from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.progress import expect_steps, step
 from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
-from locus_store.sql.audit import OF_THREADS, READS_OF_THREADS, Audit, SqlAudit, record_calls
-from locus_store.sql.connections.backend import (
-    Body,
-    ConnectedBackend,
-    Runner,
-    make_writing,
-    run_joined,
-)
-from locus_store.sql.connections.database import Database, ServerDatabase
+from locus_store.sql.audit import SqlAudit
+from locus_store.sql.connections.backend import Body, ConnectedBackend, make_writing, run_joined
+from locus_store.sql.connections.database import ServerDatabase
 from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.quotas import (
@@ -65,16 +57,12 @@ from locus_store.types.arguments import check_days, check_limit, check_names, ch
 from locus_store.types.facts import Fact
 from locus_store.types.options import DAY
 from locus_store.types.thread_info import UserIdType
-from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_wanted
 from locus_store.values.text import query_words
 from locus_store.versions.archives import make_copy
 from locus_store.versions.erasing import FindThreads, Sweep
 
 T = TypeVar("T")
-
-SEGMENT_SECONDS: Final = 5.0
-"""``close`` waits no longer than this for records that are being joined."""
 
 VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
@@ -93,25 +81,6 @@ class SqlBackend(
 
     examination: ClassVar[type[Examination]] = Examination
     """The examination that ``facts`` runs."""
-
-    def __init__(
-        self,
-        database: Database,
-        runner: Runner,
-        *,
-        max_state_bytes: int = MAX_STATE_BYTES,
-        audit: Audit | None = None,
-    ) -> None:
-        super().__init__(database, runner, max_state_bytes=max_state_bytes, audit=audit)
-        self._background = PerLoop(Background)
-        """Shared by the objects of all tenants."""
-
-        record_calls(self, audit, OF_THREADS, READS_OF_THREADS)
-
-    async def close(self) -> None:
-        if self._owns_runner:
-            await self._background.get().finish(SEGMENT_SECONDS)
-        await super().close()
 
     put_facts = limit_calls(measure_facts)(SqlThreadInfo.put_facts)
 

@@ -25,7 +25,6 @@ from locus_store.backends.oracle.options import (
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import ServerBackend
 from locus_store.sql.connections.diagnostics import Examination, get_package_version
 from locus_store.sql.connections.lending import ConnectionPool
@@ -122,12 +121,7 @@ class OracleBackend(ServerBackend):
             tenant=given["tenant"],
             auto_migrate=given["auto_migrate"],
         )
-        super().__init__(
-            database,
-            runner(database),
-            max_state_bytes=given["max_state_bytes"],
-            audit=make_audit(given),
-        )
+        super().__init__(database, runner(database), given)
 
     def __repr__(self) -> str:
         return f"OracleBackend({self._where!r})"

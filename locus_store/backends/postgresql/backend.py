@@ -35,7 +35,6 @@ from locus_store.backends.postgresql.tenants import is_unset
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import ServerBackend
 from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.connections.backend import make_writing
@@ -126,9 +125,7 @@ class PostgreSQLBackend(ServerBackend):
             tenant=given["tenant"],
             auto_migrate=given["auto_migrate"],
         )
-        super().__init__(
-            made, runner(made), max_state_bytes=given["max_state_bytes"], audit=make_audit(given)
-        )
+        super().__init__(made, runner(made), given)
         self._replicas: ReplicaReader | None = None
         if isinstance(self._runner, PrimaryRunner):
             self._reader = self._replicas = ReplicaReader(self._runner)

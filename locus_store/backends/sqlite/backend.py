@@ -22,7 +22,6 @@ from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, Thre
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql.audit import make_audit
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.connections.backend import Runner
 from locus_store.sql.connections.diagnostics import Examination, get_package_version
@@ -122,9 +121,7 @@ class SQLiteBackend(SqlBackend):
         else:
             engines = partial(_make_engines, database, file, given["busy_timeout_seconds"])
             runner = ThreadRunner(database, engines, keeps_open=file == connecting.MEMORY)
-        super().__init__(
-            database, runner, max_state_bytes=given["max_state_bytes"], audit=make_audit(given)
-        )
+        super().__init__(database, runner, given)
         # An engine's connections may belong to one thread.
         self.moves_between_threads = self.needs_no_loop = file is not None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -11,14 +11,15 @@ from sqlalchemy.engine import Connection
 
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import InvalidArgumentError, LocusStoreError
+from locus_store.runtime.background import Background
+from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.retries import retry_lost_races
-from locus_store.sql.audit import Audit, get_call
+from locus_store.sql.audit import OF_THREADS, READS_OF_THREADS, get_call, make_audit, record_calls
 from locus_store.sql.connections.database import Database
 from locus_store.sql.quotas import get_charge
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import RowAccess, has_other_layout
 from locus_store.types.arguments import check_tenant
-from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.sharding import is_routed, require_layout
 
 T = TypeVar("T")
@@ -26,6 +27,9 @@ Body = Callable[[Connection], T]
 
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Payload of a group of saves or changes at most, but for a single larger one."""
+
+BACKGROUND_SECONDS: Final = 5.0
+"""``close`` waits no longer than this for the work beside calls, such as records to be joined."""
 
 
 class Reader(Protocol):
@@ -93,19 +97,12 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     Args:
         database: What differs per dialect.
         runner: Where the transactions run.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
-        audit: The recording of calls, if they are recorded.
+        options: See ``options.SqlOptions``.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        runner: Runner,
-        *,
-        max_state_bytes: int = MAX_STATE_BYTES,
-        audit: Audit | None = None,
-    ) -> None:
-        super().__init__(max_state_bytes=max_state_bytes)
+    def __init__(self, database: Database, runner: Runner, options: Mapping[str, Any]) -> None:
+        audit = make_audit(options)
+        super().__init__(max_state_bytes=options["max_state_bytes"])
         self._database = database
         database.audit = audit
         database.max_state_bytes = self.max_state_bytes
@@ -114,6 +111,10 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         self._lists: Reader = runner
         """Runs lists of threads and searches."""
         self._owns_runner = True
+        self._background = PerLoop(Background)
+        """Shared by the objects of all tenants."""
+
+        record_calls(self, audit, OF_THREADS, READS_OF_THREADS)
 
     @property
     def shared(self) -> Shared:
@@ -169,6 +170,7 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
 
     async def close(self) -> None:
         if self._owns_runner:
+            await self._background.get().finish(BACKGROUND_SECONDS)
             await self._runner.close()
 
     @property
