@@ -131,18 +131,13 @@ class PostgreSQLBackend(ServerBackend):
             self._reader = self._replicas = ReplicaReader(self._runner)
             self._lists = ReplicaReader(self._runner, may_lack_writes=True)
         self.moves_between_threads = is_ours
-        self._begin()
+        self._calls: WeakKeyDictionary[LoopPool, tuple[Saves, WriteBatches]] = WeakKeyDictionary()
         is_grouped = given["group_saves"]
         self._group, self._workers = (GROUP, WORKERS) if is_grouped else (1, kept + overflow)
 
-    def _begin(self) -> None:
-        """Start with no calls in progress; saves are grouped by tenant."""
-        self._saves: WeakKeyDictionary[LoopPool, Saves] = WeakKeyDictionary()
-        self._batches: WeakKeyDictionary[LoopPool, WriteBatches] = WeakKeyDictionary()
-
     def _enter(self, tenant: str) -> None:
         super()._enter(tenant)
-        self._begin()
+        self._calls = WeakKeyDictionary()
 
     def __repr__(self) -> str:
         return f"PostgreSQLBackend({self._where!r})"
@@ -150,18 +145,20 @@ class PostgreSQLBackend(ServerBackend):
     @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
         with self._translate_errors():
-            pool = await self._runner.get_pool()
-            saves = self._saves.get(pool)
-            if saves is None:
-                saves = Saves(
-                    pool,
-                    self._database,
-                    size=self._group,
-                    workers=self._workers,
-                    timeout_seconds=self._save_timeout_seconds,
-                )
-                self._saves[pool] = saves
+            saves, _ = await self._get_calls()
             return self._join_soon(save, await saves.submit(save))
+
+    async def _get_calls(self) -> tuple[Saves, WriteBatches]:
+        """Return the tenant's saves and pending writes of the running loop, which are grouped."""
+        pool = await self._runner.get_pool()
+        found = self._calls.get(pool)
+        if found is None:
+            where, size, workers = (pool, self._database), self._group, self._workers
+            limit = self._save_timeout_seconds
+            saves = Saves(*where, size=size, workers=workers, timeout_seconds=limit)
+            found = saves, WriteBatches(*where, size=size, workers=workers)
+            self._calls[pool] = found
+        return found
 
     async def read_token(self) -> str:
         """Return a token of all that is committed now, for ``limit_staleness(at_least=…)``."""
@@ -275,13 +272,7 @@ class PostgreSQLBackend(ServerBackend):
 
     async def _store_batch(self, batch: Batch) -> bool:
         with self._translate_errors():
-            pool = await self._runner.get_pool()
-            batches = self._batches.get(pool)
-            if batches is None:
-                batches = WriteBatches(
-                    pool, self._database, size=self._group, workers=self._workers
-                )
-                self._batches[pool] = batches
+            _, batches = await self._get_calls()
             return await batches.submit(batch)
 
     async def _ask_line(self, text: str, key: tuple[Any, ...], thread_id: str) -> list[Any]:
