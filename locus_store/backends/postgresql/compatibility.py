@@ -297,10 +297,6 @@ class _Service:
         return trial
 
 
-async def _open(backend: PostgreSQLBackend) -> None:
-    await backend.open()
-
-
 async def _save(backend: PostgreSQLBackend) -> None:
     checkpointer = StorageBackendAdapter(backend, state_type=dict)
     await checkpointer.save({"n": 1}, "a", "first", metadata={"stage": "new"})
@@ -373,7 +369,7 @@ async def _embed(backend: PostgreSQLBackend) -> None:
 
 
 _WORKS: Final[dict[Feature, Callable[[PostgreSQLBackend], Awaitable[None]]]] = {
-    Feature("the tables of this release", "everything", True): _open,
+    Feature("the tables of this release", "everything", True): PostgreSQLBackend.open,
     Feature("saves, loads, pending writes", "checkpointers and savers", True): _save,
     Feature("lists, queries, search", "checkpointers and savers", True): _find,
     Feature("copies, deletions, retention", "checkpointers and savers", True): _remove,
