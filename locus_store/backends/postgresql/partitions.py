@@ -28,14 +28,8 @@ from locus_store.backends.postgresql.failures import (
     get_sqlstate,
     translate_owner_errors,
 )
-from locus_store.backends.postgresql.policies import write_literal, write_oid
-from locus_store.backends.postgresql.row_security import (
-    hide,
-    is_secured,
-    list_policies,
-    secure,
-    see_all_tenants,
-)
+from locus_store.backends.postgresql.policies import write_literal, write_oid, write_policies
+from locus_store.backends.postgresql.row_security import hide, is_secured, secure, see_all_tenants
 from locus_store.errors import BackendError, InvalidArgumentError, SchemaError, UnsupportedError
 from locus_store.runtime.progress import step as report_step
 from locus_store.sql.schema.definition import load_definition_of, make_place, quote
@@ -250,8 +244,8 @@ class _Move:
         if self.is_done():
             return
         names = {"oid": write_oid(self.old), "log": write_literal(f"{self.table.name}{_LOG}")}
-        policies = ", ".join(map(write_literal, list_policies(self.ours)))
-        names |= {"policies": f"ARRAY[{policies}]", "is_secured": str(self.is_secured).lower()}
+        names["policies"] = f"ARRAY[{write_policies(self.ours)}]"
+        names["is_secured"] = str(self.is_secured).lower()
         heads = write_literal(self._quote(self.ours.heads))
         found = self._run(_SQL["exceptions"].format(**names, heads=heads)).scalars().all()
         if found:

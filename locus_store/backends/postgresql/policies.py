@@ -93,8 +93,11 @@ class Words(NamedTuple):
 
 
 def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]:
-    """Yield the statements that put a table under row security, whatever it has now."""
+    """Yield the statements that put a table, or the view, under row security, whatever it has."""
     table = words.write_table(name)
+    if name == "heads":
+        yield f"ALTER VIEW {table} SET (security_invoker = true)"
+        return
     for action in ("ENABLE", "FORCE"):
         yield f"ALTER TABLE {table} {action} ROW LEVEL SECURITY"
     for policy in POLICIES:
@@ -113,10 +116,10 @@ def render_policies(words: Words, name: str, *, has_wall: bool) -> Iterator[str]
         group, kind = words.quote("tenants"), " AS RESTRICTIVE"
         yield words.write_policy(table, "role", _RULE.format(mine), to=group, kind=kind)
     noted = f"format('COMMENT ON POLICY %I ON %s IS %L', p.polname, c.oid::regclass, {DIGEST})"
-    policies = ", ".join(write_literal(derive_name(f"{words.ours.prefix}{it}")) for it in POLICIES)
     yield _make_block(
         f"EXECUTE (SELECT string_agg({noted}, '; ') FROM pg_policy p JOIN pg_class c "
-        f"ON c.oid = p.polrelid WHERE c.oid = {write_oid(table)} AND p.polname IN ({policies}))"
+        f"ON c.oid = p.polrelid WHERE c.oid = {write_oid(table)} AND p.polname "
+        f"IN ({write_policies(words.ours)}))"
     )
     if has_wall:
         yield from _render_grants(words, name)
@@ -172,9 +175,8 @@ def render_all(words: Words, *, has_wall: bool) -> Iterator[str]:
     if has_wall:
         yield from render_wall(words)
     yield from render_functions(words)
-    for name in FIXED:
+    for name in (*FIXED, "heads"):
         yield from render_policies(words, name, has_wall=has_wall)
-    yield f"ALTER VIEW {words.write_table('heads')} SET (security_invoker = true)"
     for name in ON_REQUEST:
         yield render_if_made(words, name, render_policies(words, name, has_wall=has_wall))
 
@@ -266,6 +268,11 @@ def _make_block(body: str) -> str:
 def write_literal(text: str) -> str:
     """Return a text as SQL."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def write_policies(ours: Tables) -> str:
+    """Return the names of the policies that the library creates, as a list in SQL."""
+    return ", ".join(write_literal(derive_name(f"{ours.prefix}{it}")) for it in POLICIES)
 
 
 def write_oid(name: str) -> str:

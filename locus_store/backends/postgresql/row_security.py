@@ -18,7 +18,6 @@ from locus_store.backends.postgresql.policies import (
     DIGEST,
     NOBODY,
     OWNED,
-    POLICIES,
     ROW_SECURITY_SETTING,
     Words,
     render_all,
@@ -29,8 +28,8 @@ from locus_store.backends.postgresql.policies import (
     render_removed_role,
     render_role,
     render_wall,
-    write_literal,
     write_oid,
+    write_policies,
 )
 from locus_store.backends.postgresql.tenants import TENANT
 from locus_store.errors import InvalidArgumentError, NotFoundError, SchemaError, UnsupportedError
@@ -155,11 +154,6 @@ def is_secured(connection: Connection, ours: Tables) -> bool:
     return connection.execute(found).first() is not None
 
 
-def list_policies(ours: Tables) -> list[str]:
-    """Return the names of the policies that the library creates."""
-    return [derive_name(f"{ours.prefix}{it}") for it in POLICIES]
-
-
 def hide(connection: Connection, table: str) -> None:
     """Hide the rows of a table that was just created, and its partitions, from all but its owner.
 
@@ -182,12 +176,7 @@ def secure(connection: Connection, ours: Tables, *names: str) -> None:
     words = _make_words(connection, ours)
     has_wall = _has(connection, words.write_table("roles"))
     for name in names:
-        if name == "heads":
-            _run(
-                connection, [f"ALTER VIEW {words.write_table(name)} SET (security_invoker = true)"]
-            )
-        else:
-            _run(connection, render_policies(words, name, has_wall=has_wall))
+        _run(connection, render_policies(words, name, has_wall=has_wall))
 
 
 def see_all_tenants(connection: Connection) -> None:
@@ -297,13 +286,12 @@ def _render_partitions(connection: Connection, tables: str, *actions: str) -> It
 
 def _find_tables(connection: Connection, words: Words) -> Sequence[Any]:
     """Return all tables with rows of tenants, their partitions included, and their policies."""
-    ours = ", ".join(map(write_literal, list_policies(words.ours)))
     return connection.exec_driver_sql(
         "SELECT c.oid::regclass::text AS name, c.relname, c.relispartition, c.relrowsecurity AND "
         "c.relforcerowsecurity AS is_forced, ARRAY(SELECT polname::text FROM pg_policy "
         "WHERE polrelid = c.oid) AS policies, ARRAY(SELECT p.polname::text FROM pg_policy p WHERE "
         f"p.polrelid = c.oid AND obj_description(p.oid, 'pg_policy') IS DISTINCT FROM {DIGEST} "
-        f"AND (p.polpermissive OR p.polname::text IN ({ours}))) AS altered "
+        f"AND (p.polpermissive OR p.polname::text IN ({write_policies(words.ours)}))) AS altered "
         "FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid "
         f"WHERE c.oid IN ({words.oids}) OR i.inhparent IN ({words.oids}) "
         "ORDER BY 2"
