@@ -62,36 +62,18 @@ PATIENCE_SECONDS: Final = 0.05
 _OF_ROW: Final = {is_indexed: attrgetter(*names) for is_indexed, names in OF_ROW.items()}
 
 
-class _Deadline:
-    """The end of a save's statement timeout, by the event loop's clock.
+def _compute_seconds_left(deadline: float) -> float | None:
+    """Return the seconds left, above 0; ``None`` if there is no deadline.
 
-    Args:
-        seconds: From now; ``None``: there is none.
+    Raises:
+        TimeoutError: It has passed.
     """
-
-    def __init__(self, seconds: float | None) -> None:
-        self._at = inf if seconds is None else _get_time() + seconds
-
-    def __lt__(self, other: _Deadline) -> bool:
-        return self._at < other._at
-
-    def compute_seconds_left(self) -> float | None:
-        """The seconds left, above 0; ``None`` if there is no deadline.
-
-        Raises:
-            TimeoutError: It has passed.
-        """
-        if self._at == inf:
-            return None
-        left = self._at - _get_time()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-    @property
-    def has_passed(self) -> bool:
-        """True if no time is left."""
-        return self._at <= _get_time()
+    if deadline == inf:
+        return None
+    left = deadline - _get_time()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def _get_time() -> float:
@@ -112,8 +94,8 @@ class _Item:
     charge: Charge | None
     """The charge of the call, if its tenant has a quota."""
 
-    deadline: _Deadline
-    """Counted from the submission."""
+    deadline: float
+    """The end of the statement timeout, by the event loop's clock; ``inf``: there is none."""
 
     is_refused: bool = False
     """The statement for a single save has refused it."""
@@ -198,8 +180,9 @@ class Saves:
         indexed, users = database.has_index, database.user_id_type
         row = make_row(save, database.store, has_index=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        limit, call = _Deadline(self._timeout_seconds), get_call(database.audit)
-        item = _Item(save, row, done, observe.get_current(), call, get_charge(), limit)
+        seconds, call = self._timeout_seconds, get_call(database.audit)
+        deadline = inf if seconds is None else _get_time() + seconds
+        item = _Item(save, row, done, observe.get_current(), call, get_charge(), deadline)
         queued = self._queued.get(item.line)
         if queued is not None:
             queued.append(item)
@@ -313,7 +296,7 @@ class Saves:
         free = max(1, self._workers - len(self._at_work))
         most = self._size if waiting < DIVIDED else min(self._size, -(-waiting // free))
         while self._ready and len(group) < most:
-            if self._ready[0].deadline.has_passed:
+            if self._ready[0].deadline <= _get_time():
                 self._finish(self._ready.popleft(), TimeoutError())
                 continue
             row = self._ready[0].row
@@ -373,9 +356,7 @@ class Saves:
 
         self._pool.spawn(self._decide_by_rules(item)).add_done_callback(ended)
 
-    async def _run(
-        self, items: Sequence[_Item], deadline: _Deadline
-    ) -> dict[Line, tuple[int, int]]:
+    async def _run(self, items: Sequence[_Item], deadline: float) -> dict[Line, tuple[int, int]]:
         """Run the statement; return each written save's place, with its line's key and sequence."""
         database, is_indexed = self._database, items[0].is_indexed
         fast = database.fast
@@ -398,7 +379,7 @@ class Saves:
                     if not some:
                         continue
                     appended = [lone[it] for it in some]
-                    left = deadline.compute_seconds_left()
+                    left = _compute_seconds_left(deadline)
                     found = await connection.fetchmany(append, appended, timeout=left)
                     lines = {it.row.line: it.line for it in some if it.row}
                     won |= {lines[it["line"]]: (it["line"], it["sequence"]) for it in found}
@@ -410,7 +391,7 @@ class Saves:
                     of = database.tenancy
                     common = SaveGroup(encode_key(of.tenant), of.store, 1 + is_indexed, of.layout)
                     columns = zip(*rows, strict=True)
-                    left = deadline.compute_seconds_left()
+                    left = _compute_seconds_left(deadline)
                     for row in await connection.fetch(group, *common, *columns, timeout=left):
                         line = decode_key(row["thread_id"]), decode_key(row["namespace"])
                         won[line] = row["line"], row["sequence"]
@@ -462,7 +443,7 @@ class Saves:
             return written
 
         def begin(connection: Connection) -> None:
-            left = item.deadline.compute_seconds_left()
+            left = _compute_seconds_left(item.deadline)
             if left is None:
                 database.begin_write(connection)
             else:
