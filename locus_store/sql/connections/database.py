@@ -304,10 +304,6 @@ class ServerDatabase(Database):
     def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
         """Ask the server for an answer on a connection of the driver."""
 
-    def abort(self, driver: Any) -> None:
-        """Close the driver's connection at once, whatever is under way on it."""
-        driver.terminate()
-
     @abstractmethod
     def is_lost_primary(self, exc: BaseException) -> bool:
         """Return whether the server refused to write: it is a standby, or was demoted to one."""

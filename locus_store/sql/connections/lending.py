@@ -237,16 +237,15 @@ class LeasingPool(loops.LoopResources):
         if isinstance(pool, ConnectionPool):
             for entry in pool.list_idle():
                 if entry.driver_connection is not None:
-                    self.database.abort(entry.driver_connection)
+                    entry.driver_connection.terminate()
 
     def _try_idle(self, connection: Any, record: Any, fairy: Any) -> None:
         """Test a connection before use if it was idle, or if others were lost since."""
-        del fairy
         now = time.monotonic()
         used_at = record.info.get("used_at", now)
         is_unsure = record.info.pop("is_unsure", False)
         if self._is_old(record):
-            self.database.abort(connection.driver_connection)
+            connection.driver_connection.terminate()
             raise DisconnectionError
         if is_unsure or used_at <= max(self._lost_at, now - PING_SECONDS):
             try:
@@ -261,7 +260,7 @@ class LeasingPool(loops.LoopResources):
             await_only(asyncio.wait_for(self.database.ping(driver), PING_LIMIT_SECONDS))
         except TimeoutError:
             self._replace_all()
-            self.database.abort(driver)
+            driver.terminate()
             raise
 
     def _watch(self, driver: Any) -> None:
@@ -288,7 +287,7 @@ class LeasingPool(loops.LoopResources):
         for driver in await self._find_forgotten(silent):
             if driver in self._working:
                 self._replace_all()
-                self.database.abort(driver)
+                driver.terminate()
 
     @abstractmethod
     async def _find_forgotten(self, drivers: list[Any]) -> list[Any]:
