@@ -26,7 +26,7 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import ServerBackend
-from locus_store.sql.connections.diagnostics import Examination, get_package_version
+from locus_store.sql.connections.diagnostics import Examination, get_package_version, judge_release
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import PooledRunner
@@ -45,13 +45,7 @@ class _OracleExamination(Examination):
         yield Fact("oracledb", get_package_version("oracledb"))
         driver: Any = self.connection.connection.driver_connection
         number = int(str(driver.version).partition(".")[0])
-        is_fine = number >= addresses.RELEASE
-        yield Fact(
-            "server",
-            f"Oracle Database {driver.version}",
-            "ok" if is_fine else "fail",
-            "" if is_fine else f"upgrade the server to {addresses.RELEASE}ai or later",
-        )
+        yield judge_release(f"Oracle Database {driver.version}", number, addresses.RELEASE, "ai")
 
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.connections.diagnostics import Examination, get_package_version
+from locus_store.sql.connections.diagnostics import Examination, get_package_version, judge_release
 from locus_store.types.facts import Fact
 
 OLDEST_POSTGRESQL: Final = 15
@@ -20,13 +20,8 @@ class PostgreSQLExamination(Examination):
         yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("asyncpg", get_package_version("asyncpg"))
         number = int(self._read_setting("server_version_num")) // 10_000
-        is_fine = number >= OLDEST_POSTGRESQL
-        yield Fact(
-            "server",
-            f"PostgreSQL {self._read_setting('server_version')}",
-            "ok" if is_fine else "fail",
-            "" if is_fine else f"upgrade the server to {OLDEST_POSTGRESQL} or later",
-        )
+        shown = f"PostgreSQL {self._read_setting('server_version')}"
+        yield judge_release(shown, number, OLDEST_POSTGRESQL)
         yield self._find_pooler()
 
     def _find_pooler(self) -> Fact:

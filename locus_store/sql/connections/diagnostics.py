@@ -196,6 +196,13 @@ class Examination:
         return int(self.connection.execute(count).scalar_one())
 
 
+def judge_release(shown: str, release: int, oldest: int, suffix: str = "") -> Fact:
+    """Return the version of a server, which must have the oldest release at least."""
+    if release >= oldest:
+        return Fact("server", shown, "ok")
+    return Fact("server", shown, "fail", f"upgrade the server to {oldest}{suffix} or later")
+
+
 def get_package_version(name: str) -> str:
     """Return the version of an installed distribution."""
     try:
