@@ -124,10 +124,6 @@ ID_LENGTH: Final = 255
 STORE_NAMESPACE_LENGTH: Final = 300
 NAME_LENGTH: Final = 1000
 
-_TABLE_NAMES = (
-    *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
-    *("turns", "quotas", "store", "settings", "audit", "seals"),
-)
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
 _ONLY_SERVERS = {"dialects": ("postgresql", "oracle")}
 
@@ -418,6 +414,8 @@ sa.Table(
     sa.Column("name", PlainText(64), primary_key=True),
     sa.Column("value", PlainText(1000), nullable=False),
 )
+
+_TABLE_NAMES: Final = [it.removeprefix(DEFAULT_PREFIX) for it in METADATA.tables]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
