@@ -199,12 +199,11 @@ class SqlStore(BaseStore):
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         """Run a body that writes, inside a caller's transaction."""
-        self._shared.database.require_joinable(connection)
+        database = self._shared.database
+        database.require_joinable(connection)
         with self._shared.translating():
             await self._shared.runner.open()
-        context = await self._open_context()
-        with self._shared.translating():
-            database = self._shared.database
+            context = await self._open_context()
             return await run_joined(
                 database, connection, lambda it: body(self._make_items(it, context))
             )

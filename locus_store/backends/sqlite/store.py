@@ -55,10 +55,7 @@ class _SQLiteItems(Items):
             sa.func.json_extract(each.c.value, path, type_=sa.Text()) for path in ("$[0]", "$[1]")
         )
         c = self.store.c
-        return sa.and_(
-            c.tenant == self.context.tenancy.tenant,
-            sa.tuple_(c.namespace, c.key).in_(sa.select(*parts)),
-        )
+        return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(sa.select(*parts)))
 
     def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the extension's distances if it can be loaded; scores are recomputed."""
