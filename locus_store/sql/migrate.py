@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import InvalidArgumentError, SchemaError
@@ -24,7 +24,6 @@ from locus_store.runtime import observe
 from locus_store.sql.schema.definition import load_definition, load_definition_of, make_place, quote
 from locus_store.sql.schema.migrations import (
     Target,
-    find_absent_place,
     get_dialect_name,
     get_reason,
     lock,
@@ -123,7 +122,9 @@ def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = 
 
 def _describe_absent(target: Target, prefix: str, schema: str | None) -> Status | None:
     """Return the status of a file that does not exist and must not be created."""
-    place = find_absent_place(target, schema)
+    if not isinstance(target, URL | str):
+        return None
+    place = load_definition(get_dialect_name(target)).find_absent(target, schema)
     return None if place is None else make_missing_status(place, make_tables(prefix, schema))
 
 

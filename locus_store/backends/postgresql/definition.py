@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -118,8 +118,8 @@ class PostgreSQLDefinition(SchemaDefinition):
         if ours.schema is None:
             _search_in(connection, place)
 
-    def translate_owner_errors(self, connection: Connection) -> AbstractContextManager[None]:
-        return translate_owner_errors(connection)
+    translate_owner_errors = staticmethod(translate_owner_errors)
+    secure = staticmethod(row_security.secure)
 
     def find_remedy(self, error: DBAPIError) -> str | None:
         return REMEDIES.get(get_sqlstate(error))
@@ -203,9 +203,6 @@ class PostgreSQLDefinition(SchemaDefinition):
             )
         table = dialect.identifier_preparer.format_table(ours.threads)
         return [f"ALTER TABLE {table} ALTER COLUMN user_id TYPE {kind} USING {text}"]
-
-    def secure(self, connection: Connection, ours: Tables, name: str) -> None:
-        row_security.secure(connection, ours, name)
 
     def find_vector_schema(self, connection: Connection) -> str:
         found = connection.exec_driver_sql(

@@ -113,9 +113,9 @@ class SchemaDefinition(ABC):
             columns: The columns of the table; ``OLD_USERS`` is left by a run that was cut short.
         """
 
-    def secure(self, connection: Connection, ours: Tables, name: str) -> None:
-        """Put a table or view that was just created under row security, if the others are."""
-        del connection, ours, name
+    def secure(self, connection: Connection, ours: Tables, *names: str) -> None:
+        """Put tables or the view that were just created under row security, if the others are."""
+        del connection, ours, names
 
     def find_vector_schema(self, connection: Connection) -> str:
         """Return the schema of the extension for vectors; ``""`` where there is none."""

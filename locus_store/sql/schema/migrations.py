@@ -77,13 +77,6 @@ def get_reason(error: BaseException) -> str:
     return message.partition("\nHelp: http")[0]  # python-oracledb's second line
 
 
-def find_absent_place(target: Target, schema: str | None) -> DatabasePlace | None:
-    """Return the place of a missing database that connecting would create."""
-    if not isinstance(target, URL | str):
-        return None
-    return load_definition(get_dialect_name(target)).find_absent(target, schema)
-
-
 def get_dialect_name(target: Target) -> str:
     """Return the dialect of a target, or of a bare scheme, whether or not its driver is there."""
     if not isinstance(target, URL | str):
