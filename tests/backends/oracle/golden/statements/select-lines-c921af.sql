@@ -1,5 +1,6 @@
 -- param_1: str
--- tenant_1: str
+-- tenant: str
+-- limit: int as int
 SELECT (SELECT locus_lines.thread_id
 FROM locus_lines
 WHERE locus_lines.line = page.line) AS thread_id, (SELECT locus_lines.namespace
@@ -13,5 +14,5 @@ WHERE JSON_EXISTS(locus_checkpoints.metadata, '$."k"[*]?(@.stringOnly() == $v)' 
 FROM locus_lines
 WHERE locus_lines.line = locus_checkpoints.line AND locus_lines.head IS NOT NULL AND (locus_checkpoints.sequence >= locus_lines.floor OR locus_checkpoints.sequence = locus_lines.head) AND (SELECT locus_threads.thread
 FROM locus_threads
-WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL) IS NOT NULL ORDER BY locus_checkpoints.created_at DESC, locus_checkpoints.line DESC, locus_checkpoints.sequence DESC
- FETCH FIRST 3 ROWS ONLY) page ORDER BY page.created_at DESC, page.line DESC, page.sequence DESC
+WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_threads.tenant = :tenant AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) IS NOT NULL) IS NOT NULL ORDER BY locus_checkpoints.created_at DESC, locus_checkpoints.line DESC, locus_checkpoints.sequence DESC
+ FETCH FIRST :limit ROWS ONLY) page ORDER BY page.created_at DESC, page.line DESC, page.sequence DESC
