@@ -267,9 +267,13 @@ async def test_the_service_stands_beside_its_pages(served: Served) -> None:
     assert (await client.get(f"{BASE}/inspectors")).status_code == 404
 
 
-def test_the_cookie_of_a_proxy_is_for_tls_only(tmp_path: Path) -> None:
-    served = Served(tmp_path, behind_proxy=True)
-    assert served.app._pages._is_secure  # type: ignore[attr-defined]
+@pytest.mark.parametrize("behind_proxy", [False, True])
+async def test_the_cookie_of_a_proxy_is_for_tls_only(tmp_path: Path, behind_proxy: bool) -> None:
+    served = Served(tmp_path, behind_proxy=behind_proxy)
+    async with served.backend:
+        login = {"data": {"token": served.secrets["acme"]}, "headers": SAME}
+        answer = await served.client().post("login", **login)
+    assert ("Secure" in answer.headers["set-cookie"]) is behind_proxy
 
 
 @pytest.mark.parametrize(

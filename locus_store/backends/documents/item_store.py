@@ -73,9 +73,12 @@ class ItemStore(BaseStore):
     def _apply_changes(self, changes: Sequence[Change]) -> list[int]:
         for change in changes:
             if isinstance(change, Put):
-                found = self._find_live(change.name)
-                require_version(change, found.item.version if found else 0)
+                self._require(change)
         return [self._put(it) if isinstance(it, Put) else self._remove(it) for it in changes]
+
+    def _require(self, change: Put) -> None:
+        found = self._find_live(change.name)
+        require_version(change, found.item.version if found else 0)
 
     def _put(self, change: Put) -> int:
         found, at, ttl = self._find_live(change.name), self._get_time(), change.ttl_seconds

@@ -177,7 +177,7 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
             ConflictError: It is changed all the time.
         """
         for attempt in range(1, _ATTEMPTS + 1):
-            old = await self.read_thread(thread_id)
+            old = await _Requests.read_thread(self, thread_id)
             if old is None or (made := change(old)) == old:
                 return old is not None
             try:
