@@ -308,7 +308,7 @@ class CompiledSearches:
         """
         keys = [it._generate_cache_key() for it in conditions]  # noqa: SLF001  (as SQLAlchemy does)
         literals = [bound for it in keys if it for bound in it.bindparams]
-        is_fixed = None in keys or any(it.expanding for it in literals)
+        is_fixed = any(it is None for it in keys) or any(it.expanding for it in literals)
         if is_fixed or not self._dialect.positional:
             return connection.execute(make(), values).all()
         form = key, *(it.key for it in keys if it)
