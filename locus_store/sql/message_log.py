@@ -150,9 +150,8 @@ class _Log:
         return None
 
     def _pop(self) -> ArchivedMessage | None:
-        rows = self._it.ask(_select_newest, **self._name)
-        for row in rows:
-            self._delete("from", sequence=row.sequence)
+        if rows := self._it.ask(_select_newest, **self._name):
+            self._delete("from", sequence=rows[0].sequence)
         return make_message(rows[0], self._wanted.thread_id) if rows else None
 
     def _delete_from(self, position: int) -> None:

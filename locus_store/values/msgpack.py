@@ -66,7 +66,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
 
 
 def as_json(data: object) -> Any:
-    """Return MessagePack as JSON; see ``packed`` for the way back.
+    """Return MessagePack as JSON; see ``get_packed`` for the way back.
 
     Raises:
         IntegrityError: It is not bytes.

@@ -49,9 +49,9 @@ class Compiled:
     Args:
         statement: With a ``bindparam`` of a name for everything that changes; it may have a value,
             for statements that contain this one.
-        literals: Those of its literals that change, too; they are parameters by ``_name_literal``.
         dialect: Where its driver takes parameters by name, SQLAlchemy executes the statement: it
             tells the driver their types, and a round trip takes longer than all of this.
+        literals: Those of its literals that change, too; see ``CompiledSearches``.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ class Frame:
     """Operations, each encoded when it is added, so that their size is known.
 
     Args:
-        packs: Encode them as MessagePack, which may hold bytes, in place of JSON.
+        is_msgpack: Encode them as MessagePack, which may hold bytes, in place of JSON.
     """
 
     __slots__ = ("_encode", "is_msgpack", "operations", "size")
