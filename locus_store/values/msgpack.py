@@ -119,9 +119,14 @@ def _require_kind(kind: str, data: bytes) -> bytes:
     return data
 
 
+def pack_stored(value: Any) -> bytes:
+    """Return the MessagePack of a stored value: JSON, or MessagePack as bytes."""
+    return value if type(value) is bytes else get_packed(value)
+
+
 def join_packed(elements: list[bytes]) -> bytes:
     """Return the MessagePack of a list of packed elements."""
-    return make_list_head(len(elements)) + b"".join(elements)
+    return b"".join([make_list_head(len(elements)), *elements])
 
 
 def make_list_head(count: int) -> bytes:

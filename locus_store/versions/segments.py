@@ -21,9 +21,9 @@ from locus_store.types import LineContents, PendingWrite, Version
 from locus_store.values import frames
 from locus_store.values.encoding import (
     UNLIMITED,
+    TooLargeError,
     join_frames,
     make_frame,
-    measure_payload,
     pack_frame,
     unpack_record,
 )
@@ -123,9 +123,10 @@ class RecordSegment(NamedTuple):
 
         A load of a long thread has no object for each record.
         """
-        if measure_payload(self.payload, MOST_BYTES) > MOST_BYTES:
-            raise self._make_error("is larger than any that is written")
-        body = join_frames(self.payload, MOST_BYTES)
+        try:
+            body = join_frames(self.payload, MOST_BYTES)
+        except TooLargeError:
+            raise self._make_error("is larger than any that is written") from None
         count = int.from_bytes(body[:4], "little")
         begin = 4 + count * _ENTRY.size
         if not 1 < count <= len(body) // _ENTRY.size or begin > len(body):

@@ -7,20 +7,22 @@ another one. Readers get copies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import accumulate, takewhile
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 import ormsgpack
 
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
-from locus_store.adapters.langgraph.packing import EXACT
+from locus_store.adapters.langgraph.packing import EXACT, may_hold_binary
 from locus_store.runtime.recent import Recent
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import Grown, PackedList
+from locus_store.values.msgpack import join_packed, make_list_head, pack_stored
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
@@ -36,7 +38,7 @@ _CHUNK: Final = 64
 memory is new each time."""
 
 _SAMPLE: Final = 8_192
-"""Bytes of the JSON of elements in which objects and lists are counted."""
+"""Bytes of elements in which objects and lists are counted; at least one element."""
 
 
 @dataclass(slots=True)
@@ -88,12 +90,15 @@ class Prints(NamedTuple):
     chunks: list[bytes]
     """See ``Known.chunks``."""
 
+    is_msgpack: bool
+    """The prints of other values than messages are their stored form."""
+
 
 class ElementReader(Protocol):
     """The objects that stored elements stand for."""
 
-    def make_objects(self, elements: list[Any]) -> list[Any]:
-        """Return a new object for each element."""
+    def make_objects(self, chunks: list[bytes]) -> list[Any]:
+        """Return a new object for each element of packed lists."""
 
     def make_makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element."""
@@ -144,23 +149,24 @@ class ChannelLists:
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
         """Return the entry of a list; ``pair``: its elements, and what they hold."""
-        (items, held), (count, others, chunks) = pair, prints
+        (items, held), (count, others, chunks, is_msgpack) = pair, prints
         base = old if count else _NOTHING
         there = {} if base is old else old.index_places()
-        new = [at for at, it in enumerate(others, count) if it not in there]
-        shown = _show([held[it] for it in new])
-        if shown is None:
+        new = {at: it for at, it in enumerate(others, count) if it not in there}
+        contents = [held[it] for it in new]
+        if not _are_exact(contents, new.values(), is_msgpack=is_msgpack):
             return None
+        made = {at: it for at, it in new.items() if is_msgpack and held[at] is items[at]}
+        rest = [at for at in new if at not in made]
         try:
-            converted = convert([items[it] for it in new])
+            converted = convert([items[it] for it in rest])
         except RefusedError as exc:
-            exc.steps[-1] = new[int(str(exc.steps[-1]))]
+            exc.steps[-1] = rest[int(str(exc.steps[-1]))]
             raise
         if converted is None:
             return None
-        made = dict(zip(new, converted, strict=True))
-        sizes = _weigh([others[at - count] for at in new], shown)
-        weight = dict(zip(new, sizes, strict=True))
+        made |= zip(rest, converted, strict=True)
+        weight = dict(zip(new, _weigh([*new.values()], contents), strict=True))
         elements, makers, weights = list(base.stored), list(base.makers), list(base.weights)
         for at, element in enumerate(others, count):
             before = None if at in made else there[element]
@@ -194,12 +200,21 @@ class ChannelLists:
             known.digest = part.digest
             return _copy_all(known, reader)
         known, count = _continue(known, part, elements)
-        found = _copy_all(known, reader) if known.chunks else reader.make_objects(known.stored)
         whole, begun = divmod(count, _CHUNK)
+        stored = known.stored[count - begun :]
+        packed = [
+            join_packed(list(map(pack_stored, stored[at : at + _CHUNK])))
+            for at in range(0, len(stored), _CHUNK)
+        ]
+        found = _copy_all(known, reader) if known.chunks else reader.make_objects(packed)
         held = _hold(found[count - begun :])
-        shown = None if held is None else _show(held[begun:])
-        known.weights += _weigh(known.stored[count:], shown or b"")
-        chunks = None if held is None or shown is None else _print_chunks(held)
+        known.weights += _weigh(stored[begun:], None if held is None else held[begun:])
+        if held is None:
+            chunks = None
+        elif any(map(is_message, {*map(type, found)})) or _may_hold_binary(packed):
+            chunks = _print_chunks(held)
+        else:
+            chunks = packed
         known.chunks = None if chunks is None else [*(known.chunks or [])[:whole], *chunks]
         self._known.put((self._owner, place), known, known.weight)
         return found
@@ -237,16 +252,19 @@ def _copy_all(entry: Known, reader: ElementReader) -> list[Any]:
 _NOTHING: Final = Known(Grown(()), [], [], [], [])
 
 
-def _weigh(elements: Sequence[Any], shown: bytes) -> list[int]:
-    """Return the weights of elements whose values are shown as JSON.
+def _weigh(elements: Sequence[Any], contents: list[Any] | None) -> list[int]:
+    """Return the weights of elements by what they hold; ``None``: it cannot be shown.
 
     Elements of one list are alike: apart from their strings they take about the same memory.
     """
-    some = shown[:_SAMPLE]
-    found = sum(map(some.count, (b"{", b"["))) - sum(map(some.count, (b"{}", b"[]")))
-    containers = found * len(shown) / (len(some) or 1) / (len(elements) or 1)
-    each = _ELEMENT_BYTES + int(_CONTAINER_BYTES * containers)
-    return [each + 2 * len(it if type(it) is bytes else encode_canonical(it)) for it in elements]
+    sizes = [len(it if type(it) is bytes else encode_canonical(it)) for it in elements]
+    some = sum(1 for _ in takewhile(_SAMPLE.__ge__, accumulate(sizes))) or 1
+    shown = _show(contents[:some]) if contents else None
+    found = 0
+    if shown:
+        found = sum(map(shown.count, (b"{", b"["))) - sum(map(shown.count, (b"{}", b"[]")))
+    each = _ELEMENT_BYTES + _CONTAINER_BYTES * found // some
+    return [each + 2 * it for it in sizes]
 
 
 _PLAIN: Final = SCALARS - {bytes}
@@ -257,26 +275,41 @@ _AS_THEY_ARE: Final = _PLAIN | {dict, list}
 
 def _print(old: Known, elements: list[Any]) -> Prints | None:
     """Return the prints of elements beside an older list; ``None``: one has no print."""
-    for encode in _PRINTERS:
+    for encode, make_head in _PRINTERS:
         try:
             count, chunks = len(old.stored), old.chunks or []
             if _encode_chunks(encode, elements[:count]) != chunks:
                 count, chunks = 0, []
-            whole = count // _CHUNK
-            chunks = chunks[:whole] + _encode_chunks(encode, elements[whole * _CHUNK :])
-            return Prints(count, list(map(encode, elements[count:])), chunks)
+            others = list(map(encode, elements[count:]))
         except (ValueError, TypeError, RecursionError):
             continue
+        chunks = _extend(chunks, count, others, make_head)
+        return Prints(count, others, chunks, make_head is make_list_head)
     return None
 
 
+def _extend(
+    chunks: list[bytes], count: int, others: list[bytes], make_head: Callable[[int], bytes]
+) -> list[bytes]:
+    """Return the chunks of ``count`` elements with the prints of more."""
+    begun, made = count % _CHUNK, chunks[: count // _CHUNK]
+    before = chunks[-1][len(make_head(begun)) :] if begun else b""
+    for at in range(-begun, len(others), _CHUNK):
+        length = min(_CHUNK, len(others) - at)
+        made.append(make_head(length) + before + b"".join(others[max(0, at) : at + _CHUNK]))
+        before = b""
+    return made
+
+
 def _print_chunks(contents: list[Any]) -> list[bytes] | None:
-    """Return the chunks of what elements hold; ``None`` if one has no print."""
-    for encode in _PRINTERS:
+    """Return the chunks of what elements hold; ``None`` if one has no print of its own."""
+    for encode, make_head in _PRINTERS:
         try:
-            return _encode_chunks(encode, contents)
+            chunks = _encode_chunks(encode, contents)
         except (ValueError, TypeError, RecursionError):
             continue
+        is_exact = _are_exact(contents, chunks, is_msgpack=make_head is make_list_head)
+        return chunks if is_exact else None
     return None
 
 
@@ -284,11 +317,17 @@ def _encode_chunks(encode: Callable[[object], bytes], elements: list[Any]) -> li
     return [encode(elements[at : at + _CHUNK]) for at in range(0, len(elements), _CHUNK)]
 
 
-_PRINTERS: Final[tuple[Callable[[object], bytes], ...]] = (
-    partial(ormsgpack.packb, option=EXACT),
-    encode_canonical,
+def _make_canonical_head(count: int) -> bytes:
+    """Return the first bytes of an encoded list; its elements follow."""
+    return b"[" + count.to_bytes(4, "little")
+
+
+_PRINTERS: Final[tuple[tuple[Callable[[object], bytes], Callable[[int], bytes]], ...]] = (
+    (partial(ormsgpack.packb, option=EXACT), make_list_head),
+    (encode_canonical, _make_canonical_head),
 )
-"""MessagePack is faster; the other one holds tuples."""
+"""Functions that print a value, and the head of a list. MessagePack is faster; the other one holds
+tuples."""
 
 
 def _hold(items: list[Any]) -> list[Any] | None:
@@ -312,11 +351,20 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _show(contents: list[Any]) -> bytes | None:
-    """Return contents as JSON; ``None`` if other values may have the same prints.
+def _are_exact(contents: list[Any], prints: Iterable[bytes], *, is_msgpack: bool) -> bool:
+    """Return whether no other values have the same prints.
 
-    A print shows an array as its bytes, which orjson refuses.
+    A print shows an array as its bytes.
     """
+    return (is_msgpack and not _may_hold_binary(prints)) or _show(contents) is not None
+
+
+def _may_hold_binary(prints: Iterable[bytes]) -> bool:
+    return any(map(may_hold_binary, prints))
+
+
+def _show(contents: list[Any]) -> bytes | None:
+    """Return contents as JSON; ``None`` if they hold what orjson refuses, such as an array."""
     try:
         return orjson.dumps(
             contents, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_NON_STR_KEYS

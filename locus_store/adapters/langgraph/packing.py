@@ -155,19 +155,21 @@ def _pack_plain(value: Any) -> bytes | None:
     if type(value) is not dict and type(value) is not list:
         return None
     try:
-        orjson.dumps(value, option=_NO_BYTES)
         made: bytes = ormsgpack.packb(value, option=EXACT)
+        if may_hold_binary(made):
+            orjson.dumps(value)  # refuses buffers, which ormsgpack makes bytes of
     except TypeError:
         return None
     return made
 
 
-_NO_BYTES: Final = (
-    orjson.OPT_PASSTHROUGH_SUBCLASS
-    | orjson.OPT_PASSTHROUGH_DATACLASS
-    | orjson.OPT_PASSTHROUGH_DATETIME
-)
-"""With these, orjson refuses buffers, which ormsgpack makes bytes of."""
+def may_hold_binary(packed: bytes) -> bool:
+    """Return whether MessagePack may hold bytes or an extension; numbers and text may look so."""
+    return any(map(packed.__contains__, _BINARY))
+
+
+_BINARY: Final = (*range(0xC4, 0xCA), *range(0xD4, 0xD9))
+"""The first bytes of MessagePack's binary values and extensions."""
 
 EXACT: Final = (
     ormsgpack.OPT_PASSTHROUGH_SUBCLASS

@@ -25,9 +25,9 @@ from locus_store.values.msgpack import (
     TAG,
     convert_to_json,
     from_json,
-    get_packed,
     has_no_tag,
     join_packed,
+    pack_stored,
     to_json,
 )
 from locus_store.values.surrogates import restore
@@ -128,13 +128,13 @@ class ChannelValues:
             return self.read(decode_opened(part), is_own=True)
         return self._lists.copy(place, part, self, form)
 
-    def make_objects(self, elements: list[Any]) -> list[Any]:
-        """Return a new object for each element of a list."""
-        return list(self.load(MSGPACK, join_packed(list(map(_pack_value, elements)))))
+    def make_objects(self, chunks: list[bytes]) -> list[Any]:
+        """Return a new object for each element of packed lists."""
+        return [it for chunk in chunks for it in self.load(MSGPACK, chunk)]
 
     def make_makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element of the list."""
-        data = list(map(_pack_value, elements))
+        data = list(map(pack_stored, elements))
         objects = self.load(MSGPACK, join_packed(data))
         return [
             make_copier(value) or partial(self.load, MSGPACK, each)
@@ -378,10 +378,6 @@ class _Shared:
 
 def _make_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
     return {**fields, CHANNELS: {name: make() for name, make in makers.items()}}
-
-
-def _pack_value(element: Any) -> bytes:
-    return element if type(element) is bytes else get_packed(element)
 
 
 def _are_versions(name: str, value: Any) -> bool:
