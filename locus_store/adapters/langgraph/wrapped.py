@@ -115,6 +115,9 @@ def run_in_turns(graph: G, **options: Unpack[TurnOptions]) -> G:
     run in a turn of the thread that the caller holds belongs to that one. The loop over ``astream``
     is outside the turn, because a dropped stream ends in another context than its consumer's.
 
+    A run saves each step before the next one, unless it is given another ``durability``: one that
+    lost its turn ends at its next step. By LangGraph's own default it would make all of its steps.
+
     Args:
         graph: With a ``LangGraphSaver``.
         options: See ``types.turns.TurnOptions``.
@@ -123,7 +126,7 @@ def run_in_turns(graph: G, **options: Unpack[TurnOptions]) -> G:
 
     class InTurns(kind):  # type: ignore[misc]
         def stream(self, input: Any, config: Any = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002
-            with _make_turn(self, config, options):
+            with _make_turn(self, config, kwargs, options):
                 yield from super().stream(input, config, **kwargs)
 
         async def astream(
@@ -132,8 +135,8 @@ def run_in_turns(graph: G, **options: Unpack[TurnOptions]) -> G:
             config: Any = None,
             **kwargs: Any,
         ) -> AsyncIterator[Any]:
-            parts = super().astream(input, config, **kwargs)
-            async with _make_turn(self, config, options) as turn, aclosing(parts):
+            held, run = _make_turn(self, config, kwargs, options), super().astream
+            async with held as turn, aclosing(run(input, config, **kwargs)) as parts:
                 async for part in parts:
                     if turn is not None:  # the consumer's context keeps no number
                         turn.leave()
@@ -149,8 +152,11 @@ def run_in_turns(graph: G, **options: Unpack[TurnOptions]) -> G:
     return made
 
 
-def _make_turn(graph: Any, config: Any, options: TurnOptions) -> Any:
-    """Return the turn of a run; of a subgraph's, or within a turn that is held, nothing."""
+def _make_turn(graph: Any, config: Any, run: dict[str, Any], options: TurnOptions) -> Any:
+    """Return the turn of a run; of a subgraph's, or within a turn that is held, nothing.
+
+    ``run`` has the run's arguments; its durability is added.
+    """
     configurable = merge_configs(graph.config, config).get("configurable", {})
     if configurable.get("thread_id") is None or configurable.get("checkpoint_ns"):
         return nullcontext()
@@ -160,6 +166,8 @@ def _make_turn(graph: Any, config: Any, options: TurnOptions) -> Any:
             f"the graph's checkpointer is {saver!r:.80}, and a run in turns needs a LangGraphSaver:"
             " compile(checkpointer=LangGraphSaver(...))"
         )
+    if run.get("durability") is None and "checkpoint_during" not in run:
+        run["durability"] = "sync"
     thread_id = format_thread_id(configurable["thread_id"])
     if holding.get_number(saver.backend, thread_id) is not None:
         return nullcontext()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store import InvalidArgumentError, TurnError
+from locus_store import ConflictError, InvalidArgumentError, TurnError
 from locus_store.session import AgentState, Message, SqliteCheckpointer
 from locus_store.testing.turns import run_outside
 
@@ -221,6 +221,37 @@ async def test_a_run_follows_a_stream_that_was_dropped(saver: Any) -> None:
         break
     assert await graph.ainvoke({}, CONFIG) == {"said": "hello"}
     assert await saver.aturns() == []
+
+
+@pytest.mark.parametrize("ends", ["replaced", "released", "deleted"])
+async def test_a_run_that_lost_its_turn_ends_at_its_next_step(saver: Any, ends: str) -> None:
+    from langgraph.graph import START, StateGraph
+
+    done: list[int] = []
+
+    def make_node(number: int) -> Any:
+        async def work(_: dict[str, Any]) -> dict[str, Any]:
+            done.append(number)
+            if number == 1 and ends == "replaced":
+                await contextvars.Context().run(asyncio.create_task, take_over())
+            elif number == 1:
+                await (saver.arelease_turn if ends == "released" else saver.adelete_thread)("t")
+            return {"n": number}
+
+        return work
+
+    async def take_over() -> None:
+        async with saver.turn("t", wait="replace"):
+            pass
+
+    builder = StateGraph(dict)
+    for number in range(6):
+        builder.add_node(str(number), make_node(number))
+        builder.add_edge(str(number - 1) if number else START, str(number))
+    graph = run_in_turns(builder.compile(checkpointer=saver))
+    with pytest.raises((TurnError, ConflictError)):
+        await graph.ainvoke({}, CONFIG)
+    assert done == [0, 1]
 
 
 def test_a_run_in_turns_needs_our_saver() -> None:
