@@ -393,9 +393,12 @@ class ServerBackend(SqlBackend):
     _database: ServerDatabase
     _runner: PooledRunner
 
-    async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
+    async def _write_at_once(
+        self, body: Callable[[Repository], T], *, is_repeatable: bool = False
+    ) -> T:
+        work = make_writing(self._database, body)
         with self._translate_errors():
-            return await self._runner.write_once(make_writing(self._database, body))
+            return await self._runner.write_once(work, is_repeatable=is_repeatable)
 
     async def _write_by_itself(self, work: Body[T]) -> T:
         return await self._runner.write_once(work)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from sqlalchemy.engine import Connection
@@ -96,13 +97,17 @@ class PooledRunner:
         pool = await self.get_pool()
         return await pool.run_write(pool.run_transaction(body, begin), thread_id)
 
-    async def write_once(self, body: Body[T], *, thread_id: str | None = None) -> T:
+    async def write_once(
+        self, body: Body[T], *, thread_id: str | None = None, is_repeatable: bool = False
+    ) -> T:
         """Run a body that is one writing statement, and so needs no transaction.
 
-        Run again where it wrote nothing for no fault of its own; never where that is not known.
+        Run again where it wrote nothing for no fault of its own; where that is not known, only if
+        it ``is_repeatable``.
         """
         pool = await self.get_pool()
-        return await pool.run_write(pool.run_statement(body), thread_id)
+        run = partial(pool.run_statement, body)
+        return await pool.run_write(pool.retry(run) if is_repeatable else run(), thread_id)
 
     async def read(self, body: Body[T]) -> T:
         pool = await self.get_pool()

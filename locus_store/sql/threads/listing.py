@@ -254,7 +254,9 @@ class SqlThreadInfo(RunsQueries, DescribesThreads):
 class SqlTurns(RunsQueries, TakesTurns):
     """Runs the queries of ``turns`` on the connections of a backend."""
 
-    async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
+    async def _write_at_once(
+        self, body: Callable[[Repository], T], *, is_repeatable: bool = False
+    ) -> T:
         """Run a body with one writing statement, without a transaction where others would wait."""
         return await self._write(body)
 
@@ -271,11 +273,13 @@ class SqlTurns(RunsQueries, TakesTurns):
             )
             return describe_tickets(*changed)
 
-        return await self._write_at_once(take)
+        return await self._write_at_once(take, is_repeatable=True)
 
     async def end_turn(self, thread_id: str, turn_key: str | None = None) -> bool:
         check_text("thread_id", thread_id)
-        return await self._write_at_once(lambda it: turns.end_turn(it, thread_id, turn_key))
+        return await self._write_at_once(
+            lambda it: turns.end_turn(it, thread_id, turn_key), is_repeatable=turn_key is not None
+        )
 
     async def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
         check_limit(limit)

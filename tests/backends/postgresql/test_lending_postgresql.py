@@ -154,10 +154,15 @@ def calls_of(checkpointer: Any) -> dict[str, Any]:
         write = PendingWrite(task_id=f"{next(steps)}", idx=0, channel="c", type="t", payload=b"x")
         assert await checkpointer.backend.put_writes("t", "v0", [write])
 
+    async def take_turn() -> None:
+        async with checkpointer.turn("t", wait="reject"):
+            pass
+
     return {
         "save": save,
         "load": lambda: checkpointer.load("t"),
         "put_writes": put_writes,
+        "turn": take_turn,
     }
 
 
@@ -332,7 +337,7 @@ async def test_a_session_ended_while_its_connection_is_idle_is_replaced(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("what", ["save", "load", "put_writes"])
+@pytest.mark.parametrize("what", ["save", "load", "put_writes", "turn"])
 async def test_a_server_that_was_restarted_between_two_calls_is_used_again(what: str) -> None:
     with servers.started(servers.PostgreSQL) as server:
         async with opened(server.url(server.new_database())) as checkpointer:
