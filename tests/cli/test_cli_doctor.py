@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -69,6 +71,23 @@ def test_doctor_finds_a_schema_that_is_missing_and_says_the_command(run: Run) ->
     assert found["schema"]["verdict"] == "fail"
     assert "pass --url, set LOCUS_STORE_URL, or create" in found["schema"]["remedy"]
     assert "locus-store db upgrade" in found["schema"]["remedy"]
+
+
+def test_doctor_finds_a_table_that_is_missing_as_db_check_does(
+    run: Run, sql_url: str, postgresql: servers.Server
+) -> None:
+    save(sql_url, "t", *CHAT)
+    drop = "DROP TABLE locus_turns"
+    if "postgresql" in sql_url:
+        postgresql.execute(drop, sql_url.partition("?")[0].rpartition("/")[2])
+    else:
+        with closing(sqlite3.connect(sql_url.removeprefix("sqlite:///"))) as database:
+            database.execute(drop)
+    schema = facts(run, code=3)["schema"]
+    assert schema["verdict"] == "fail"
+    assert "lacks locus_turns." in schema["value"]
+    assert schema["remedy"] == "restore a backup"
+    assert "lacks locus_turns." in run("db", "check", "--url", sql_url)[2]
 
 
 @pytest.mark.parametrize("kind", ["foreign", "folder", "identity", "down", "file"])
@@ -147,7 +166,10 @@ def test_doctor_looks_at_the_tables_that_the_url_names(run: Run, database: str) 
 
 
 def test_a_role_without_ddl_rights_can_look_and_remove(
-    run: Run, migrated_database: str, postgresql: servers.Server
+    run: Run,
+    migrated_database: str,
+    postgresql: servers.Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = migrated_database.partition("?")[0].rpartition("/")[2]
     postgresql.execute("CREATE ROLE looker LOGIN")
@@ -158,6 +180,11 @@ def test_a_role_without_ddl_rights_can_look_and_remove(
         save(address, "t", *CHAT)
         for command in ("doctor", "verify", "threads list", "threads delete t --yes"):
             assert run(*command.split(), "--url", address)[0] == 0
+        monkeypatch.setenv("LOCUS_STORE_URL", address)
+        assert facts(run)["rights"]["verdict"] == "ok"
+        postgresql.execute("REVOKE INSERT ON locus_turns, locus_store FROM looker", name)
+        assert facts(run)["rights"]["value"] == "not all on locus_store, locus_turns"
+        assert facts(run)["rights"]["verdict"] == "warn"
     finally:
         postgresql.execute("DROP OWNED BY looker; DROP ROLE looker", name)
 

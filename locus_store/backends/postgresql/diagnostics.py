@@ -12,6 +12,11 @@ from locus_store.types.facts import Fact
 
 OLDEST_POSTGRESQL: Final = 15
 
+_MAY_WRITE: Final = " AND ".join(
+    f"has_table_privilege(c.oid::oid, '{right}'::text)"
+    for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
+)
+
 
 class PostgreSQLExamination(Examination):
     """A server, perhaps behind a pooler."""
@@ -59,6 +64,17 @@ class PostgreSQLExamination(Examination):
                 remedy="with a standby, name every host, and add target_session_attrs=read-write to"
                 " the URL: a connection is then never made to a primary that was demoted",
             )
+        lacking = [
+            table.name
+            for table in self.tables.metadata.sorted_tables
+            if table is not self.tables.settings and not self._query_table(_MAY_WRITE, table)
+        ]
+        yield Fact(
+            "rights",
+            f"not all on {', '.join(lacking)}" if lacking else "all tables can be written",
+            "warn" if lacking else "ok",
+            "to save, this role needs SELECT, INSERT, UPDATE and DELETE on them" if lacking else "",
+        )
         if self._ask("SELECT pg_is_in_recovery()"):
             yield Fact(
                 "role of the server",

@@ -9,13 +9,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from locus_store.errors import SchemaError
 from locus_store.sql.columns.types import make_clock
-from locus_store.sql.schema.status import (
-    HEAD,
-    UNFINISHED_SETTING,
-    describe_partitions,
-    read_settings,
-)
+from locus_store.sql.schema.status import HEAD, UNFINISHED_SETTING, describe_partitions, read_status
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.repository import Repository
 from locus_store.types.facts import Fact, Verdict
@@ -98,9 +94,15 @@ class Examination:
         )
 
     def iterate_schema(self) -> Iterator[Fact]:
-        """Yield the revision and the indexes; the schema is known to be usable."""
-        settings = read_settings(self.connection, self.tables)
-        revision = settings.revision if settings else "unknown"
+        """Yield the revision and the indexes.
+
+        Raises:
+            SchemaError: A table or column is missing, which opening does not look for.
+        """
+        status = read_status(self.connection, self.tables)
+        if not status.usable:
+            raise SchemaError(status.message)
+        settings, revision = status.settings, status.revision
         is_newest = revision == HEAD
         yield Fact(
             "schema",

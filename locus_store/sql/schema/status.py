@@ -241,12 +241,11 @@ class _Look:
         return self._make_status("too new", settings, message)
 
     def _list_lacking(self) -> list[str]:
-        return [
-            f"{table.name}.{column.name}"
-            for table in self.ours.metadata.sorted_tables
-            for column in table.columns
-            if column.name not in self._list_columns(table.name)
-        ]
+        lacking: list[str] = []
+        for table in self.ours.metadata.sorted_tables:
+            found = self._list_columns(table.name)
+            lacking += [str(it) for it in table.columns if it.name not in found]
+        return lacking
 
     def _list_columns(self, table: str) -> set[str]:
         return self.definition.list_columns(self.connection, self.ours.schema, table)
