@@ -24,12 +24,7 @@ from locus_store.cli.output import (
     select,
     show_progress,
 )
-from locus_store.cli.store import (
-    count_items,
-    format_namespace,
-    open_existing_store,
-    parse_namespace,
-)
+from locus_store.cli.store import count_items, format_namespace, parse_namespace
 from locus_store.cli.tenants import (
     Outcome,
     TenantsOptions,
@@ -42,7 +37,7 @@ from locus_store.cli.tenants import (
 )
 from locus_store.encryption import Receipt
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.store import BaseStore
+from locus_store.open import Storage
 from locus_store.transfer.archive import all_threads
 from locus_store.types.items import Namespace, check_namespace
 from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
@@ -123,41 +118,39 @@ class Left:
 
 
 async def find_left(
-    at: TenantsOptions, backends: list[FullBackend], user: str | None, but: list[Namespace]
+    backends: list[FullBackend], user: str | None, but: list[Namespace]
 ) -> list[Left]:
     """Return the data of each tenant that no user is found for, but some namespaces."""
-    named: dict[str | None, list[Namespace]] = {}
-    with suppress(InvalidArgumentError, UnsupportedError):  # no store, or an id that is no segment
-        check_namespace((user,))
-        async with open_existing_store(at.url, **at.options) as store:
-            for backend in backends:
-                its_store = store if backend.tenant is None else store.for_tenant(backend.tenant)
-                found = await _find_namespaces(its_store, str(user))
-                named[backend.tenant] = [name for name in found if not _is_in(name, but)]
     return [
         Left(
             backend.tenant,
             user,
-            [format_namespace(name) for name in named.get(backend.tenant, [])],
+            [format_namespace(it) for it in await _find_namespaces(backend, user, but)],
             *await _count_unattributed(backend, user),
         )
         for backend in backends
     ]
 
 
-async def _find_namespaces(store: BaseStore, user: str) -> list[Namespace]:
-    """Return the namespaces that end with a segment, and have items, or are above some."""
+async def _find_namespaces(
+    backend: FullBackend, user: str | None, but: list[Namespace]
+) -> list[Namespace]:
+    """Return the namespaces that end with the user's id, and have items, or are above some."""
     found: list[Namespace] = []
     above: Namespace = ()
-    while await store.list_namespaces((*above, "*"), limit=1):
-        offset, wanted = 0, (*above, user)
-        while page := await store.list_namespaces(
-            wanted, max_depth=len(wanted), limit=PAGE, offset=offset
-        ):
-            offset += len(page)
-            found += [it for it in page if it[-1] == user]  # the id may be `*`
-        above = (*above, "*")
-    return [it for it in found if not _is_in(it, [name for name in found if name != it])]
+    with suppress(InvalidArgumentError, UnsupportedError):  # no store, or an id that is no segment
+        check_namespace((user,))
+        store = Storage(backend).store()
+        while await store.list_namespaces((*above, "*"), limit=1):
+            offset, wanted = 0, (*above, str(user))
+            while page := await store.list_namespaces(
+                wanted, max_depth=len(wanted), limit=PAGE, offset=offset
+            ):
+                offset += len(page)
+                found += [it for it in page if it[-1] == user]  # the id may be `*`
+            above = (*above, "*")
+    outer = [it for it in found if not _is_in(it, [name for name in found if name != it])]
+    return [it for it in outer if not _is_in(it, but)]
 
 
 def _is_in(namespace: Namespace, others: list[Namespace]) -> bool:
@@ -338,8 +331,11 @@ async def _count_held(
                 label = await describe_contents(backend, found, advance)
             threads = format_count(len(found), "thread")
             held.append(f"{threads} with {label}" if label else threads)
-        left = await find_left(at, backends, owner.user, wheres)
+        left = await find_left(backends, owner.user, wheres)
         names = [it.tenant for it in backends]
+        items = sum(
+            [await count_items(Storage(backends[0]).store(), it, recursive=True) for it in wheres]
+        )
     if at.all_tenants:
         label = format_count(len(ids), "thread") + format_tenants(names)
         held = [f"tenant {name!r}: {it}" for name, it in zip(names, held, strict=True)]
@@ -348,8 +344,6 @@ async def _count_held(
         label = threads + format_tenants(names) + with_ + label
     if not wheres:
         return [label, *held], left
-    async with open_existing_store(at.url, **at.options) as store:
-        items = sum([await count_items(store, it, recursive=True) for it in wheres])
     beside = f"{format_count(items, 'store item')} of {format_count(len(wheres), 'namespace')}"
     return [f"{label}; {beside}"], left
 
@@ -359,10 +353,10 @@ async def _forget_all(
 ) -> tuple[Outcome, list[Left], list[Receipt]]:
     began, receipts = datetime.now(UTC).isoformat(timespec="microseconds"), []
     with show_progress("forgetting"):
-        cleared = await _clear_left(at, wheres) if wheres else 0
         async with open_covered(at) as backends:
+            cleared = await _clear_items(backends[0], wheres) if wheres else 0
             found = await run_each(backends, owner.forget)
-            left = await find_left(at, backends, owner.user, wheres)
+            left = await find_left(backends, owner.user, wheres)
             for backend in backends:
                 if encryption := getattr(backend, "encryption", None):
                     receipts += await encryption.list_receipts(backend.tenant or "", began)
@@ -372,13 +366,13 @@ async def _forget_all(
     return found, left, receipts
 
 
-async def _clear_left(at: TenantsOptions, wheres: list[Namespace]) -> int:
-    async with open_existing_store(at.url, **at.options) as store:
-        clear = partial(store.clear_namespace, recursive=True)
-        forget_namespace = getattr(store, "forget_namespace", clear)  # which destroys keys, too
-        removed = sum([int(await forget_namespace(it)) for it in wheres])
-        await store.expire()  # expired items are not counted, but may be the user's
-        return removed
+async def _clear_items(backend: FullBackend, wheres: list[Namespace]) -> int:
+    store = Storage(backend).store()
+    clear = partial(store.clear_namespace, recursive=True)
+    forget_namespace = getattr(store, "forget_namespace", clear)  # which destroys keys, too
+    removed = sum([int(await forget_namespace(it)) for it in wheres])
+    await store.expire()  # expired items are not counted, but may be the user's
+    return removed
 
 
 def _describe_removed(counts: dict[str, int]) -> str:

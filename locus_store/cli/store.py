@@ -15,7 +15,7 @@ import orjson
 import typer
 
 from locus_store.cli.help import add_command, make_group
-from locus_store.cli.opening import Yes, make_options, run
+from locus_store.cli.opening import Yes, open_backend, run
 from locus_store.cli.output import (
     confirm,
     cut,
@@ -36,14 +36,11 @@ from locus_store.cli.tenants import (
     TenantsOptions,
     add_up,
     format_tenants,
-    open_covered,
-    open_one,
-    run_each,
     select_tenant,
     tell,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.open import open_store
+from locus_store.open import Storage
 from locus_store.store import BaseStore
 from locus_store.types.items import Namespace, StoreItem
 
@@ -71,39 +68,16 @@ CELL = 60
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
-def open_existing_store(url: str, **options: Any) -> BaseStore:
-    """Return the store of ``url``, which must exist.
-
-    Statements have no time limit, as those of ``opened``.
-    """
-    return open_store(url, **make_options(url, options))
-
-
 def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
-    """Return what ``work`` returns for the opened store.
-
-    Raises:
-        NotFoundError: Nothing is stored of the tenant that was named.
-    """
-
-    async def asked() -> T:
-        if at.tenant is not None:
-            async with open_one(at.url, at.tenant):
-                pass
-        async with open_existing_store(at.url, **select_tenant(at.tenant)) as opened:
-            return await work(opened)
-
-    return run(asked())
+    """Return what ``work`` returns for the store beside the opened backend."""
+    return at.ask(lambda it: work(Storage(it).store()))
 
 
-async def run_each_store(
-    at: TenantsOptions, work: Callable[[BaseStore], Awaitable[dict[str, int]]]
+def _ask_each(
+    at: TenantsOptions, doing: str, work: Callable[[BaseStore], Awaitable[dict[str, int]]]
 ) -> Outcome:
     """Return the counts of the store of each tenant that was chosen."""
-    async with open_existing_store(at.url) as opened, open_covered(at) as backends:
-        return await run_each(
-            backends, lambda it: work(opened if it.tenant is None else opened.for_tenant(it.tenant))
-        )
+    return at.ask_each(doing, lambda it, _: work(Storage(it).store()))
 
 
 def parse_namespace(text: str) -> Namespace:
@@ -337,8 +311,9 @@ def put_item(
     document, about = read_json(value, "the value"), _parse_object(metadata, "--metadata")
 
     async def stored() -> int:
-        async with open_existing_store(at.url, **select_tenant(at.tenant)) as opened:
-            return await opened.put(where, key, document, about, ttl, expected_version)
+        async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
+            store = Storage(backend).store()
+            return await store.put(where, key, document, about, ttl, expected_version)
 
     version = run(stored())
     document = {"namespace": where, "key": key, "version": version}
@@ -378,11 +353,11 @@ def delete(
         return {"removed": await items.clear_namespace(where, recursive=recursive)}
 
     if not yes:
-        found = _require(run(run_each_store(at, there)), namespace, key)
+        found = _require(_ask_each(at, "counting", there), namespace, key)
         what = format_count(add_up(found)["removed"], "item") if everything else f"item {key!r}"
         below = " and all below it" if recursive else ""
         confirm(f"This deletes {what} of namespace {namespace}{below}{format_tenants(found)}.")
-    found = _require(run(run_each_store(at, removed)), namespace, key)
+    found = _require(_ask_each(at, "removing", removed), namespace, key)
     tell(found, _describe_removed, at)
 
 
@@ -417,7 +392,7 @@ def expire(*, at: TenantsOptions) -> None:
     async def removed(items: BaseStore) -> dict[str, int]:
         return {"removed": await items.expire()}
 
-    tell(run(run_each_store(at, removed)), _describe_removed, at)
+    tell(_ask_each(at, "removing", removed), _describe_removed, at)
 
 
 def _describe_removed(counts: dict[str, int]) -> str:

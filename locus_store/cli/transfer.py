@@ -271,7 +271,7 @@ async def _export_all(
 
             found = await run_each(backends, exported)
         if user is not None:
-            for left in await find_left(at, backends, user, []):
+            for left in await find_left(backends, user, []):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)

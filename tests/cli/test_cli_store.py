@@ -23,13 +23,7 @@ from locus_store.types import PendingWrite
 
 if TESTS_RUN:
     from locus_store.cli import forgetting
-    from locus_store.cli.store import (
-        PAGE,
-        count_items,
-        format_namespace,
-        open_existing_store,
-        parse_namespace,
-    )
+    from locus_store.cli.store import PAGE, count_items, format_namespace, parse_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,7 +42,7 @@ NASTY = "\x1b[31m[red]\n\u202e'%_:/|*é"
 
 def on(url: str, call: Callable[[BaseStore], Awaitable[Any]]) -> Any:
     async def called() -> Any:
-        async with open_existing_store(url) as opened:
+        async with opening.open_store(url) as opened:
             return await call(opened)
 
     return asyncio.run(called())
