@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC
-from functools import cached_property
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
-from locus_store.backend import StorageBackend
-from locus_store.errors import InvalidArgumentError, UnsupportedError
-from locus_store.messages import BaseMessageLog
-from locus_store.open import Storage
-from locus_store.runtime.portals import Portals, make_sync_wrapper
+from locus_store.errors import InvalidArgumentError
+from locus_store.runtime.portals import make_sync_wrapper
 from locus_store.session import states
-from locus_store.session.cache import CachedState, StateCache
-from locus_store.session.config import VERSION_KEY, Call, check_options, check_state_class, to_call
+from locus_store.session.cache import CachedState
+from locus_store.session.config import VERSION_KEY, Call, to_call
 from locus_store.session.models import (
     MODELS,
     Message,
@@ -28,26 +22,19 @@ from locus_store.session.models import (
     require_exact,
     to_log,
 )
-from locus_store.session.owners import Owners, make_owner_label
+from locus_store.session.owners import make_owner_label
 from locus_store.session.reads import StateReads, make_entry
-from locus_store.session.runs import RunMethods, Values, Writes, make_writer
-from locus_store.turns import HasSyncTurns
+from locus_store.session.runs import BaseSession, make_writer
 from locus_store.types import Expected, Version
-from locus_store.types.arguments import MAX_COUNT, check_id, check_keep_last, check_ttl
+from locus_store.types.arguments import MAX_COUNT, check_id
 from locus_store.types.codec import get_labels
 from locus_store.types.marks import LoadedVersion
-from locus_store.types.thread_info import (
-    ThreadFacts,
-    UserIdType,
-    check_user_id_type,
-    format_user,
-    parse_user,
-)
+from locus_store.types.thread_info import ThreadFacts, format_user, parse_user
 from locus_store.values.encoding import decode
 from locus_store.values.surrogates import restore
 
 
-class SessionCheckpointer(HasSyncTurns, RunMethods):
+class SessionCheckpointer(BaseSession):
     """Keeps the states, messages and facts of threads; a state is an ordinary version.
 
     A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,
@@ -81,106 +68,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
 
     models: ClassVar[Models] = MODELS
     """The classes of states, messages and facts of threads."""
-
-    turns_part = "log"
-
-    def __init__(
-        self,
-        backend: StorageBackend | Callable[[], StorageBackend],
-        cache: StateCache | Callable[[], StateCache | None] | None = None,
-        *,
-        cache_verify_seconds: float = 1.0,
-        user_id_type: UserIdType = "string",
-        on_conflict: Literal["raise", "overwrite"] = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        release_resources: bool = True,
-    ) -> None:
-        check_options(backend, cache, on_conflict, release_resources)
-        self._given = backend, cache
-        self.user_id_type = check_user_id_type(user_id_type)
-        self.on_conflict: Final = on_conflict
-        self.keep_last = check_keep_last(keep_last)
-        self.ttl_seconds = check_ttl(ttl_seconds)
-        self.release_resources = release_resources
-        self._state_class: type[BaseModel] | None = None
-        self._writes = Writes()
-        self._reads = StateReads(lambda: self.backend, lambda: self.cache, cache_verify_seconds)
-        self._owners = Owners(lambda: self.backend, self._reads.verify_seconds, self.user_id_type)
-        if isinstance(backend, StorageBackend):
-            _ = self.log, self._owners.threads  # refused if it keeps no messages or users
-            _ = None if callable(cache) else self.cache  # refused if it would hold states in clear
-
-    @cached_property
-    def backend(self) -> StorageBackend:
-        """The backend that keeps states, messages and facts of threads."""
-        backend, _ = self._given
-        return backend if isinstance(backend, StorageBackend) else backend()
-
-    @cached_property
-    def cache(self) -> StateCache | None:
-        """The cache of states, if there is one."""
-        _, cache = self._given
-        found = cache() if callable(cache) else cache
-        if found is not None and found.leaves_process and hasattr(self.backend, "encryption"):
-            raise UnsupportedError(
-                f"a {type(found).__name__} would hold the states of an encrypted storage in clear; "
-                "use a LocalCache, or none"
-            )
-        return found
-
-    @cached_property
-    def log(self) -> BaseMessageLog:
-        """The message log of all threads, on the backend's connections."""
-        return Storage(self.backend).messages(ttl_seconds=self.ttl_seconds)
-
-    @cached_property
-    def _values(self) -> Values:
-        return Values(Storage(self.backend).store())
-
-    @cached_property
-    def _portals(self) -> Portals:  # type: ignore[override]
-        caches = () if self.cache is None else (self.cache,)
-        return Portals.make_for(self, self.backend, *caches)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.backend!r}, {self.cache!r})"
-
-    async def __aenter__(self) -> Self:
-        await self.asetup()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.arelease()
-
-    def bind_state_type(self, state_type: type[BaseModel] | None) -> None:
-        """Return states as this class, unless a config has a ``state_class``."""
-        self._state_class = check_state_class(state_type)
-
-    async def asetup(self) -> None:
-        """Connect, and create or migrate the schema; idempotent. The first call does it, too.
-
-        Raises:
-            ConnectionFailedError, SchemaError: See ``StorageBackend.open``.
-            SchemaError: The database's user ids are of another type than ``user_id_type``.
-            InvalidArgumentError: No database is configured; the message names the setting.
-        """
-        _ = self.log, self._owners.threads
-        await self.backend.open()
-        await self._owners.open()
-
-    async def arelease(self) -> None:
-        """Wait for the writes that have begun, and release what this object opened.
-
-        Idempotent; the object may be used again afterwards.
-        """
-        await self._writes.drain()
-        self._reads.close()
-        if not self.release_resources or "backend" not in vars(self):
-            return
-        await self.backend.close()
-        if (cache := vars(self).get("cache")) is not None:
-            await cache.close()
 
     @make_writer
     async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
@@ -376,6 +263,29 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         await self.log.remove(call.thread_id, [check_id("message_id", message_id)])
 
     @make_writer
+    async def aput_checkpoint(
+        self,
+        config: Mapping[str, Any],
+        state: Any,
+        messages: Sequence[Message] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Append messages, then save the state that has them; return the state.
+
+        These are two transactions: a process that ends between them leaves messages that no state
+        has, never a state without its messages.
+
+        Raises:
+            ConflictError: The thread was moved on since the state was loaded. The messages were
+                appended, and the state was not saved.
+            InvalidArgumentError, NotOwnerError, SerializationError: See ``aput_messages`` and
+                ``aput_state``.
+        """
+        if messages:
+            await self.aput_messages(config, messages, metadata)
+        return await self.aput_state(config, state)
+
+    @make_writer
     async def aput_thread(
         self, config: Mapping[str, Any], thread_info: ThreadInfo | Mapping[str, Any]
     ) -> None:
@@ -451,13 +361,6 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
         self._owners.forget(call.thread_id)
         await self._reads.drop(call.thread_id)
 
-    def release(self) -> None:
-        """Release as ``arelease`` does, and end the loop of the blocking methods."""
-        if self._portals.is_open:
-            self._block("arelease")
-            self._portals.close()
-
-    setup = make_sync_wrapper(asetup)
     put_state = make_sync_wrapper(aput_state)
     get_state = make_sync_wrapper(aget_state)
     clear_state = make_sync_wrapper(aclear_state)
@@ -471,10 +374,7 @@ class SessionCheckpointer(HasSyncTurns, RunMethods):
     get_thread = make_sync_wrapper(aget_thread)
     list_threads = make_sync_wrapper(alist_threads)
     clean_thread = make_sync_wrapper(aclean_thread)
-
-    def _parse(self, config: Mapping[str, Any]) -> Call:
-        _ = self.backend, self.cache  # a wrong option fails before anything is written
-        return to_call(config, self.user_id_type)
+    put_checkpoint = make_sync_wrapper(aput_checkpoint)
 
     def _hand_on(self, config: Mapping[str, Any], origin: LoadedVersion) -> None:
         """Give the version of a state to the next call, where the config has room for it."""

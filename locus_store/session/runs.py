@@ -1,29 +1,40 @@
-"""Methods for runs of graphs, values beside the versions, and writes that outlive their caller."""
+"""The parts of a session, its methods for runs of graphs, and writes that outlive their caller."""
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from functools import wraps
+from functools import cached_property, wraps
 from hashlib import sha256
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
+
+from pydantic import BaseModel
 
 from locus_store.backend import StorageBackend
 from locus_store.effects import EffectLog
+from locus_store.errors import UnsupportedError
+from locus_store.messages import BaseMessageLog
+from locus_store.open import Storage
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import await_to_end
-from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
+from locus_store.runtime.portals import Portals, make_sync_wrapper
 from locus_store.runtime.stepping import may_block, wait_for_end
-from locus_store.session.cache import CACHE_TTL_SECONDS
-from locus_store.session.config import Call
-from locus_store.session.models import Message
+from locus_store.session.cache import CACHE_TTL_SECONDS, StateCache
+from locus_store.session.config import Call, check_options, check_state_class, to_call
 from locus_store.session.owners import Owners
+from locus_store.session.reads import StateReads
 from locus_store.store import BaseStore
-from locus_store.types.arguments import MAX_ID_CHARACTERS, check_id, copy_json_object
+from locus_store.turns import HasSyncTurns
+from locus_store.types.arguments import (
+    MAX_ID_CHARACTERS,
+    check_id,
+    check_keep_last,
+    check_ttl,
+    copy_json_object,
+)
 from locus_store.types.items import Namespace
-from locus_store.types.thread_info import UserIdType, parse_user
+from locus_store.types.thread_info import UserIdType, check_user_id_type, parse_user
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,7 +77,7 @@ class Writes:
             await asyncio.wait(tasks)
 
 
-W = TypeVar("W", bound="RunMethods")
+W = TypeVar("W", bound="BaseSession")
 
 
 def make_writer(
@@ -87,68 +98,121 @@ STOP_SECONDS: Final = 3600
 STOP: Final = "requested"
 
 
-class RunMethods(SyncWrappers, ABC):
-    """Methods that AgentFlow's graphs call beside those of PyAgenity.
+class BaseSession(HasSyncTurns):
+    """The parts of a session, and methods that AgentFlow's graphs call beside those of PyAgenity.
 
     Stop requests and results of tools belong to a thread, and to its user, and are removed with it.
-    Stop requests are kept in the backend's store, and expire.
+    Stop requests are kept in the backend's store, and expire. See ``SessionCheckpointer`` for the
+    arguments.
     """
 
-    ttl_seconds: float | None
-    user_id_type: UserIdType
-    _owners: Owners
-    _writes: Writes
+    turns_part = "log"
 
-    @property
-    @abstractmethod
-    def _values(self) -> Values: ...
+    def __init__(
+        self,
+        backend: StorageBackend | Callable[[], StorageBackend],
+        cache: StateCache | Callable[[], StateCache | None] | None = None,
+        *,
+        cache_verify_seconds: float = 1.0,
+        user_id_type: UserIdType = "string",
+        on_conflict: Literal["raise", "overwrite"] = "raise",
+        keep_last: int | None = None,
+        ttl_seconds: float | None = None,
+        release_resources: bool = True,
+    ) -> None:
+        check_options(backend, cache, on_conflict, release_resources)
+        self._given = backend, cache
+        self.user_id_type = check_user_id_type(user_id_type)
+        self.on_conflict: Final = on_conflict
+        self.keep_last = check_keep_last(keep_last)
+        self.ttl_seconds = check_ttl(ttl_seconds)
+        self.release_resources = release_resources
+        self._state_class: type[BaseModel] | None = None
+        self._writes = Writes()
+        self._reads = StateReads(lambda: self.backend, lambda: self.cache, cache_verify_seconds)
+        self._owners = Owners(lambda: self.backend, self._reads.verify_seconds, self.user_id_type)
+        if isinstance(backend, StorageBackend):
+            _ = self.log, self._owners.threads  # refused if it keeps no messages or users
+            _ = None if callable(cache) else self.cache  # refused if it would hold states in clear
 
-    @property
-    @abstractmethod
+    @cached_property
     def backend(self) -> StorageBackend:
-        """See ``SessionCheckpointer``."""
+        """The backend that keeps states, messages and facts of threads."""
+        backend, _ = self._given
+        return backend if isinstance(backend, StorageBackend) else backend()
+
+    @cached_property
+    def cache(self) -> StateCache | None:
+        """The cache of states, if there is one."""
+        _, cache = self._given
+        found = cache() if callable(cache) else cache
+        if found is not None and found.leaves_process and hasattr(self.backend, "encryption"):
+            raise UnsupportedError(
+                f"a {type(found).__name__} would hold the states of an encrypted storage in clear; "
+                "use a LocalCache, or none"
+            )
+        return found
+
+    @cached_property
+    def log(self) -> BaseMessageLog:
+        """The message log of all threads, on the backend's connections."""
+        return Storage(self.backend).messages(ttl_seconds=self.ttl_seconds)
+
+    @cached_property
+    def _values(self) -> Values:
+        return Values(Storage(self.backend).store())
+
+    @cached_property
+    def _portals(self) -> Portals:  # type: ignore[override]
+        caches = () if self.cache is None else (self.cache,)
+        return Portals.make_for(self, self.backend, *caches)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.backend!r}, {self.cache!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.asetup()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.arelease()
+
+    def bind_state_type(self, state_type: type[BaseModel] | None) -> None:
+        """Return states as this class, unless a config has a ``state_class``."""
+        self._state_class = check_state_class(state_type)
+
+    async def asetup(self) -> None:
+        """Connect, and create or migrate the schema; idempotent. The first call does it, too.
+
+        Raises:
+            ConnectionFailedError, SchemaError: See ``StorageBackend.open``.
+            SchemaError: The database's user ids are of another type than ``user_id_type``.
+            InvalidArgumentError: No database is configured; the message names the setting.
+        """
+        _ = self.log, self._owners.threads
+        await self.backend.open()
+        await self._owners.open()
+
+    async def arelease(self) -> None:
+        """Wait for the writes that have begun, and release what this object opened.
+
+        Idempotent; the object may be used again afterwards.
+        """
+        await self._writes.drain()
+        self._reads.close()
+        if not self.release_resources or "backend" not in vars(self):
+            return
+        await self.backend.close()
+        if (cache := vars(self).get("cache")) is not None:
+            await cache.close()
 
     @property
     def _effects(self) -> EffectLog:
         return EffectLog(self.backend, ttl_seconds=self.ttl_seconds)
 
-    @abstractmethod
-    def _parse(self, config: Mapping[str, Any]) -> Call: ...
-
-    @abstractmethod
-    async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
-        """See ``SessionCheckpointer``, also for the following method."""
-
-    @abstractmethod
-    async def aput_messages(
-        self,
-        config: Mapping[str, Any],
-        messages: Sequence[Message],
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None: ...
-
-    @make_writer
-    async def aput_checkpoint(
-        self,
-        config: Mapping[str, Any],
-        state: Any,
-        messages: Sequence[Message] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Append messages, then save the state that has them; return the state.
-
-        These are two transactions: a process that ends between them leaves messages that no state
-        has, never a state without its messages.
-
-        Raises:
-            ConflictError: The thread was moved on since the state was loaded. The messages were
-                appended, and the state was not saved.
-            InvalidArgumentError, NotOwnerError, SerializationError: See ``aput_messages`` and
-                ``aput_state``.
-        """
-        if messages:
-            await self.aput_messages(config, messages, metadata)
-        return await self.aput_state(config, state)
+    def _parse(self, config: Mapping[str, Any]) -> Call:
+        _ = self.backend, self.cache  # a wrong option fails before anything is written
+        return to_call(config, self.user_id_type)
 
     async def aget_thread_owner(self, thread_id: str | int) -> str | int | None:
         """Return the user of a thread to any caller; ``None``: no such thread, or no user."""
@@ -241,7 +305,13 @@ class RunMethods(SyncWrappers, ABC):
         keys = self._values.iterate_keys(_make_place(namespace))
         return [it async for it in keys if it.startswith(prefix or "")]
 
-    put_checkpoint = make_sync_wrapper(aput_checkpoint)
+    def release(self) -> None:
+        """Release as ``arelease`` does, and end the loop of the blocking methods."""
+        if self._portals.is_open:
+            self._block("arelease")
+            self._portals.close()
+
+    setup = make_sync_wrapper(asetup)
     get_thread_owner = make_sync_wrapper(aget_thread_owner)
     request_stop = make_sync_wrapper(arequest_stop)
     is_stop_requested = make_sync_wrapper(ais_stop_requested)
