@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -18,9 +18,8 @@ from locus_store.cli.opening import DEFAULT_PREFIX, UrlOptions, open_backend, ru
 from locus_store.cli.output import PROBLEMS, format_count, note, print_line, put_json
 from locus_store.cli.tenants import OfTenant, OneTenant, select_tenant
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
-
-if TYPE_CHECKING:
-    from locus_store.versions.audit import AuditLog, Verified
+from locus_store.transfer import audit as files
+from locus_store.versions import audit as rules
 
 T = TypeVar("T")
 
@@ -59,7 +58,7 @@ class AuditedOptions(UrlOptions):
 
 
 def _require_audit(backend: Any) -> Any:
-    if not isinstance(backend, importlib.import_module("locus_store.versions.audit").AuditLog):
+    if not isinstance(backend, rules.AuditLog):
         raise UnsupportedError(
             f"{type(backend).__name__} records no calls; SQLite, PostgreSQL and Oracle do"
         )
@@ -87,8 +86,7 @@ def verify(
     """
     if (file is None) != (public_key is None):
         raise InvalidArgumentError("pass an export and its --public-key, or neither")
-    if file is not None:
-        files = importlib.import_module("locus_store.transfer.audit")
+    if file is not None and public_key is not None:
         log = files.FileLog(file, public_key)
         known = run(_read_anchors(anchors, log.about["store"]))
         found = [run(_verify(log, log.about["tenant"], known))]
@@ -124,15 +122,12 @@ async def _verify_all(
 
 
 async def _read_anchors(anchors: str | None, store: str) -> list[Any]:
-    files = importlib.import_module("locus_store.transfer.audit")
     return await files.read_anchors(anchors, store) if anchors is not None else []
 
 
-async def _verify(log: AuditLog, tenant: str, anchors: list[Any]) -> dict[str, Any]:
-    files = importlib.import_module("locus_store.transfer.audit")
-    rules = importlib.import_module("locus_store.versions.audit")
+async def _verify(log: rules.AuditLog, tenant: str, anchors: list[Any]) -> dict[str, Any]:
     try:
-        checked: Verified = await rules.verify(log, files.select_roots(anchors, tenant))
+        checked = await rules.verify(log, files.select_roots(anchors, tenant))
     except IntegrityError as exc:
         return {"tenant": tenant, "problem": str(exc)}
     return {"tenant": tenant, **checked._asdict(), "problem": None}
@@ -157,13 +152,12 @@ def export(file: File, *, key: Key, at: OneTenant) -> None:
 
 
 async def _export(log: Any, file: Path, key: Path) -> int:
-    files = importlib.import_module("locus_store.transfer.audit")
     audited = await log.read_audited()
     about = {"tenant": audited.tenant, "store": audited.store}
     about["exported_at"] = datetime.now(UTC).isoformat(timespec="seconds")
     part = file.with_name(f"{file.name}.part")
     with part.open("wb") as lines:
-        count: int = await files.export(log, about, key, lines)
+        count = await files.export(log, about, key, lines)
     part.replace(file)
     return count
 
@@ -217,7 +211,6 @@ def anchor(
     """
     if target is None and command is None:
         raise InvalidArgumentError("pass a file, a URL or --command")
-    files = importlib.import_module("locus_store.transfer.audit")
 
     async def anchored(backend: Any, tenants: list[str]) -> list[Any]:
         made, store = [], (await backend.read_audited()).store
