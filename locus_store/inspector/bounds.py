@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
+from locus_store.timeline.bisect import TYPES
 from locus_store.timeline.conversations import (
     CalledTool,
     MessagePart,
@@ -238,20 +239,9 @@ def _iterate_parts(
             yield key, item
 
 
-_KINDS: Final = {
-    dict: "object",
-    list: "list",
-    str: "text",
-    bool: "boolean",
-    int: "number",
-    float: "number",
-    type(None): "null",
-}
-
-
 def name_kind(value: Any) -> str:
-    """Return the name of a value's type; those of ``timeline.bisect``."""
-    return _KINDS.get(type(value), "text")
+    """Return the name of the type of a JSON value."""
+    return next(name for name, kinds in TYPES.items() if type(value) in kinds)
 
 
 NAME = 200
