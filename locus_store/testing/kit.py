@@ -15,6 +15,7 @@ from collections.abc import (
 from contextlib import AsyncExitStack, contextmanager
 from copy import copy
 from datetime import date
+from functools import partial
 from inspect import isawaitable
 from itertools import product
 from time import monotonic
@@ -338,12 +339,8 @@ async def expect(
                 await answer
 
 
-async def expect_invalid(
-    values: Iterable[Any], *calls: Callable[[Any], Any], match: str = ""
-) -> None:
-    """Expect that each call refuses each value as an argument, as ``expect`` does."""
-    await expect(InvalidArgumentError, values, *calls, match=match)
-
+expect_invalid = partial(expect, InvalidArgumentError)
+"""Expects that each call refuses each value as an argument, as ``expect`` does."""
 
 LOOPS = ("t0", "t1", "t2", "t3", "here")
 
