@@ -15,10 +15,11 @@ from hmac import compare_digest
 from pathlib import Path
 from stat import S_ISREG
 from time import monotonic
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 import orjson
 from filelock import FileLock
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from locus_store.errors import (
     BackendError,
@@ -206,7 +207,6 @@ class Rate:
 
 FORMAT: Final = 1
 _SECRET_BYTES: Final = 32
-_HASH: Final = re.compile("[0-9a-f]{64}")
 
 PREFIX: Final = "locus_"
 """Begins each secret, so that scanners for secrets can find one that was published."""
@@ -216,10 +216,12 @@ PREFIX: Final = "locus_"
 class _Token:
     """A token without its secret."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     name: str
     tenant: str | None
-    rights: list[str]
-    sha256: str
+    rights: list[Right]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     created_at: str
 
 
@@ -325,23 +327,11 @@ def _inspect_file(path: Path) -> os.stat_result:
     return found
 
 
+_TOKENS: Final = TypeAdapter(list[_Token], config={"hide_input_in_errors": True})
+
+
 def _read(content: bytes) -> list[_Token]:
     found: Any = orjson.loads(content)
     if found["format"] != FORMAT:
         raise ValueError("unknown format")
-    tokens = [_Token(**it) for it in found["tokens"]]
-    if not all(_is_valid(it) for it in tokens):
-        raise ValueError("a token has a field that is not valid")
-    return tokens
-
-
-def _is_valid(token: _Token) -> bool:
-    rights = token.rights
-    return (
-        isinstance(token.name, str)
-        and (token.tenant is None or isinstance(token.tenant, str))
-        and isinstance(rights, list)
-        and set(rights) <= set(get_args(Right))
-        and isinstance(token.sha256, str)
-        and _HASH.fullmatch(token.sha256) is not None
-    )
+    return _TOKENS.validate_python(found["tokens"])
