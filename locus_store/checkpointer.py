@@ -39,7 +39,7 @@ from locus_store.types import (
     Snapshot,
     Tenant,
 )
-from locus_store.types.arguments import check_keep_last, check_on_conflict, check_text, check_ttl
+from locus_store.types.arguments import check_choice, check_keep_last, check_text, check_ttl
 from locus_store.types.codec import StateCodec, can_carry_mark, get_labels
 from locus_store.types.marks import LoadedVersion, OneLoad, loaded_here, make_thread_key
 from locus_store.types.records import make_unsupported_error
@@ -291,7 +291,7 @@ class BackendFacade:
         self.backend = backend
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
-        self.on_conflict = check_on_conflict(on_conflict)
+        self.on_conflict = check_choice("on_conflict", on_conflict, OnConflict)
         self.keep_last, self.ttl_seconds = check_keep_last(keep_last), check_ttl(ttl_seconds)
         self.refresh_on_read = refresh_on_read
         self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
@@ -420,7 +420,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         check_text("thread_id", thread_id)
         if on_conflict is None:
             on_conflict = self.on_conflict
-        check_on_conflict(on_conflict)
+        check_choice("on_conflict", on_conflict, OnConflict)
         if check_ttl(ttl_seconds) is not None:
             needs(self.backend, Expires)
         data, carried = self._codec.dump(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
@@ -12,7 +12,7 @@ from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.cache import StateCache
 from locus_store.types import Mark
-from locus_store.types.arguments import check_id, check_mapping
+from locus_store.types.arguments import check_choice, check_id, check_mapping
 from locus_store.types.marks import LoadedVersion, make_thread_key
 from locus_store.types.state_classes import is_model
 from locus_store.types.thread_info import UserIdType, format_user
@@ -110,10 +110,7 @@ def check_options(
         raise InvalidArgumentError(
             f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
         )
-    if on_conflict not in {"raise", "overwrite"}:  # a session has no side branches
-        raise InvalidArgumentError(
-            f"on_conflict={on_conflict!r:.80} must be 'raise' or 'overwrite'"
-        )
+    check_choice("on_conflict", on_conflict, Literal["raise", "overwrite"])  # no side branches
     if not isinstance(release_resources, bool):
         raise InvalidArgumentError(
             f"release_resources must be True or False, not {release_resources!r:.80}"

@@ -12,7 +12,7 @@ from sys import float_info
 from typing import Any, Final, TypeVar, get_args
 
 from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.types import OnConflict, PendingWrite
+from locus_store.types import PendingWrite
 from locus_store.values.canonical import canonicalize_object
 from locus_store.values.encoding import MAX_INT
 from locus_store.values.surrogates import SURROGATE
@@ -203,17 +203,16 @@ def check_max_state_bytes(max_state_bytes: int) -> int:
     return check_limit(max_state_bytes, "max_state_bytes", minimum=1, maximum=MAX_INT)
 
 
-def check_on_conflict(on_conflict: OnConflict) -> OnConflict:
-    """Return the option if it is valid.
+def check_choice(name: str, value: T, choices: object) -> T:
+    """Return an argument if it is one of the strings of a ``Literal``.
 
     Raises:
-        InvalidArgumentError: The value is not valid.
+        InvalidArgumentError: It is not.
     """
-    if not isinstance(on_conflict, str) or on_conflict not in get_args(OnConflict):
-        raise InvalidArgumentError(
-            f"on_conflict={on_conflict!r} must be one of {', '.join(get_args(OnConflict))}"
-        )
-    return on_conflict
+    known = get_args(choices)
+    if not isinstance(value, str) or value not in known:
+        raise InvalidArgumentError(f"{name}={value!r} must be one of {', '.join(known)}")
+    return value
 
 
 def check_keep_last(keep_last: int | None) -> int | None:

@@ -6,10 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotOwnerError, UnsupportedError
-from locus_store.types.arguments import check_limit, check_text, check_time, copy_json_object
+from locus_store.types.arguments import (
+    check_choice,
+    check_limit,
+    check_text,
+    check_time,
+    copy_json_object,
+)
 from locus_store.values.frames.operations import iterate_strings
 from locus_store.values.text import fold
 
@@ -350,17 +356,13 @@ _BITS: Final = {"int": 31, "bigint": 63}
 _MOST_DIGITS: Final = 20
 
 
-def check_user_id_type(name: object) -> UserIdType:
+def check_user_id_type(name: Any) -> UserIdType:
     """Return the option if it is valid.
 
     Raises:
         InvalidArgumentError: It is not.
     """
-    if name not in get_args(UserIdType):
-        raise InvalidArgumentError(
-            f"user_id_type={name!r} must be one of {', '.join(get_args(UserIdType))}"
-        )
-    return name  # type: ignore[return-value]
+    return check_choice("user_id_type", name, UserIdType)
 
 
 def is_user_id(text: str, users: UserIdType) -> bool:

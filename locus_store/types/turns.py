@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypedDict, get_args
+from typing import Final, Literal, TypedDict
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.arguments import check_limit, check_number, check_text
+from locus_store.types.arguments import check_choice, check_limit, check_number, check_text
 
 Wait = Literal["reject", "wait", "queue", "replace"]
 """The reaction of ``turn`` to another turn of the thread that is held."""
@@ -91,8 +91,7 @@ def check_turn(step: TurnStep, wait: Wait, timeout_seconds: float | None) -> Non
     """
     check_text("thread_id", step.thread_id)
     check_text("owner", step.owner)
-    if not isinstance(wait, str) or wait not in get_args(Wait):
-        raise InvalidArgumentError(f"wait={wait!r} must be one of {', '.join(get_args(Wait))}")
+    check_choice("wait", wait, Wait)
     least, most = LEAST_LEASE_SECONDS, MOST_LEASE_SECONDS
     check_number("lease_seconds", step.lease_seconds, minimum=least, maximum=most)
     check_number("timeout_seconds", timeout_seconds, minimum=0, optional=True)
