@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from locus_store.backend import StorageBackend, TakesTurns
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, TurnError
@@ -26,14 +26,33 @@ MAX_PLACES: Final = 4096
 Listed = TypeVar("Listed", "LogInfo", "LogSnapshot")
 
 
-class Adapter(ForTenants, Closing):
-    """An adapter over one object of this package."""
+class OpenedByUrl(ForTenants):
+    """An adapter over one object of this package, which a URL can open."""
 
-    part: ClassVar[str]
+    part: ClassVar[str] = "log"
     """The name of the attribute that has the object."""
+
+    open_part: ClassVar[Callable[..., Any]] = staticmethod(open_message_log)
+    """Opens the object."""
+
+    own_options: ClassVar[frozenset[str]] = frozenset()
+    """Options of the adapter among those of ``from_url``."""
 
     _owns = False
     """The adapter has opened the object."""
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Return an adapter for a URL.
+
+        Args:
+            url: See ``open_message_log``, or the function that opens what the adapter is over.
+            options: Of the adapter, and of that function.
+        """
+        own = {name: options.pop(name) for name in cls.own_options & options.keys()}
+        opened: Self = cast("Any", cls)(cls.open_part(url, **options), **own)
+        opened._owns = True
+        return opened
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self, self.part)!r})"
@@ -41,6 +60,10 @@ class Adapter(ForTenants, Closing):
     def _enter(self, tenant: str) -> None:
         setattr(self, self.part, getattr(self, self.part).for_tenant(tenant))
         self._owns = False
+
+
+class Adapter(OpenedByUrl, Closing):
+    """An adapter that ``async with`` closes."""
 
     async def close(self) -> None:
         """Close what the adapter has opened; idempotent, and usable again afterwards."""
@@ -53,15 +76,16 @@ class LogAdapter(HasTurns, Adapter):
 
     Args:
         log: A message log, or a backend that has message logs; ``close`` leaves it open.
+        user_id: The user of the threads, so that ``locus-store forget --user`` finds them.
 
     Raises:
+        InvalidArgumentError: ``user_id`` is not valid.
         UnsupportedError: The backend has no message logs.
     """
 
-    part = "log"
-
-    def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
+    def __init__(self, log: BaseMessageLog | StorageBackend, *, user_id: str | None = None) -> None:
         self.log = log if isinstance(log, BaseMessageLog) else Storage(log).messages()
+        self.user_id = check_text("user_id", user_id, optional=True)
 
     def _find_backend(self) -> TakesTurns:
         return self.log._find_backend()  # noqa: SLF001  (of the same base)
@@ -74,26 +98,6 @@ def choose_role(role: object) -> str:
     except InvalidArgumentError:
         return ROLE
     return str(role)
-
-
-class OpenedByUrl(LogAdapter):
-    """An adapter that a URL opens."""
-
-    own_options: ClassVar[frozenset[str]] = frozenset()
-    """Options of the adapter among those of ``from_url``."""
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
-        """Return an adapter for a URL.
-
-        Args:
-            url: See ``open_message_log``.
-            options: Of the adapter, and of ``open_message_log``.
-        """
-        own = {name: options.pop(name) for name in cls.own_options & options.keys()}
-        opened = cls(open_message_log(url, **options), **own)
-        opened._owns = True
-        return opened
 
 
 def make_thread_id(*names: str) -> str:

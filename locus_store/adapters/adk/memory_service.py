@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from heapq import nlargest
 from math import inf
-from typing import Any, Final, Self
+from typing import Any, Final
 from uuid import uuid4
 
 from google.adk.events import Event
@@ -56,6 +56,7 @@ class LocusMemoryService(Adapter, BaseMemoryService):
     """
 
     part = "store"
+    open_part = staticmethod(open_store)
 
     def __init__(
         self,
@@ -72,11 +73,6 @@ class LocusMemoryService(Adapter, BaseMemoryService):
             self.store = open_store(uri.removeprefix(SCHEME), **options)
         else:
             raise InvalidArgumentError("pass a store, or uri= with its options")
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
-        """Return a service for a URL; see ``open_store`` for URLs and options."""
-        return cls(uri=url, **options)
 
     async def add_session_to_memory(self, session: Session) -> None:
         """Add the events of a session that have a text, in place of those with the same ids.

@@ -30,7 +30,7 @@ from locus_store.adapters.adk.records import (
     select_events,
 )
 from locus_store.adapters.logs import (
-    OpenedByUrl,
+    LogAdapter,
     list_all,
     make_thread_id,
     replace_conflict,
@@ -47,7 +47,7 @@ from locus_store.types.messages import LogName, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 
 
-class LocusSessionService(OpenedByUrl, BaseSessionService):
+class LocusSessionService(LogAdapter, BaseSessionService):
     """Keeps the sessions of Google ADK in message logs.
 
     A session is the thread ``app/user/session`` (``%`` and ``/`` within the three are escaped): its

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
 from glob import escape
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from agent_framework import CheckpointStorage, WorkflowCheckpoint
 
@@ -65,6 +65,8 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
     """
 
     part = "checkpointer"
+    open_part = staticmethod(open_checkpointer)
+    own_options = frozenset({"allowed", "user_id"})
 
     def __init__(
         self,
@@ -87,15 +89,6 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
         self._lists = needs(self.checkpointer.backend, ListsThreads)
         self._queries = needs(self.checkpointer.backend, QueriesMetadata)
         self._threads = needs(self.checkpointer.backend, StoresThreads)
-
-    @classmethod
-    def from_url(
-        cls, url: str, *, allowed: Iterable[type] = (), user_id: str | None = None, **options: Any
-    ) -> Self:
-        """Return a storage for a URL; see ``open_checkpointer`` for URLs and options."""
-        opened = cls(open_checkpointer(url, **options), allowed=allowed, user_id=user_id)
-        opened._owns = True
-        return opened
 
     def _enter(self, tenant: str) -> None:
         super()._enter(tenant)

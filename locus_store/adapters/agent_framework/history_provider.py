@@ -9,7 +9,7 @@ import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
-from locus_store.adapters.logs import OpenedByUrl, choose_role, tag_numbers, untag_numbers
+from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, TurnError
 from locus_store.messages import BaseMessageLog
@@ -36,7 +36,7 @@ READABLE: Final = Readable(
 """Not ``items``, which repeat the result of a function."""
 
 
-class LocusHistoryProvider(OpenedByUrl, HistoryProvider):
+class LocusHistoryProvider(LogAdapter, HistoryProvider):
     """Keeps the messages of agents in message logs; a session is the thread of its id.
 
     The messages are in the thread's root log; those of a provider with a ``source_id`` of its own
@@ -72,8 +72,7 @@ class LocusHistoryProvider(OpenedByUrl, HistoryProvider):
         **options: Any,
     ) -> None:
         check_text("source_id", source_id)
-        OpenedByUrl.__init__(self, log)
-        self.user_id = check_text("user_id", user_id, optional=True)
+        LogAdapter.__init__(self, log, user_id=user_id)
         HistoryProvider.__init__(self, source_id, **options)
         self.skip_excluded = skip_excluded
         self._namespace = "" if source_id == SOURCE_ID else source_id

@@ -18,7 +18,7 @@ from claude_agent_sdk import (
 )
 
 from locus_store.adapters.logs import (
-    OpenedByUrl,
+    LogAdapter,
     choose_role,
     list_all,
     make_thread_id,
@@ -26,12 +26,9 @@ from locus_store.adapters.logs import (
     tag_numbers,
     untag_numbers,
 )
-from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, TurnError
-from locus_store.messages import BaseMessageLog
 from locus_store.turns import HeldTurn
-from locus_store.types.arguments import check_text
 from locus_store.types.messages import LogInfo, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
@@ -53,7 +50,7 @@ READABLE: Final = Readable(
 """Not ``toolUseResult``, which repeats the result of a tool."""
 
 
-class LocusSessionStore(OpenedByUrl, SessionStore):
+class LocusSessionStore(LogAdapter, SessionStore):
     """Keeps the transcripts of the Claude Agent SDK in message logs.
 
     A session is the thread ``project_key/session_id`` (``%`` and ``/`` within the two are escaped).
@@ -72,10 +69,6 @@ class LocusSessionStore(OpenedByUrl, SessionStore):
     """
 
     own_options = frozenset({"user_id"})
-
-    def __init__(self, log: BaseMessageLog | StorageBackend, *, user_id: str | None = None) -> None:
-        super().__init__(log)
-        self.user_id = check_text("user_id", user_id, optional=True)
 
     def turn(self, key: SessionKey, **options: Unpack[TurnOptions]) -> HeldTurn:  # type: ignore[override]
         """Return the turn of a session, to be held around a query; see ``HasTurns.turn``."""

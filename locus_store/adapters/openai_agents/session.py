@@ -67,14 +67,13 @@ class LocusSession(LogAdapter, Session):
         session_settings: Settings = None,
         user_id: str | None = None,
     ) -> None:
-        super().__init__(log)
+        super().__init__(log, user_id=user_id)
         check_text("session_id", session_id)
         self.session_id = session_id
-        self.user_id = check_text("user_id", user_id, optional=True)
         self.session_settings = coerce_session_settings(session_settings or SessionSettings())
 
     @classmethod
-    def from_url(
+    def from_url(  # type: ignore[override]
         cls,
         session_id: str,
         url: str,

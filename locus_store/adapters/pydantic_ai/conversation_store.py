@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError
 
 from locus_store.adapters.logs import (
     MAX_PLACES,
-    OpenedByUrl,
+    LogAdapter,
     list_all,
     replace_conflict,
     tag_numbers,
@@ -61,7 +61,7 @@ class _Stored(NamedTuple):
     """The entries that the record names."""
 
 
-class LocusConversationStore(OpenedByUrl, ConversationStore):
+class LocusConversationStore(LogAdapter, ConversationStore):
     """Keeps the conversations of Pydantic AI in message logs.
 
     A conversation is the thread of its id. The record is the one message of the thread's root log,

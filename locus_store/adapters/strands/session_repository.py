@@ -9,7 +9,7 @@ from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
-from locus_store.adapters.logs import replace_conflict, tag_numbers, untag_numbers
+from locus_store.adapters.logs import OpenedByUrl, replace_conflict, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.blocking import BlockingMessageLog, open_message_log
 from locus_store.errors import ConflictError, NotFoundError
@@ -17,7 +17,6 @@ from locus_store.open import Storage
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import MAX_COUNT, check_text
 from locus_store.types.messages import NewMessage
-from locus_store.types.tenants import ForTenants
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
@@ -49,7 +48,7 @@ class SessionNotFoundError(NotFoundError, SessionException):
     """The session, agent or message does not exist; nothing was written."""
 
 
-class LocusSessionRepository(ForTenants, SessionRepository):
+class LocusSessionRepository(OpenedByUrl, SessionRepository):
     """Keeps the sessions of Strands Agents in message logs; a session is the thread of its id.
 
     Usable from any number of threads. Two managers that append to one agent do not overwrite each
@@ -65,6 +64,9 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         UnsupportedError: The backend has no message logs.
     """
 
+    open_part = staticmethod(open_message_log)
+    own_options = frozenset({"user_id"})
+
     def __init__(
         self, log: BlockingMessageLog | StorageBackend, *, user_id: str | None = None
     ) -> None:
@@ -73,20 +75,6 @@ class LocusSessionRepository(ForTenants, SessionRepository):
             log = BlockingMessageLog(Storage(log).messages())
         self.log = log
         self.user_id = check_text("user_id", user_id, optional=True)
-
-    @classmethod
-    def from_url(cls, url: str, *, user_id: str | None = None, **options: Any) -> Self:
-        """Return a repository for a URL; see ``open_message_log`` for URLs and options."""
-        opened = cls(open_message_log(url, **options), user_id=user_id)
-        opened._owns = True
-        return opened
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.log!r})"
-
-    def _enter(self, tenant: str) -> None:
-        self.log = self.log.for_tenant(tenant)
-        self._owns = False
 
     def close(self) -> None:
         """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
