@@ -33,11 +33,6 @@ BAR: Final = 40
 """The height of the strip of bytes."""
 
 
-def _escape_value(value: Any) -> Any:
-    """Return the value of an expression in a template with hidden characters as escapes."""
-    return escape(value) if type(value) is str else value
-
-
 def show_text(text: str) -> Markup:
     """Return a text of the storage as HTML, with hidden characters as escapes."""
     if not has_hidden(text):
@@ -76,11 +71,7 @@ _ROLES: Final = {
     **dict.fromkeys(("tool", "function", "function_call", "function_call_output"), "tool"),
     **dict.fromkeys(("system", "developer"), "system"),
 }
-
-
-def name_role(role: str) -> str:
-    """Return the class of a message's role in the style sheet; empty: it has none."""
-    return _ROLES.get(role, "")
+"""The classes of messages' roles in the style sheet."""
 
 
 def format_json(text: CutText) -> CutText:
@@ -152,21 +143,6 @@ def format_size(size: int) -> str:
         if size >= bytes_:
             return f"{size / bytes_:,.1f} {unit}"
     return f"{size:,} B"
-
-
-def encode_compact(value: Any) -> str:
-    """Return a value as the JSON of an address."""
-    return encode(value).decode()
-
-
-def _name_field(value: str | None, name: str) -> str:
-    """Return the name of a field that is filled with a value."""
-    return f"{ESCAPED}{name}" if value and has_hidden(value) else name
-
-
-def _compute_bar(size: int, largest: int) -> int:
-    """Return the height of a bar in the strip of bytes."""
-    return max(1, round(BAR * size / largest))
 
 
 _WIDTH: Final = 14
@@ -250,7 +226,7 @@ def _make_environment() -> Environment:
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_escape_value,
+        finalize=lambda value: escape(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
@@ -259,16 +235,16 @@ def _make_environment() -> Environment:
         "moment": format_time,
         "amount": format_size,
         "json_line": render_line,
-        "compact": encode_compact,
+        "compact": lambda value: encode(value).decode(),  # as in an address
         "typed": encode_typed,
-        "field": _name_field,
+        "field": lambda value, name: ESCAPED + name if value and has_hidden(value) else name,
         "lines": _draw_lines,
-        "bar": _compute_bar,
+        "bar": lambda size, largest: max(1, round(BAR * size / largest)),
         "ago": format_age,
         "hits": split_hits,
         "indented": format_json,
         "markdown": split_markdown,
-        "role": name_role,
+        "role": lambda role: _ROLES.get(role, ""),
     }
     found.globals |= {"page_messages": MESSAGES, "row_height": _HEIGHT, "bar_height": BAR}
     found.globals |= {"icons": ICONS, "release": __version__, "content": show_text}
