@@ -120,7 +120,7 @@ def _run_and_flush() -> int:
         sys.stdout.flush()
     except OutputError as error:
         drop_output()
-        if error.is_reader_gone:
+        if isinstance(error.__cause__, BrokenPipeError):  # its reader has left, as `head` does
             return READER_GONE
         note(f"Error: {error}")
         return FAILED

@@ -332,11 +332,6 @@ class OutputError(Exception):
     No ``OSError``, which Typer and Rich would take for their own concern.
     """
 
-    @property
-    def is_reader_gone(self) -> bool:
-        """True if the reader closed the pipe, as ``head`` does."""
-        return isinstance(self.__cause__, BrokenPipeError)
-
 
 class _Output(io.FileIO):
     def write(self, data: Any, /) -> int:
