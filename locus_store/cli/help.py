@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -20,7 +20,19 @@ from locus_store.types.arguments import did_you_mean
 C = TypeVar("C", bound="Callable[..., None]")
 
 
-class Command(TyperCommand):
+class _Described:
+    """A command, or a group of them, as its help page shows it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters without the type of flags, which Typer 0.29 shows as a value."""
+        found = list(super().get_params(ctx))  # type: ignore[misc]
+        for parameter in found:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+        return found
+
+
+class Command(_Described, TyperCommand):
     """A command."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -28,30 +40,13 @@ class Command(TyperCommand):
         # One line per paragraph: Typer keeps line ends after the first one.
         self.help = re.sub(r"(?<=\S)\n(?=\S)", " ", self.help or "")
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters as the help page shows them."""
-        return _remove_types(super().get_params(ctx))
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, after the URL that preceded the command."""
         return super().parse_args(ctx, _with_given(ctx, self.params, args))
 
 
-class HelpGroup(TyperGroup):
+class HelpGroup(_Described, TyperGroup):
     """A group of commands."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters as the help page shows them."""
-        return _remove_types(super().get_params(ctx))
-
-
-def _remove_types(parameters: Iterable[Any]) -> list[Any]:
-    """Return the parameters without the type of flags, which Typer 0.29 shows as a value."""
-    found = list(parameters)
-    for parameter in found:
-        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-            parameter.metavar = ""
-    return found
 
 
 def make_group(text: str) -> typer.Typer:
