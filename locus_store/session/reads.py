@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 from uuid import uuid4
 
@@ -31,15 +32,9 @@ from locus_store.values.surrogates import escape_within
 class _Flight:
     """One read of a thread, for all callers that ask while it may serve them."""
 
-    def __init__(self) -> None:
-        self.began: float | None = None
-        """``None``: not yet."""
-
-        self.task: asyncio.Task[CachedState | None]
-
-    def may_serve(self, seconds: float) -> bool:
-        """Return whether a caller that asks now may have the result."""
-        return self.began is None or time.monotonic() - self.began < seconds
+    task: asyncio.Task[CachedState | None]
+    began = inf
+    """Not yet."""
 
 
 class StateReads:
@@ -97,7 +92,7 @@ class StateReads:
 
     def get_newest(self, thread_id: str) -> Mark | None:
         """Return the head that this object has read or saved last."""
-        return self._confirmed.get(thread_id, float("inf"))
+        return self._confirmed.get(thread_id, inf)
 
     async def _find_birth(self, thread_id: str) -> str:
         """Return what distinguishes a thread from a later one of the same id."""
@@ -113,7 +108,7 @@ class StateReads:
         """Return the newest version that was saved from a load, else the one that was loaded."""
         if origin.load_id is None:
             return None
-        return self._saved.get(origin.load_id, float("inf")) or origin.made_from
+        return self._saved.get(origin.load_id, inf) or origin.made_from
 
     async def _read_committed(self, thread_id: str) -> CachedState | None:
         found = await self.read_head(thread_id)
@@ -132,7 +127,7 @@ class StateReads:
             return await self._find(thread_id, self.cache)
         flights = self._flights.get()
         flight = flights.get(thread_id)
-        if flight is None or not flight.may_serve(self.verify_seconds):
+        if flight is None or time.monotonic() - flight.began >= self.verify_seconds:
             flight = flights[thread_id] = self._begin(thread_id, self.cache, flights)
         return await await_to_end(flight.task)
 
