@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from threading import Event
+from math import inf
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -39,33 +39,6 @@ AT_ONCE: Final = 2
 SECONDS: Final = 30.0
 
 
-class Pace:
-    """The time of one job; ``step`` ends the job once it is over.
-
-    Args:
-        seconds: The limit.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._end = monotonic() + seconds
-        self._is_cancelled = Event()
-
-    def cancel(self) -> None:
-        """End the job at its next step."""
-        self._is_cancelled.set()
-
-    def step(self) -> None:
-        """Continue the job.
-
-        Raises:
-            RefusalError: Its time is over, or the caller has left.
-        """
-        if self._is_cancelled.is_set() or monotonic() > self._end:
-            message = f"this page took longer than {self.seconds:g} seconds and was stopped; "
-            raise RefusalError(503, BackendError(message + "the command line has no limit of time"))
-
-
 class Jobs:
     """Runs heavy work.
 
@@ -78,22 +51,29 @@ class Jobs:
         self._gate = asyncio.Semaphore(AT_ONCE)
 
     @asynccontextmanager
-    async def wait_for_turn(self) -> AsyncIterator[Pace]:
-        """Wait for a turn; yield the time of the job, which ends with the caller."""
-        async with self._gate, self._limit_time() as pace:
-            yield pace
+    async def wait_for_turn(self) -> AsyncIterator[Step]:
+        """Wait for a turn; yield the function that ends the job when its time is over."""
+        async with self._gate, self._limit_time() as step:
+            yield step
 
     @asynccontextmanager
-    async def _limit_time(self) -> AsyncIterator[Pace]:
-        pace = Pace(self._seconds)
+    async def _limit_time(self) -> AsyncIterator[Step]:
+        end = monotonic() + self._seconds
+
+        def step() -> None:
+            if monotonic() > end:
+                message = f"this page took longer than {self._seconds:g} seconds and was stopped; "
+                message += "the command line has no limit of time"
+                raise RefusalError(503, BackendError(message))
+
         try:
             async with asyncio.timeout(self._seconds + 1):
-                yield pace
+                yield step
         except TimeoutError:
-            pace.cancel()
-            pace.step()
+            end = -inf
+            step()
         finally:
-            pace.cancel()
+            end = -inf
 
     async def run(self, work: Callable[[Step], T]) -> T:
         """Return the result of work in a thread; the turn ends with the thread.
@@ -102,8 +82,8 @@ class Jobs:
             work: Calls the function that it is given often: it ends the work of a caller who left.
         """
         await self._gate.acquire()
-        async with self._limit_time() as pace:
-            thread = asyncio.get_running_loop().run_in_executor(None, work, pace.step)
+        async with self._limit_time() as step:
+            thread = asyncio.get_running_loop().run_in_executor(None, work, step)
             thread.add_done_callback(self._finish)
             await asyncio.wait({thread})
             return thread.result()
@@ -239,13 +219,13 @@ class Blames:
         key = backend.tenant, version.mark
         found = self._kept.get(key)
         if found is None:
-            async with self._jobs.wait_for_turn() as pace:
+            async with self._jobs.wait_for_turn() as step:
                 found = await blame(
                     backend,
                     version.thread_id,
                     version.checkpoint_id,
                     namespace=version.namespace,
-                    step=pace.step,
+                    step=step,
                 )
             if found is None or found.version.mark != version.mark:
                 return None
@@ -302,8 +282,8 @@ class Descriptions:
         try:
             await _require_few_bytes(backend, missing)
             writers, stopped = await find_steps(backend, versions)
-            async with asyncio.timeout(WAIT), self._jobs.wait_for_turn() as pace:
-                found = await describe_versions(backend, missing, step=pace.step)
+            async with asyncio.timeout(WAIT), self._jobs.wait_for_turn() as step:
+                found = await describe_versions(backend, missing, step=step)
             for version in missing:
                 if changes := found.get(version.checkpoint_id):
                     self._kept.put((backend.tenant, version.mark), changes)

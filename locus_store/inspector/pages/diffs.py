@@ -187,8 +187,8 @@ async def _suggest(request: PageRequest, version: str | None, path: str) -> dict
     backend, name = request.parts.threads, seen.version.checkpoint_id
     found = await find_ancestry(backend, request.thread, name, namespace=request.namespace)
     ancestry = request.require(found, name)
-    async with request.jobs.wait_for_turn() as pace:
-        values = await list_values(backend, ancestry, parse_path(path), _BYTES, pace.step)
+    async with request.jobs.wait_for_turn() as step:
+        values = await list_values(backend, ancestry, parse_path(path), _BYTES, step)
     texts = [(it, render_line(strip_value_tags(value), CELL)) for it, value in values[:SUGGESTED]]
     rows = [{"version": make_row(it), "value": text} for it, text in texts if not text.is_cut]
     return {"keys": keys, "recent": rows}
@@ -199,9 +199,9 @@ async def _answer(request: PageRequest, version: str | None, test: str) -> dict[
         test, request.query.get_text("path"), request.query.get_text("value")
     )
     backend = request.parts.threads
-    async with request.jobs.wait_for_turn() as pace:
+    async with request.jobs.wait_for_turn() as step:
         bisected = await bisect(
-            backend, request.thread, condition, version, namespace=request.namespace, step=pace.step
+            backend, request.thread, condition, version, namespace=request.namespace, step=step
         )
     found = request.require(bisected, version)
     first, turns = found.first, _select_turns(found)

@@ -42,8 +42,8 @@ async def export(request: PageRequest) -> Download:
 async def _report(request: PageRequest) -> dict[str, Any]:
     name = request.query.get_optional("version")
     backend, namespace = request.parts.threads, request.namespace
-    async with request.jobs.wait_for_turn() as pace:
-        found = await report(backend, request.thread, name, namespace=namespace, step=pace.step)
+    async with request.jobs.wait_for_turn() as step:
+        found = await report(backend, request.thread, name, namespace=namespace, step=step)
     return request.require(found, name)
 
 
