@@ -193,39 +193,28 @@ def make_tree(
         hidden: Keys of the value that are shown elsewhere on the page.
         room: For the strings.
     """
-    return _Growing(room or Room(), is_raw=is_raw).make_node(value, path, LEVELS, start, hidden)
+    room, left = room or Room(), NODES
 
-
-class _Growing:
-    """A tree, and the parts that still fit on its page."""
-
-    def __init__(self, room: Room, *, is_raw: bool) -> None:
-        self._room = room
-        self._is_raw = is_raw
-        self._left = NODES
-
-    def make_node(
-        self,
-        value: Any,
-        path: Query,
-        levels: int,
-        start: int = 0,
-        hidden: Collection[str | int] = (),
+    def grow(
+        value: Any, path: Query, levels: int, start: int, hidden: Collection[str | int]
     ) -> TreeNode:
-        prefix, content = ((), value) if self._is_raw else unwrap(value)
+        nonlocal left
+        prefix, content = ((), value) if is_raw else unwrap(value)
         label, name = (str(path[-1]), format_path(path)) if path else ("the state", "")
         if not isinstance(content, dict | list):
             text = content if isinstance(content, str) else json.dumps(content)
-            return TreeNode(label, name, name_kind(content), self._room.cut(text))
+            return TreeNode(label, name, name_kind(content), room.cut(text))
         found = TreeNode(label, name, name_kind(content), None, len(content))
         parts = _iterate_parts(content, hidden, of_graph=prefix[:1] == (CHANNELS,))
         for at, (key, item) in enumerate(islice(parts, start, None), start):
-            if at - start >= CHILDREN or self._left <= 0 or not levels:
+            if at - start >= CHILDREN or left <= 0 or not levels:
                 found.next = at
                 break
-            self._left -= 1
-            found.parts.append(self.make_node(item, (*path, key), levels - 1))
+            left -= 1
+            found.parts.append(grow(item, (*path, key), levels - 1, 0, ()))
         return found
+
+    return grow(value, path, LEVELS, start, hidden)
 
 
 def _iterate_parts(
