@@ -114,35 +114,6 @@ def _list_parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
         yield from (Located((*path, at), item) for at, item in enumerate(value))
 
 
-class _Tracer:
-    """The origins of values along an ancestry."""
-
-    def __init__(self) -> None:
-        self.origins = Origins()
-        self._folder: Folder | None = None
-
-    def visit(self, version: Version, folder: Folder) -> None:
-        """Take the state of the next version."""
-        if folder is not self._folder:
-            self._begin_chain(folder)
-        self.origins.step += 1
-
-    def _begin_chain(self, folder: Folder) -> None:
-        """Compare the first state of a chain with its parent's, and follow the chain."""
-        if self._folder is not None:
-            self.origins.compare(self.get_state(), folder.get_settled())
-        self._folder = folder
-        self.origins.follow(folder)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the newest state, and follow its chain no further."""
-        folder, self._folder = self._folder, None
-        if folder is None:
-            return {}
-        folder.watch = None  # it leads back to the folder, and would keep the state in memory
-        return folder.get_settled()
-
-
 async def blame(
     backend: StorageBackend,
     thread_id: str,
@@ -164,9 +135,24 @@ async def blame(
     ancestry = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
     if ancestry is None:
         return None
-    tracer = _Tracer()
-    await visit(backend, ancestry.versions, tracer.visit, step)
-    return Blame(ancestry, tracer.origins, tracer.get_state())
+    origins, chains = Origins(), list[Folder]()
+
+    def trace(_: Version, folder: Folder) -> None:
+        if not chains or folder is not chains[-1]:
+            if chains:  # the first state of a chain is compared with its parent's
+                origins.compare(_end_chain(chains.pop()), folder.get_settled())
+            chains.append(folder)
+            origins.follow(folder)
+        origins.step += 1
+
+    await visit(backend, ancestry.versions, trace, step)
+    return Blame(ancestry, origins, _end_chain(chains.pop()))
+
+
+def _end_chain(folder: Folder) -> dict[str, Any]:
+    """Return the newest state of a chain, and follow the chain no further."""
+    folder.watch = None  # it leads back to the folder, and would keep the state in memory
+    return folder.get_settled()
 
 
 _ID: Final = "id"

@@ -82,11 +82,9 @@ def _unrefined(node: Any, old: Any, new: Any, step: int) -> Any:
     return node if old == new else step
 
 
-def _without_seam(self: Any, folder: Any) -> None:
+def _without_seam(self: Any, old: Any, new: Any) -> None:
     """The state of a chain's first record counts as new."""
-    self._folder = folder
-    self.origins._root = self.origins.step
-    self.origins.follow(folder)
+    self._root = self.step
 
 
 def _any_element(old: Any, new: Any) -> bool:
@@ -97,7 +95,7 @@ def _any_element(old: Any, new: Any) -> bool:
     "damage",
     [
         lambda patch: patch.setattr(blaming, "_keep_origins", _unrefined),
-        lambda patch: patch.setattr(blaming._Tracer, "_begin_chain", _without_seam),
+        lambda patch: patch.setattr(blaming.Origins, "compare", _without_seam),
         lambda patch: patch.setattr(blaming, "_is_another", _any_element),
         lambda patch: patch.setattr(blaming.Origins, "_mark", lambda self, opened: None),
     ],
