@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -118,7 +119,8 @@ class States:
     def __init__(self, jobs: Jobs, most_bytes: int = _BYTES) -> None:
         self._jobs = jobs
         self._kept: Recent[tuple[str | None, Mark], Seen] = Recent(most_bytes, keeps_last=True)
-        self._readings: dict[tuple[str | None, Mark], _Reading] = {}
+        self._readings: dict[tuple[str | None, Mark], asyncio.Task[Seen | None]] = {}
+        self._waiting: Counter[asyncio.Task[Seen | None]] = Counter()
 
     async def read(
         self, backend: StorageBackend, thread: str, version: str | None, namespace: str
@@ -131,13 +133,17 @@ class States:
         if seen := self._kept.get(key):
             return seen
         if key not in self._readings:
-            self._readings[key] = _Reading(self._read(backend, found))
+            self._readings[key] = asyncio.create_task(self._read(backend, found))
         reading = self._readings[key]
+        self._waiting[reading] += 1
         try:
-            return await reading.get_seen()
+            await asyncio.wait({reading})
+            return reading.result()
         finally:
-            if not reading.waiting and self._readings.get(key) is reading:
-                del self._readings[key]
+            self._waiting[reading] -= 1
+            if not self._waiting[reading]:  # the last that waits for it has left
+                reading.cancel()
+                del self._waiting[reading], self._readings[key]
 
     async def _read(self, backend: StorageBackend, version: Version) -> Seen | None:
         thread, name = version.thread_id, version.checkpoint_id
@@ -151,25 +157,6 @@ class States:
             seen = Seen(stored.version, state, size)
         self._kept.put((backend.tenant, seen.version.mark), seen, seen.size)
         return seen
-
-
-class _Reading:
-    """A state that is being read; it ends when the last that waits for it has left."""
-
-    def __init__(self, reading: Coroutine[Any, Any, Seen | None]) -> None:
-        self._task = asyncio.ensure_future(reading)
-        self.waiting = 0
-
-    async def get_seen(self) -> Seen | None:
-        """Return the version with its state."""
-        self.waiting += 1
-        try:
-            await asyncio.wait({self._task})
-            return self._task.result()
-        finally:
-            self.waiting -= 1
-            if not self.waiting:
-                self._task.cancel()
 
 
 KEPT: Final = 4
