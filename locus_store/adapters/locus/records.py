@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -103,64 +103,49 @@ def group_rows(
         rows: Those that can be read.
         problems: The errors of the others, by key; each stops every thread that may own the key.
     """
-    sorter = _Sorter()
+    found: dict[str, FoundThread] = {}
+    own: defaultdict[str, list[KeyRow]] = defaultdict(list)
+    latest: dict[str, KeyRow] = {}
+    foreign: dict[str, LocusStoreError] = {}
     for row in rows:
-        sorter.add(row)
-    found = sorter.list_threads()
-    for key, problem in {**sorter.foreign, **problems}.items():
-        owners = [it for it in found if key == it or key.startswith(f"{it}:")]
-        for owner in owners or [key]:
-            found[owner] = FoundThread(problem=problem)
-    return found
-
-
-class _Sorter:
-    """Assigns rows to threads."""
-
-    def __init__(self) -> None:
-        self._plain: dict[str, KeyRow] = {}
-        self._own: defaultdict[str, list[KeyRow]] = defaultdict(list)
-        self._latest: dict[str, KeyRow] = {}
-        self.foreign: dict[str, LocusStoreError] = {}
-        """Rows without an owner, by key."""
-
-    def add(self, row: KeyRow) -> None:
-        """Put a row where it belongs, by its contents."""
         if row.is_index:
-            return
+            continue
         if row.saved_as is None:
-            self._plain[row.key] = row
+            found[row.key] = FoundThread([_make_plain_entry(row)])
         elif row.key.endswith(f":{row.saved_as}"):
             thread_id = row.key.removesuffix(f":{row.saved_as}")
-            self._own[thread_id].append(row)
+            own[thread_id].append(row)
             if row.saved_as == LATEST:
-                self._latest[thread_id] = row
+                latest[thread_id] = row
         elif row.key.endswith(f":{LATEST}"):
-            self._latest[row.key.removesuffix(f":{LATEST}")] = row
+            latest[row.key.removesuffix(f":{LATEST}")] = row
         else:
-            self.foreign[row.key] = IntegrityError(
+            foreign[row.key] = IntegrityError(
                 f"row {row.key!r} says that it is checkpoint {row.saved_as!r}, which its key does"
                 " not end in"
             )
-
-    def list_threads(self) -> dict[str, FoundThread]:
-        """Return all threads that were not deleted."""
-        found = {key: FoundThread([_make_plain_entry(row)]) for key, row in self._plain.items()}
-        for thread_id, latest in self._latest.items():
-            if thread_id in found:
-                self.foreign[thread_id] = IntegrityError(
-                    f"row {thread_id!r} was not written by the adapter that wrote {latest.key!r}"
-                )
-            found[thread_id] = _make_thread(self._own[thread_id], latest)
-        rests = [len(it) for name, it in self._own.items() if name not in self._latest]
-        if rests:
-            logger.warning(
-                "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not"
-                " imported",
-                sum(rests),
-                len(rests),
+    for thread_id, newest in latest.items():
+        if thread_id in found:
+            foreign[thread_id] = IntegrityError(
+                f"row {thread_id!r} was not written by the adapter that wrote {newest.key!r}"
             )
-        return found
+        found[thread_id] = _make_thread(own[thread_id], newest)
+    _tell_deleted(own, latest.keys())
+    for key, problem in {**foreign, **problems}.items():
+        owners = [it for it in found if key == it or key.startswith(f"{it}:")]
+        found |= dict.fromkeys(owners or [key], FoundThread(problem=problem))
+    return found
+
+
+def _tell_deleted(threads: Mapping[str, list[KeyRow]], latest: Collection[str]) -> None:
+    """Warn of the rows of threads without a latest one."""
+    if rests := [len(it) for name, it in threads.items() if name not in latest]:
+        logger.warning(
+            "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not"
+            " imported",
+            sum(rests),
+            len(rests),
+        )
 
 
 def _make_plain_entry(row: KeyRow) -> Entry:
