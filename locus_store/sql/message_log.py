@@ -246,16 +246,17 @@ def _drop(
     revision = rows[name].revision if name in rows else 0
     require_revision((thread_id, name), expected_revision, revision)
     gone = [row for row in rows.values() if namespace in {None, row.namespace}]
+    if not gone:
+        return False
     if len(gone) == len(rows) and _has_nothing(repo, thread_id):
         repo.drop_threads([thread_id])
-        return bool(gone)
+        return True
     for row in gone:
         log = {"thread": row.thread, "namespace": row.namespace}
         repo.change(_delete_messages, "all", **log)
         repo.change(_delete_log, **log)
-    if gone:
-        settle(repo, thread_id, max(row.changed_at for row in gone))
-    return bool(gone)
+    settle(repo, thread_id, max(row.changed_at for row in gone))
+    return True
 
 
 def _has_nothing(repo: Repository, thread_id: str) -> bool:

@@ -317,6 +317,13 @@ class Owning(MessageLogKit):
         assert await log.delete("named")
         assert await backend.scan() == ["named", "t"]
 
+    async def test_a_deletion_of_no_log_leaves_a_thread_its_user(
+        self, log: Any, backend: Any
+    ) -> None:
+        await backend.claim_thread("t", "u")
+        assert await log.delete("t") is await log.delete("t", namespace="sub") is False
+        assert (await backend.thread_facts("t")).user_id == "u"
+
     async def test_what_is_no_user_is_refused(self, log: Any) -> None:
         await expect_invalid(
             INVALID_OPTIONAL_IDS,
