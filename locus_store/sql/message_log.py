@@ -16,7 +16,7 @@ from locus_store.sql.columns.dialect_columns import escape_text
 from locus_store.sql.connections.backend import ConnectedBackend, make_writing
 from locus_store.sql.quotas import limit_calls, measure_change
 from locus_store.sql.schema.tables import Tables
-from locus_store.sql.threads import pending, turns
+from locus_store.sql.threads import pending
 from locus_store.sql.threads.pending import fill_parameters, name_parameters, split_batches
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository, settle
@@ -53,7 +53,7 @@ def _change(repo: Repository, change: LogChange) -> LogChanged:
         repo.guard(name, number)
         threads[name] = _lock_row(repo, name, creates=name in puts_into)
     thread = threads[change.thread_id]
-    log = None if thread is None else _Log(repo, thread[0], change)
+    log = None if thread is None else _Log(repo, thread.thread, change)
     revision = log.revision if log else 0
     require_revision((change.thread_id, change.namespace), change.expected_revision, revision)
     for edit in edits:
@@ -62,41 +62,37 @@ def _change(repo: Repository, change: LogChange) -> LogChanged:
     for other in change.also:
         its_thread = threads[other.thread_id]
         if its_thread is not None:
-            _Log(repo, its_thread[0], other).apply()
+            _Log(repo, its_thread.thread, other).apply()
     return log.apply() if log and (change.puts or revision) else LogChanged(0)
 
 
-def _lock_row(repo: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
+def _lock_row(repo: Repository, thread_id: str, *, creates: bool) -> Any:
     """Lock a thread; return its row, or ``None`` if there is none and it is not created."""
     if creates:
         repo.open_thread(thread_id)
-    else:
-        repo.lock_thread(thread_id)
-    key = {"tenant": repo.tenant, "thread_id": thread_id}
-    *row, turn = repo.sql.thread.fetch_rows(repo.connection, key)[0]
-    if repo.is_outside_turns:
-        turns.require_none(repo, thread_id, turn)
-    return row if row[0] is not None and row[1] else None
+        return repo.read_row(thread_id)
+    found = repo.lock_row(thread_id)
+    return found if found is not None and found.live else None
 
 
-def _claim_thread(repo: Repository, thread: Sequence[Any], edit: LogEdit) -> None:
+def _claim_thread(repo: Repository, thread: Any, edit: LogEdit) -> None:
     """Make a thread the user's, and keep it, as an edit says.
 
     Raises:
         NotOwnerError: It is another user's.
     """
-    key, _, owner, expires_at = thread
     require_user_id(edit.user_id, repo.tables.user_id_type)
-    require_owner(edit.thread_id, owner, edit.user_id)
+    require_owner(edit.thread_id, thread.user_id, edit.user_id)
     if not edit.puts:
         return
     threads, values = repo.tables.threads, dict[str, Any]()
-    if owner is None and edit.user_id is not None:
+    if thread.user_id is None and edit.user_id is not None:
         values["user_id"] = edit.user_id
-    if edit.is_kept and expires_at != FOREVER:
+    if edit.is_kept and thread.expires_at != FOREVER:
         values["expires_at"] = FOREVER
     if values:
-        repo.connection.execute(threads.update().where(threads.c.thread == key).values(values))
+        is_it = threads.c.thread == thread.thread
+        repo.connection.execute(threads.update().where(is_it).values(values))
 
 
 class _Log:
@@ -239,8 +235,8 @@ def _drop(
     repo: Repository, thread_id: str, namespace: str | None, expected_revision: int | None
 ) -> bool:
     """See ``BaseMessageLog.drop``."""
-    repo.lock(thread_id)
-    found = repo.ask(_select_logs, tenant=repo.tenant, thread_0=thread_id)
+    is_locked = repo.lock(thread_id)
+    found = repo.ask(_select_logs, tenant=repo.tenant, thread_0=thread_id) if is_locked else []
     rows = {row.namespace: row for row in found}
     name = namespace or ""
     revision = rows[name].revision if name in rows else 0

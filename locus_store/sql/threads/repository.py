@@ -79,12 +79,16 @@ class Repository(Reads):
         """
         return True
 
-    def lock_thread(self, thread_id: str) -> None:
+    def lock_thread(self, thread_id: str) -> bool:
         """Lock a thread's row against creating lines in it and against deletion.
 
         Lock order: line first, then thread. Never lock a line while holding this lock.
+
+        Returns:
+            ``False`` if there was no row to lock. Another transaction may create it at any time.
         """
         del thread_id
+        return True
 
     def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
         """Store pending writes; those of special channels replace existing ones."""
@@ -152,9 +156,8 @@ class Repository(Reads):
 
     def open_thread(self, thread_id: str) -> bool:
         """Lock a thread, created if there is no live one; return whether it was created."""
-        self.lock_thread(thread_id)
-        found = self.is_live_thread(thread_id)
-        if found:
+        found = self.lock_row(thread_id)
+        if found is not None and found.live:
             return False
         if found is not None and self.lock(thread_id):
             self.drop_threads([thread_id])
@@ -171,13 +174,29 @@ class Repository(Reads):
         row = self.sql.any_line.fetch_first(self.connection, key)
         return make_line(row) if row else Line(line=self.add_line(thread_id, namespace))
 
+    def lock_row(self, thread_id: str) -> Any:
+        """Return what ``read_row`` returns, locked."""
+        while True:  # a row that was created between the two statements is not locked yet
+            is_locked, row = self.lock_thread(thread_id), self.read_row(thread_id)
+            if is_locked or row is None:
+                return row
+
     def is_live_thread(self, thread_id: str) -> bool | None:
         """Return whether the thread is live; ``None`` if it has no row."""
+        found = self.read_row(thread_id)
+        return None if found is None else bool(found.live)
+
+    def read_row(self, thread_id: str) -> Any:
+        """Return the row of ``Statements.thread``; ``None`` if there is no thread.
+
+        Raises:
+            TurnError: The turn that is held refuses the write.
+        """
         key = {"tenant": self.tenant, "thread_id": thread_id}
-        row = self.sql.thread.fetch_rows(self.connection, key)[0]
+        [row] = self.sql.thread.fetch_named(self.connection, key)
         if self.is_outside_turns:
-            turns.require_none(self, thread_id, row[-1])
-        return None if row[0] is None else bool(row[1])
+            turns.require_none(self, thread_id, row.turn)
+        return None if row.thread is None else row
 
     def add_line(self, thread_id: str, namespace: str) -> int:
         """Create an empty line; return its key."""

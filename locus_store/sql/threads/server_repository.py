@@ -100,12 +100,11 @@ class LockingRepository(Repository):
                 return False
         return True
 
-    def lock_thread(self, thread_id: str) -> None:
+    def lock_thread(self, thread_id: str) -> bool:
         """See ``Repository``; a save that creates a line and a deletion exclude each other."""
         threads = self.tables.threads
-        self.connection.execute(
-            sa.select(threads.c.thread).where(*self.is_thread(thread_id)).with_for_update()
-        )
+        locked = sa.select(threads.c.thread).where(*self.is_thread(thread_id)).with_for_update()
+        return self.connection.execute(locked).first() is not None
 
     def _lock_lines(self, thread_ids: Sequence[str]) -> None:
         lines = self.tables.lines

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from servers import wait_until
 
-from locus_store import PostgreSQLBackend, postgresql_checkpointer
+from locus_store import (
+    NewMessage,
+    PostgreSQLBackend,
+    PostgreSQLMessageLog,
+    postgresql_checkpointer,
+)
+from locus_store.sql import message_log
+from locus_store.sql.threads.server_repository import LockingRepository
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -126,11 +135,13 @@ async def test_a_deletion_that_waits_while_the_index_is_made_removes_its_words(
     assert await count(migrated_database, "locus_search") == 0
 
 
+WAITING = "pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+
 async def waits_for_a_lock(url):
     name = urlsplit(url).path.removeprefix("/")
-    waiting = f"pg_stat_activity WHERE datname = '{name}' AND wait_event_type = 'Lock'"
     async with asyncio.timeout(30):
-        while not await count(url, waiting):  # noqa: ASYNC110  (another session tells nobody)
+        while not await count(url, f"{WAITING} AND datname = '{name}'"):  # noqa: ASYNC110  (another session tells nobody)
             await asyncio.sleep(0.01)
 
 
@@ -155,3 +166,41 @@ async def test_parallel_namespaces_of_a_thread_do_not_wait_for_each_other(
     assert sum(len(it.writes) for it in thread.lines) == 128
     for backend in backends:
         await backend.close()
+
+
+async def test_a_pop_locks_a_thread_that_was_created_while_it_looked_for_it(
+    postgresql, migrated_database, monkeypatch
+):
+    lock, store = LockingRepository.lock_thread, message_log._Log._store
+    appends = [append_elsewhere(migrated_database, number) for number in range(2)]
+
+    def lock_and_create(repo, thread_id):
+        is_locked = lock(repo, thread_id)
+        if appends[0].ident is None:
+            appends[0].start()
+            appends[0].join()
+        return is_locked
+
+    def append_and_store(log):
+        appends[1].start()
+        waits = f"SELECT count(*) FROM {WAITING}"
+        wait_until(lambda: not appends[1].is_alive() or postgresql.value(waits), "the append")
+        store(log)
+
+    monkeypatch.setattr(LockingRepository, "lock_thread", lock_and_create)
+    monkeypatch.setattr(message_log._Log, "_store", append_and_store)
+    async with PostgreSQLMessageLog(migrated_database) as log:
+        assert (await log.pop("t")).message.content == 0
+        appends[1].join()
+        found = await log.read("t")
+        assert ([it.content for it in found.messages], found.info.count) == ([1], 1)
+
+
+def append_elsewhere(url, number):
+    """Return a thread in which another client appends a number to a log."""
+
+    async def append():
+        async with PostgreSQLMessageLog(url) as log:
+            await log.append("t", [NewMessage(number)])
+
+    return threading.Thread(target=lambda: asyncio.run(append()))
