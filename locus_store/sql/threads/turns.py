@@ -25,8 +25,8 @@ from locus_store.versions.sharding import require_layout
 from locus_store.versions.turns import Ticket
 
 
-def require_turn(repository: RowAccess, thread_id: str, number: int | None) -> None:
-    """Refuse a write that the thread's turn does not permit; see ``turns.require_turn``.
+def require_turn(repository: RowAccess, thread_id: str, number: int) -> None:
+    """Refuse a write of a turn that has ended; see ``turns.require_turn``.
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
     """
@@ -43,8 +43,8 @@ def require_turn(repository: RowAccess, thread_id: str, number: int | None) -> N
 
 def require_none(repository: RowAccess, thread_id: str, turn: int | None) -> None:
     """Refuse a write of no turn if one is held; ``turn`` is its number, as it was read."""
-    if turn is not None:
-        require_turn(repository, thread_id, None)
+    if turn is not None:  # no lock: its holder may wait for the thread, which this write has locked
+        turns.require_turn(read_tickets(repository, thread_id)[0], None)
 
 
 def change_tickets(

@@ -9,16 +9,19 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
-from servers import wait_until
+from servers import DEADLINE_SECONDS, wait_until
 
 from locus_store import (
     NewMessage,
     PostgreSQLBackend,
     PostgreSQLMessageLog,
+    TurnError,
     postgresql_checkpointer,
 )
+from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.sql import message_log
 from locus_store.sql.threads.server_repository import LockingRepository
+from locus_store.testing.turns import run_outside
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -204,3 +207,18 @@ def append_elsewhere(url, number):
             await log.append("t", [NewMessage(number)])
 
     return threading.Thread(target=lambda: asyncio.run(append()))
+
+
+async def test_a_write_of_no_turn_does_not_wait_for_the_turn_that_refuses_it(migrated_database):
+    """The holder's transaction, which has locked the turn, may wait for the thread."""
+    async with PostgreSQLMessageLog(migrated_database) as log:
+        await log.append("t", [NewMessage(1)])
+        checkpointer = StorageBackendAdapter(log.backend)
+        async with checkpointer.turn("t"):
+            holder = await asyncpg.connect(migrated_database)
+            async with holder.transaction():
+                await holder.execute("SELECT 1 FROM locus_turns FOR UPDATE")
+                with pytest.raises(TurnError, match="belongs to no turn"):
+                    await asyncio.wait_for(run_outside(log.pop("t")), DEADLINE_SECONDS)
+            await holder.close()
+            assert (await log.pop("t")).message.content == 1
