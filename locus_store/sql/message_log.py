@@ -51,28 +51,22 @@ def _change(repo: Repository, change: LogChange) -> LogChanged:
     threads = {}
     for name, number in numbers.items():
         repo.guard(name, number)
-        threads[name] = _lock_row(repo, name, creates=name in puts_into)
+        if creates := name in puts_into:
+            repo.open_thread(name)
+        found = repo.read_row(name) if creates else repo.lock_thread(name)
+        threads[name] = found if found and found.live else None
     thread = threads[change.thread_id]
     log = None if thread is None else _Log(repo, thread.thread, change)
     revision = log.revision if log else 0
     require_revision((change.thread_id, change.namespace), change.expected_revision, revision)
     for edit in edits:
-        if (found := threads[edit.thread_id]) is not None:
-            _claim_thread(repo, found, edit)
+        if (its_thread := threads[edit.thread_id]) is not None:
+            _claim_thread(repo, its_thread, edit)
     for other in change.also:
         its_thread = threads[other.thread_id]
         if its_thread is not None:
             _Log(repo, its_thread.thread, other).apply()
     return log.apply() if log and (change.puts or revision) else LogChanged(0)
-
-
-def _lock_row(repo: Repository, thread_id: str, *, creates: bool) -> Any:
-    """Lock a thread; return its row, or ``None`` if there is none and it is not created."""
-    if creates:
-        repo.open_thread(thread_id)
-        return repo.read_row(thread_id)
-    found = repo.lock_row(thread_id)
-    return found if found is not None and found.live else None
 
 
 def _claim_thread(repo: Repository, thread: Any, edit: LogEdit) -> None:

@@ -58,7 +58,7 @@ class SqlShard(listing.RunsQueries):
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
         """Return whether a live thread, or its pending writes, are stored, and its move, if any."""
         return await self._read(
-            lambda it: (bool(it.is_live_thread(thread_id)), _find_move(it, thread_id)), self._runner
+            lambda it: (_is_live(it, thread_id), _find_move(it, thread_id)), self._runner
         )
 
     async def list_moves(self) -> list[Move]:
@@ -223,16 +223,21 @@ def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> 
     return True
 
 
+def _is_live(repository: Repository, thread_id: str) -> bool:
+    found = repository.read_row(thread_id)
+    return bool(found and found.live)
+
+
 def _admit_thread(repository: Repository, database: Database, thread_id: str) -> bool:
     """Store a thread again below the tenant of a database: no row may change its tenant."""
-    if repository.is_live_thread(thread_id) is None or not repository.lock(thread_id):
+    if repository.read_row(thread_id) is None or not repository.lock(thread_id):
         return False
     thread = archives.read_stored(repository, thread_id)
     repository.drop_threads([thread_id])
     if thread is None:  # it has expired
         return True
     other = database.make_repository(repository.connection)
-    if other.is_live_thread(thread_id):
+    if _is_live(other, thread_id):
         raise make_occupied_error(thread_id, "moved")
     # One of the thread's former time here, which has ended with its move.
     other.connection.execute(_delete_turn(other, thread_id))

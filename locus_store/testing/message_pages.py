@@ -315,14 +315,9 @@ class Owning(MessageLogKit):
         await backend.put_thread("named", user_id="u", name="a name")
         await log.append("named", make_new(1))
         assert await log.delete("named")
-        assert await backend.scan() == ["named", "t"]
-
-    async def test_a_deletion_of_no_log_leaves_a_thread_its_user(
-        self, log: Any, backend: Any
-    ) -> None:
-        await backend.claim_thread("t", "u")
-        assert await log.delete("t") is await log.delete("t", namespace="sub") is False
-        assert (await backend.thread_facts("t")).user_id == "u"
+        await backend.claim_thread("claimed", "u")
+        assert not await log.delete("claimed")
+        assert await backend.scan() == ["claimed", "named", "t"]
 
     async def test_what_is_no_user_is_refused(self, log: Any) -> None:
         await expect_invalid(

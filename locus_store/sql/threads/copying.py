@@ -22,10 +22,10 @@ def copy_thread(repo: Repository, source: str, destination: str) -> bool:
     """See ``StoresThreads.copy_thread``; reads from one snapshot."""
     if not has_thread(repo, source):
         return False
-    is_live = repo.is_live_thread(destination)
-    if is_live:
+    found = repo.read_row(destination)
+    if found and found.live:
         raise make_occupied_error(destination, "copied")
-    if is_live is not None:
+    if found:
         repo.drop_threads([destination])
     _Copy(repo, source, destination).run()
     return True

@@ -79,16 +79,12 @@ class Repository(Reads):
         """
         return True
 
-    def lock_thread(self, thread_id: str) -> bool:
-        """Lock a thread's row against creating lines in it and against deletion.
+    def lock_thread(self, thread_id: str) -> Any:
+        """Lock a thread's row against creating lines in it and against deletion; return it.
 
         Lock order: line first, then thread. Never lock a line while holding this lock.
-
-        Returns:
-            ``False`` if there was no row to lock. Another transaction may create it at any time.
         """
-        del thread_id
-        return True
+        return self.read_row(thread_id)
 
     def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
         """Store pending writes; those of special channels replace existing ones."""
@@ -156,10 +152,10 @@ class Repository(Reads):
 
     def open_thread(self, thread_id: str) -> bool:
         """Lock a thread, created if there is no live one; return whether it was created."""
-        found = self.lock_row(thread_id)
-        if found is not None and found.live:
+        found = self.lock_thread(thread_id)
+        if found and found.live:
             return False
-        if found is not None and self.lock(thread_id):
+        if found and self.lock(thread_id):
             self.drop_threads([thread_id])
         key = {"tenant": self.tenant, "thread_id": thread_id, "layout": self.tenancy.layout}
         require_layout(self.sql.new_thread.run(self.connection, key))
@@ -174,24 +170,8 @@ class Repository(Reads):
         row = self.sql.any_line.fetch_first(self.connection, key)
         return make_line(row) if row else Line(line=self.add_line(thread_id, namespace))
 
-    def lock_row(self, thread_id: str) -> Any:
-        """Return what ``read_row`` returns, locked."""
-        while True:  # a row that was created between the two statements is not locked yet
-            is_locked, row = self.lock_thread(thread_id), self.read_row(thread_id)
-            if is_locked or row is None:
-                return row
-
-    def is_live_thread(self, thread_id: str) -> bool | None:
-        """Return whether the thread is live; ``None`` if it has no row."""
-        found = self.read_row(thread_id)
-        return None if found is None else bool(found.live)
-
     def read_row(self, thread_id: str) -> Any:
-        """Return the row of ``Statements.thread``; ``None`` if there is no thread.
-
-        Raises:
-            TurnError: The turn that is held refuses the write.
-        """
+        """Return the row of ``Statements.thread``; ``None`` if there is no thread."""
         key = {"tenant": self.tenant, "thread_id": thread_id}
         [row] = self.sql.thread.fetch_named(self.connection, key)
         if self.is_outside_turns:
@@ -342,7 +322,8 @@ class Repository(Reads):
         if head is not None:
             versions.require_head(self, self.find_line(thread_id, namespace), head, thread_id)
         existed = is_locked and has_thread(self, thread_id)
-        if not (existed or (is_locked and self.is_live_thread(thread_id))):
+        found = self.read_row(thread_id) if is_locked and not existed else None
+        if not (existed or (found and found.live)):
             return Removed(existed=False, versions=0)
         return Removed(existed, self.drop_threads([thread_id]).versions)
 

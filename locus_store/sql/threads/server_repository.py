@@ -100,11 +100,14 @@ class LockingRepository(Repository):
                 return False
         return True
 
-    def lock_thread(self, thread_id: str) -> bool:
+    def lock_thread(self, thread_id: str) -> Any:
         """See ``Repository``; a save that creates a line and a deletion exclude each other."""
         threads = self.tables.threads
-        locked = sa.select(threads.c.thread).where(*self.is_thread(thread_id)).with_for_update()
-        return self.connection.execute(locked).first() is not None
+        lock = sa.select(threads.c.thread).where(*self.is_thread(thread_id)).with_for_update()
+        while True:  # a row that was created between the two statements is not locked yet
+            is_locked, row = self.connection.execute(lock).first(), self.read_row(thread_id)
+            if is_locked or row is None:
+                return row
 
     def _lock_lines(self, thread_ids: Sequence[str]) -> None:
         lines = self.tables.lines

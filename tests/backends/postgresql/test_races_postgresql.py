@@ -20,7 +20,7 @@ from locus_store import (
 )
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.sql import message_log
-from locus_store.sql.threads.server_repository import LockingRepository
+from locus_store.sql.threads.repository import Repository
 from locus_store.testing.turns import run_outside
 from locus_store.types import PendingWrite
 
@@ -174,15 +174,14 @@ async def test_parallel_namespaces_of_a_thread_do_not_wait_for_each_other(
 async def test_a_pop_locks_a_thread_that_was_created_while_it_looked_for_it(
     postgresql, migrated_database, monkeypatch
 ):
-    lock, store = LockingRepository.lock_thread, message_log._Log._store
+    read, store = Repository.read_row, message_log._Log._store
     appends = [append_elsewhere(migrated_database, number) for number in range(2)]
 
-    def lock_and_create(repo, thread_id):
-        is_locked = lock(repo, thread_id)
+    def create_and_read(repo, thread_id):
         if appends[0].ident is None:
             appends[0].start()
             appends[0].join()
-        return is_locked
+        return read(repo, thread_id)
 
     def append_and_store(log):
         appends[1].start()
@@ -190,7 +189,7 @@ async def test_a_pop_locks_a_thread_that_was_created_while_it_looked_for_it(
         wait_until(lambda: not appends[1].is_alive() or postgresql.value(waits), "the append")
         store(log)
 
-    monkeypatch.setattr(LockingRepository, "lock_thread", lock_and_create)
+    monkeypatch.setattr(Repository, "read_row", create_and_read)
     monkeypatch.setattr(message_log._Log, "_store", append_and_store)
     async with PostgreSQLMessageLog(migrated_database) as log:
         assert (await log.pop("t")).message.content == 0
