@@ -8,7 +8,6 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import repeat
 from typing import Final, TypeAlias, cast
 from zlib import crc32
 
@@ -139,13 +138,6 @@ def _choose_fastest() -> Callable[[object], bytes]:
 encode_canonical: Callable[[object], bytes] = _choose_fastest()
 """``encode_canonical_reference`` at C speed. Docstrings call its result the *encoding* of a value;
 the encoding of a canonical value is the input of its digest."""
-
-
-def encode_each(values: Iterable[object]) -> list[bytes]:
-    """Return the encoding of each value."""
-    if encode_canonical is _marshal:
-        return list(map(marshal.dumps, values, repeat(2)))  # type: ignore[arg-type]
-    return list(map(encode_canonical, values))
 
 
 def decode_canonical(canonical_bytes: bytes) -> object:

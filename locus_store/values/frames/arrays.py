@@ -16,7 +16,6 @@ from locus_store.values.encoding import (
     digest_each,
     encode_canonical,
     encode_checked,
-    encode_each,
     is_flat,
     require_levels,
 )
@@ -143,7 +142,7 @@ def extend_array(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
 
 
 def _append(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
-    raws = encode_each(new)
+    raws = [encode_canonical(item) for item in new]
     return _replace(old, (len(old.lengths), 0), new, raws, chunks=chunks, depth=depth)
 
 
@@ -165,7 +164,7 @@ def _align(
     start, behind = same
     new, lengths = _select_between(same, value), _select_between(same, old.lengths)
     if min(len(new), len(lengths)) <= _MANY:
-        raws = encode_each(new)
+        raws = [encode_canonical(item) for item in new]
         return _replace(old, same, new, raws, chunks=chunks, depth=depth)
     runs = Runs(_join_chunks(old.chunks, same), lengths, _join_chunks(chunks, same), len(new))
     head, tail = runs.head, runs.tail
@@ -177,9 +176,9 @@ def _align(
         stays = start + head, len(lengths) - head - gone
         left = _replace(old, stays, [], [], chunks=[], depth=depth)
         return _append(left, value[sum(stays) :], chunks, depth)
-    raws = encode_each(_select_between((head, tail), new))
+    raws = [encode_canonical(item) for item in _select_between((head, tail), new)]
     if not runs.fit(tail, raws):
-        raws += encode_each(new[len(new) - tail :])
+        raws += [encode_canonical(item) for item in new[len(new) - tail :]]
         tail = 0
     edited = _select_between((head, tail), new)
     return _replace(old, (start + head, behind + tail), edited, raws, chunks=chunks, depth=depth)
@@ -280,7 +279,7 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     lengths, size = array("Q"), LIST_HEAD
     for at in range(0, len(value), _CHUNK):
         items = value[at : at + _CHUNK]
-        raws = encode_each(items)
+        raws = list(map(encode_canonical, items))
         sizes = list(map(len, raws))
         if {*map(type, items)} != {bytes}:
             _require_levels(items, raws, sizes, depth)

@@ -17,7 +17,6 @@ from locus_store.values.encoding import (
     digest,
     encode,
     encode_canonical,
-    encode_each,
     measure_json,
     pack_frame,
 )
@@ -295,7 +294,7 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
         return
     least = 0 if _is_in_element(path) else KEEP_BYTES
     # Encoded, because 1, 1.0 and True are equal in Python.
-    olds, news = encode_each(old), encode_each(new)
+    olds, news = list(map(encode_canonical, old)), list(map(encode_canonical, new))
 
     def patch(i: int, j: int) -> Frame | None:
         size = len(news[j])
