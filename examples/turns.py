@@ -74,5 +74,6 @@ async def post_message(thread_id: str, message: Message, request: Request) -> di
     async with saver.turn(thread_id, wait=WAIT, timeout_seconds=60):
         found = (await graph.aget_state(config)).values
         if message.id not in found.get("answers", {}):
-            found = await graph.ainvoke({"asked": (message.id, message.text)}, config)
+            asked = {"asked": (message.id, message.text)}
+            found = await graph.ainvoke(asked, config, durability="sync")
         return {"reply": found["answers"][message.id]}
