@@ -99,7 +99,7 @@ async def bisect(
     Args:
         backend: The storage.
         thread_id: The thread.
-        condition: Of those above; used for this call only.
+        condition: ``HasText``, ``equals`` or another one below; used for this call only.
         checkpoint_id: The version, whose ancestors are asked about, and itself.
         namespace: The line of the version.
         step: Is called before each version, in a thread; what it raises ends the calculation.
