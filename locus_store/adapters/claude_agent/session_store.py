@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Unpack, cast
@@ -182,6 +183,11 @@ def durable_tool(
             return await tool.handler(arguments)
 
         name = f"{tool.name}:{key(arguments)}"
-        return await checkpointer.effect(thread_id, name, call, arguments=arguments, **options)
+        result = await checkpointer.effect(thread_id, name, call, arguments=arguments, **options)
+        if isinstance(result, dict) and result.keys() & {"content", "is_error"}:
+            return result
+        # JSON that settled the effect.
+        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+        return {"content": [{"type": "text", "text": text}]}
 
     return replace(tool, handler=run)

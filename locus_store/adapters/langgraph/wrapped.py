@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from langchain_core.runnables.config import ensure_config, merge_configs
+from langchain_core.tools import StructuredTool
 from langgraph.errors import GraphBubbleUp
 
 from locus_store.adapters.langgraph.loads import format_thread_id
@@ -52,7 +53,7 @@ def durable_tool(tool: T, saver: LangGraphSaver, **options: Any) -> T:
 
             effect = call.bind(saver, make, options)
             portals = saver._portals  # noqa: SLF001  (of this adapter)
-            return _load(saver, portals.run(type(saver).__name__, effect))
+            return call.load(saver, portals.run(type(saver).__name__, effect))
 
         async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:  # noqa: A002
             call = _Call(self.name, self.args, input, config)
@@ -60,7 +61,7 @@ def durable_tool(tool: T, saver: LangGraphSaver, **options: Any) -> T:
             async def make(key: str) -> Any:
                 return _dump(saver, await tool.ainvoke(input, call.give(key), **kwargs))
 
-            return _load(saver, await call.bind(saver, make, options)())
+            return call.load(saver, await call.bind(saver, make, options)())
 
     made = tool.model_copy()
     Durable.__name__ = kind.__name__
@@ -76,6 +77,7 @@ class _Call:
     """
 
     def __init__(self, name: str, schema: Mapping[str, Any], call: Any, config: Any) -> None:
+        self._name = name
         self._config = ensure_config(config)
         self._thread_id = self._config.get("configurable", {}).get("thread_id")
         is_call = isinstance(call, dict) and call.get("type") == "tool_call"
@@ -98,14 +100,18 @@ class _Call:
         place = str(self._thread_id), str(self._key)
         return partial(saver.saver.effect, *place, make, arguments=self._arguments, **options)
 
+    def load(self, saver: LangGraphSaver, result: Any) -> Any:
+        """Return the output that was kept; of JSON that settled the effect, a tool's output."""
+        if isinstance(result, dict) and result.keys() == {"type", "data"}:
+            return saver.serde.loads_typed((result["type"], b64decode(result["data"])))
+        settled = StructuredTool.from_function(lambda: result, name=self._name, description="-")
+        call: Any = {"type": "tool_call", "id": self._key, "name": self._name, "args": {}}
+        return settled.invoke(call, {"callbacks": []})
+
 
 def _dump(saver: LangGraphSaver, result: Any) -> dict[str, str]:
     kind, data = saver.serde.dumps_typed(result)
     return {"type": kind, "data": b64encode(data).decode()}
-
-
-def _load(saver: LangGraphSaver, result: Mapping[str, str]) -> Any:
-    return saver.serde.loads_typed((result["type"], b64decode(result["data"])))
 
 
 def run_in_turns(graph: G, **options: Unpack[TurnOptions]) -> G:

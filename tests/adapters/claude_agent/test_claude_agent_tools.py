@@ -8,6 +8,7 @@ import pytest
 from lazily import TESTS_RUN
 
 from locus_store import InvalidArgumentError, MemoryCheckpointer, OutcomeUnknownError
+from locus_store.effects import Done
 
 if TESTS_RUN:
     from claude_agent_sdk import tool
@@ -39,3 +40,28 @@ async def test_a_tool_is_called_once_for_its_key() -> None:
     with pytest.raises(OutcomeUnknownError):
         await made.handler({"order": 0, "amount": 1})
     assert orders == [7, 0]
+
+
+async def test_the_json_that_settles_an_unknown_outcome_is_the_content_of_the_tool() -> None:
+    @tool("pay", "Pay an order.", {"order": int})
+    async def pay(arguments: dict[str, Any]) -> dict[str, Any]:
+        raise TimeoutError("no reply")
+
+    checkpointer = MemoryCheckpointer()
+    made = durable_tool(pay, checkpointer, "t", lambda it: str(it["order"]))
+    whole = {"content": [{"type": "text", "text": "paid"}]}
+    for order, (settled, text) in enumerate(
+        [("paid", "paid"), ({"receipt": "é"}, '{"receipt": "é"}'), (None, "null"), (whole, "paid")]
+    ):
+        with pytest.raises(TimeoutError):
+            await made.handler({"order": order})
+        await checkpointer.resolve_effect("t", f"pay:{order}", took_place=True, result=settled)
+        found = await made.handler({"order": order})
+        assert found == {"content": [{"type": "text", "text": text}]}
+    answering = durable_tool(
+        pay, checkpointer, "t", lambda _: "last", on_unknown=lambda _: Done("paid by hand")
+    )
+    with pytest.raises(TimeoutError):
+        await answering.handler({"order": 9})
+    found = await answering.handler({"order": 9})
+    assert found == {"content": [{"type": "text", "text": "paid by hand"}]}

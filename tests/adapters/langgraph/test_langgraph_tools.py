@@ -8,6 +8,7 @@ import pytest
 from lazily import TESTS_RUN
 
 from locus_store import InvalidArgumentError, MemoryBackend, OutcomeUnknownError
+from locus_store.effects import Done
 
 if TESTS_RUN:
     from langchain_core.messages import AIMessage
@@ -89,6 +90,38 @@ async def test_other_arguments_and_unknown_outcomes_are_refused(saver) -> None:
     assert calls == [1, 0]
     with pytest.raises(InvalidArgumentError, match="tool call"):
         await durable_tool(tool(pay), saver).ainvoke({"order": 1})
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("settled", "content"),
+    [
+        ("booked Bern", "booked Bern"),
+        ({"receipt": 7}, '{"receipt": 7}'),
+        (None, "null"),
+        ([{"type": "text", "text": "é"}], [{"type": "text", "text": "é"}]),
+    ],
+)
+async def test_the_json_that_settles_an_unknown_outcome_is_the_content_of_the_tool(
+    saver, is_async: bool, settled: Any, content: Any
+) -> None:
+    def pay(order: int) -> str:
+        """Pay an order."""
+        raise TimeoutError("no reply")
+
+    config = {"configurable": {"thread_id": "t"}}
+    answering = graph_of(saver, pay, on_unknown=lambda _: Done(settled))
+    graph = graph_of(saver, pay)
+    for call_id in ("resolved", "answered"):
+        with pytest.raises(TimeoutError):
+            await graph.ainvoke(asked(call_id, order=1), config)
+    await saver.saver.resolve_effect("t", "resolved", took_place=True, result=settled)
+    for used, call_id in ((graph, "resolved"), (answering, "answered"), (graph, "answered")):
+        given = asked(call_id, order=1)
+        state = await used.ainvoke(given, config) if is_async else used.invoke(given, config)
+        message = state["messages"][-1]
+        found = message.content, message.tool_call_id, message.name, message.status
+        assert found == (content, call_id, "pay", "success")
 
 
 async def test_an_interrupted_tool_begins_again_with_the_answer(saver) -> None:

@@ -8,6 +8,7 @@ import pytest
 from lazily import TESTS_RUN
 
 from locus_store import InvalidArgumentError, MemoryCheckpointer, OutcomeUnknownError
+from locus_store.effects import Done
 
 if TESTS_RUN:
     from agents import Usage, function_tool
@@ -51,3 +52,20 @@ async def test_a_tool_call_is_made_once_in_a_thread() -> None:
         await call("c2", 0)
     assert orders == [7, 0]
     assert pay.on_invoke_tool is not tool.on_invoke_tool
+
+
+async def test_the_json_that_settles_an_unknown_outcome_is_the_result_of_the_tool() -> None:
+    @function_tool(failure_error_function=None)
+    def pay() -> str:
+        """Pay an order."""
+        raise TimeoutError("no reply")
+
+    checkpointer = MemoryCheckpointer()
+    tool = durable_tool(pay, checkpointer, "t")
+    answering = durable_tool(pay, checkpointer, "t", on_unknown=lambda _: Done({"receipt": 7}))
+    for call_id in ("c1", "c2"):
+        with pytest.raises(TimeoutError):
+            await tool.on_invoke_tool(context_of(call_id, "{}"), "{}")
+    await checkpointer.resolve_effect("t", "c1", took_place=True, result="paid by hand")
+    assert await tool.on_invoke_tool(context_of("c1", "{}"), "{}") == "paid by hand"
+    assert await answering.on_invoke_tool(context_of("c2", "{}"), "{}") == {"receipt": 7}
