@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langchain_core.tools import StructuredTool
-from langgraph.errors import GraphBubbleUp
 
 from locus_store.adapters.langgraph.loads import format_thread_id
 from locus_store.adapters.langgraph.saver import LangGraphSaver
@@ -41,6 +40,8 @@ def durable_tool(tool: T, saver: LangGraphSaver, **options: Any) -> T:
         saver: Of the graph.
         options: Of ``CheckpointSaver.effect``.
     """
+    from langgraph.errors import GraphBubbleUp  # noqa: PLC0415  (not in langgraph-checkpoint)
+
     options = {"not_done": (GraphBubbleUp,)} | options
     kind: Any = type(tool)
 
