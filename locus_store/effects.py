@@ -167,7 +167,7 @@ class EffectLog:
             await self._note(place, "failed", exc)
             raise SerializationError(
                 f"{name} was called, and its result cannot be stored: {exc}. Let the call return "
-                "JSON, and settle the effect with resolve_effect"
+                "JSON, and settle the effect with resolve_effect or `locus-store threads resolve`"
             ) from exc
         except LocusStoreError as exc:
             exc.add_note(f"{name} was called, and its result may not be stored")

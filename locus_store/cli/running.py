@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from base64 import b64decode
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +18,9 @@ from locus_store.cli.threads import CELL, Limit, threads
 from locus_store.effects import Effect
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import Storage
+from locus_store.timeline.readable import strip_tags
 from locus_store.types.turns import ThreadTurn
+from locus_store.values.msgpack import to_json
 
 TURN_FIELDS = ("thread_id", "position", "owner", "number", "since", "seconds_left")
 
@@ -73,7 +77,7 @@ def list_effects(
     ] = False,
     at: TenantOptions,
 ) -> None:
-    """List the effects of a thread: calls of tools, and what is known of their outcomes.
+    """List the effects of a thread: calls of tools, and their outcomes.
 
     Settle an unknown outcome with 'threads resolve'. --json: [{key, status, calls, idempotency_key,
     begun_at, changed_at, arguments, result, error}].
@@ -83,23 +87,38 @@ def list_effects(
         name, version = await find_named(backend, thread, since, "")
         return await Storage(backend).checkpointer().effects(name, since=version)
 
-    effects = [it for it in at.ask(found) if it.status == "unknown" or not unknown]
+    effects = [
+        replace(effect, result=_decode(effect.result))
+        for effect in at.ask(found)
+        if effect.status == "unknown" or not unknown
+    ]
     put_found(
         [select(it, EFFECT_FIELDS) for it in effects],
-        ("effect", "status", "calls", "begun", "result"),
+        ("effect", "status", "calls", "begun", "idempotency_key", "result"),
         (
             (
                 effect.key,
                 effect.status,
                 effect.calls,
                 format_time(effect.begun_at),
+                effect.idempotency_key,
                 cut(effect.error or effect.result, CELL),
             )
             for effect in effects
         ),
-        ids=("effect",),
+        ids=("effect", "idempotency_key"),
         as_json=at.as_json,
     )
+
+
+def _decode(result: Any) -> Any:
+    """Return a result; what LangGraph's serializer gave, in a readable form."""
+    if not isinstance(result, dict) or result.keys() != {"type", "data"}:
+        return result
+    try:
+        return strip_tags(to_json(result["type"], b64decode(result["data"], validate=True)))
+    except (TypeError, ValueError):  # a tool's own result
+        return result
 
 
 @add_command(threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import test_cli
 from test_cli_threads import NASTY
 
 from locus_store import blocking
+from locus_store.values.msgpack import TypedForm, freeze, get_packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +50,28 @@ def test_effects_are_shown_with_their_outcomes(run: Run, url: str) -> None:
     for option in (["--unknown"], ["--since", "v1"]):
         some = json.loads(run("threads", "effects", "order", *option, "--json", "--url", url)[1])
         assert [it["key"] for it in some] == ["ship"]
+
+
+def test_the_idempotency_key_is_shown_and_what_a_serializer_packed_is_decoded(
+    run: Run, url: str
+) -> None:
+    fields = {"content": "paid 7", "type": "tool", "name": "pay", "tool_call_id": "c1"}
+    message = freeze(TypedForm("model", ["langchain_core.messages.tool", "ToolMessage", fields]))
+    packed = b64encode(get_packed({**message, "c": 5, "v": message["v"][1:]})).decode()
+    results = {
+        "graph": ({"type": "msgpack", "data": packed}, "tool (pay): paid 7"),
+        "other": ({"type": "x", "data": "no base64"}, {"type": "x", "data": "no base64"}),
+    }
+    with blocking.open_checkpointer(url) as checkpointer:
+        for thread, (result, _) in results.items():
+            checkpointer.effect(thread, "c1", lambda _, it=result: it)
+        effects = {it: checkpointer.effects(it)[0] for it in results}
+    for thread, (_, shown) in results.items():
+        [found] = json.loads(run("threads", "effects", thread, "--json", "--url", url)[1])
+        assert found["result"] == shown
+        line = run("threads", "effects", thread, "--url", url)[1].splitlines()[2]
+        assert effects[thread].idempotency_key in line
+    assert "tool (pay): paid 7" in run("threads", "effects", "graph", "--url", url)[1]
 
 
 def test_an_unknown_outcome_is_settled(run: Run, url: str) -> None:
