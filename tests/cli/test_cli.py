@@ -126,6 +126,20 @@ def test_check_tells_a_missing_schema_by_its_exit_code_and_makes_nothing(run: Ru
     assert not Path("locus_checkpoints.db").exists()
 
 
+@pytest.mark.parametrize("url", ["sqlite:///a.db", "postgresql://u@h/db", "oracle://u:p@h/db"])
+@pytest.mark.parametrize("command", ["check", "upgrade"])
+def test_a_misspelt_option_of_a_database_has_a_suggestion(run: Run, url: str, command: str) -> None:
+    code, _, errors = run("db", command, "--url", f"{url}?keep_lats=3")
+    assert (code, "(did you mean 'keep_last'?)" in errors) == (1, True)
+    assert not Path("a.db").exists()
+
+
+def test_a_schema_is_created_and_checked_with_every_option_of_the_url(run: Run) -> None:
+    url = "sqlite:///a.db?encryption=keys.json&keep_last=3&ttl_seconds=60&busy_timeout_seconds=5"
+    for command, code in (("check", 3), ("upgrade", 0), ("check", 0)):
+        assert run("db", command, "--url", url)[0] == code
+
+
 def test_check_tells_a_schema_that_is_behind(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("db", "upgrade")
     monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0099"))

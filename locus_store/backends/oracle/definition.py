@@ -27,7 +27,7 @@ from locus_store.sql.schema.definition import (
 from locus_store.sql.schema.migrations import make_named_tables, run_on_engine
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import Method, make_index_name
-from locus_store.types.options import CheckpointOptions, read_options as options_of, read_query
+from locus_store.types.options import URL_EXTRAS, read_options as options_of, read_query
 from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class OracleDefinition(SchemaDefinition):
 
         text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
         named, query = parse_place(text)
-        given = read_query((URL_OPTIONS, CheckpointOptions), query)
+        given = read_query((URL_OPTIONS, *URL_EXTRAS), query)
         where: dict[str, Any] = {"dsn": None, "user": None, "password": None} | named
         where |= {
             name: value

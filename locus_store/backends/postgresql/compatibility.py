@@ -25,7 +25,7 @@ from locus_store.errors import LocusStoreError
 from locus_store.types import PendingWrite
 from locus_store.types.facts import Verdict
 from locus_store.types.messages import NewMessage
-from locus_store.types.options import CheckpointOptions, read_query
+from locus_store.types.options import URL_EXTRAS, read_query
 
 SECONDS: Final = 30.0
 """Time limit of each trial, connecting included, and of the removal of the tables."""
@@ -171,7 +171,7 @@ class _Service:
 
     def __init__(self, url: str) -> None:
         named, query = parse_place(url)
-        given = read_query((URL_OPTIONS, CheckpointOptions), query)
+        given = read_query((URL_OPTIONS, *URL_EXTRAS), query)
         self._dsn = named["dsn"]
         self._target = dsn.parse(self._dsn, ours=dsn.OURS)
         pooled = given.get("pgbouncer", False)

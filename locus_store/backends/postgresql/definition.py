@@ -40,7 +40,7 @@ from locus_store.sql.schema.migrations import (
 from locus_store.sql.schema.status import UNFINISHED_SETTING, describe_partitions, read_status
 from locus_store.sql.schema.tables import Tables, make_partition_name, make_tables
 from locus_store.sql.schema.vectors import make_index_name
-from locus_store.types.options import CheckpointOptions, read_query
+from locus_store.types.options import URL_EXTRAS, read_query
 from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class PostgreSQLDefinition(SchemaDefinition):
     def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
         named, query = parse_place(text)
-        given = read_query((URL_OPTIONS, CheckpointOptions), query)
+        given = read_query((URL_OPTIONS, *URL_EXTRAS), query)
         target = dsn.parse(named["dsn"], ours=dsn.OURS)
         ours = make_named_tables(given, prefix, schema, "postgresql")
         return run_on_engine(

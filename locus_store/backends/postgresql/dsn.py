@@ -20,7 +20,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from sqlalchemy.engine import URL
 
+from locus_store.backends.postgresql.options import URL_OPTIONS
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.options import URL_EXTRAS, read_options, suggest_option
 
 Password: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
@@ -256,10 +258,12 @@ def _split_parameters(
         if name not in PARAMETERS and name not in ours:
             # What follows a password may be a part of it.
             is_plain = re.fullmatch(r"\w+", name, re.ASCII) and not settings.keys() & _SECRETS
+            known = {it for kind in (URL_OPTIONS, *URL_EXTRAS) for it in read_options(kind)}
+            similar = suggest_option(name, PARAMETERS | known - {name}) if is_plain else ""
             raise InvalidArgumentError(
                 f"{name if is_plain else f'name {place} in the DSN'} is not a parameter of a"
-                " PostgreSQL DSN; correct it or leave it out (in a password write %26 for &, or put"
-                " 'quotes' around a password=value; a setting of the server is written"
+                f" PostgreSQL DSN{similar}; correct it or leave it out (in a password write %26 for"
+                " &, or put 'quotes' around a password=value; a setting of the server is written"
                 " options=-c%20name%3Dvalue)"
             )
         kept = settings if name in PARAMETERS else options

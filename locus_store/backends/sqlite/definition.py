@@ -26,7 +26,7 @@ from locus_store.sql.schema.definition import (
 )
 from locus_store.sql.schema.migrations import make_missing_driver_error, make_named_tables
 from locus_store.sql.schema.tables import Tables
-from locus_store.types.options import CheckpointOptions, read_options
+from locus_store.types.options import URL_EXTRAS, read_options, suggest_option
 
 T = TypeVar("T")
 
@@ -43,11 +43,7 @@ class SQLiteDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
     def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
-        parsed = _parse_url(url)
-        known = read_options(URL_OPTIONS).keys() | read_options(CheckpointOptions).keys()
-        ours = {name: str(parsed.query[name]) for name in known & parsed.query.keys()}
-        theirs = parsed.difference_update_query(ours)
-        _require_known(theirs)
+        theirs, ours = _split_options(_parse_url(url))
         wanted = make_named_tables(ours, prefix, schema, "sqlite")
         self.refuse_schema(wanted.schema)
         with _open_connection(theirs) as connection:
@@ -60,6 +56,7 @@ class SQLiteDefinition(SchemaDefinition):
         is_file = parsed.database != ":memory:" and not parsed.database.startswith("file:")
         if not is_file or Path(parsed.database).exists():
             return None
+        _split_options(parsed)
         self.refuse_schema(schema)
         return make_place(parsed)
 
@@ -156,10 +153,16 @@ def _parse_url(url: str | URL) -> URL:
     return made
 
 
-def _require_known(url: URL) -> None:
-    """Refuse options that SQLite's driver would leave aside."""
-    if "uri" not in url.query and (unknown := url.query.keys() - _DRIVER_OPTIONS):
-        raise InvalidArgumentError(f"no option {min(unknown)!r} for a database URL of SQLite")
+def _split_options(url: URL) -> tuple[URL, dict[str, str]]:
+    """Return a URL without this library's options, and those; refuse what no driver knows."""
+    known = {name for kind in (URL_OPTIONS, *URL_EXTRAS) for name in read_options(kind)}
+    ours = {name: str(url.query[name]) for name in known & url.query.keys()}
+    theirs = url.difference_update_query(ours)
+    if "uri" not in theirs.query and (unknown := theirs.query.keys() - _DRIVER_OPTIONS):
+        name = min(unknown)
+        similar = suggest_option(name, known | _DRIVER_OPTIONS)
+        raise InvalidArgumentError(f"no option {name!r} for a database URL of SQLite{similar}")
+    return theirs, ours
 
 
 @contextmanager
