@@ -124,8 +124,9 @@ def _describe_absent(target: Target, prefix: str, schema: str | None) -> Status 
     """Return the status of a file that does not exist and must not be created."""
     if not isinstance(target, URL | str):
         return None
-    place = load_definition(get_dialect_name(target)).find_absent(target, schema)
-    return None if place is None else make_missing_status(place, make_tables(prefix, schema))
+    definition = load_definition(get_dialect_name(target))
+    place, tables = definition.find_absent(target, schema), make_tables(prefix, schema)
+    return None if place is None else make_missing_status(place, tables, definition.by_owner)
 
 
 def _check(connection: Connection, ours: Tables) -> Status:

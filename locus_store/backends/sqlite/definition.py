@@ -42,6 +42,8 @@ _DRIVER_OPTIONS: Final = frozenset(
 class SQLiteDefinition(SchemaDefinition):
     """See ``SchemaDefinition``."""
 
+    by_owner = ""  # there are no roles
+
     def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         theirs, ours = _split_options(_parse_url(url))
         wanted = make_named_tables(ours, prefix, schema, "sqlite")

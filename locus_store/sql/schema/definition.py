@@ -38,6 +38,9 @@ class SchemaDefinition(ABC):
     offline_preface: ClassVar[str] = ""
     """Stands before statements that are run by hand: makes them end at the first error."""
 
+    by_owner: ClassVar[str] = " as the role that owns the tables"
+    """Follows "create it" or "upgrade it" in messages, before the command."""
+
     @abstractmethod
     def run_on_url(self, url: str | URL, body: OnTables[T], prefix: str, schema: str | None) -> T:
         """Connect, run ``body`` and disconnect; ``migrations.run_on`` names the errors."""

@@ -137,10 +137,10 @@ def read_status(connection: Connection, ours: Tables) -> Status:
     return _Look(connection, ours).make_status()
 
 
-def make_missing_status(place: DatabasePlace, ours: Tables) -> Status:
+def make_missing_status(place: DatabasePlace, ours: Tables, by_owner: str) -> Status:
     """Return the status for a database without our tables."""
     where, command = place.with_schema(ours.schema), place.make_command(ours)
-    message = f"{where}: no locus-store schema; check the URL, or create it: {command}"
+    message = f"{where}: no locus-store schema; check the URL, or create it{by_owner}: {command}"
     return Status(state="missing", revision=None, message=message)
 
 
@@ -150,9 +150,11 @@ class _Look:
     def __init__(self, connection: Connection, ours: Tables) -> None:
         self.connection = connection
         place = make_place(connection)
-        self.missing = make_missing_status(place, ours)
-        self.where, self.command = place.with_schema(ours.schema), place.make_command(ours)
         self.definition = load_definition_of(connection)
+        by_owner = self.definition.by_owner
+        self.missing = make_missing_status(place, ours, by_owner)
+        self.where = place.with_schema(ours.schema)
+        self.command = f"{by_owner}: {place.make_command(ours)}"
         self.hidden = [
             name
             for query in self.definition.make_hidden_queries(ours)
@@ -191,7 +193,7 @@ class _Look:
             return None
         message = (
             f"{self.where}: a first upgrade was cut short and left {len(others)} tables without "
-            f"rows; make them anew: {self.command}"
+            f"rows; make them anew{self.command}"
         )
         return Status(state="missing", revision=None, message=message, leftovers=tuple(others))
 
@@ -226,8 +228,8 @@ class _Look:
             return self._make_status("ok", settings, f"schema revision {found}, up to date{extra}")
         if found in REVISIONS:
             message = (
-                f"schema revision {found} is behind this library's {HEAD}; upgrade it:"
-                f" {self.command}, or open with auto_migrate='upgrade'"
+                f"schema revision {found} is behind this library's {HEAD}; upgrade it"
+                f"{self.command}, or open with auto_migrate='upgrade'"
             )
             return self._make_status("behind", settings, message)
         if is_usable(settings):

@@ -231,8 +231,11 @@ async def test_an_extension_that_is_made_later_is_found(postgresql, migrated_dat
 
 
 async def test_a_database_of_a_revision_before_names_the_command(database, later_release) -> None:
+    command = "as the role that owns the tables: locus-store db upgrade"
+    with pytest.raises(SchemaError, match=f"create it {command}"):
+        await PostgreSQLStore(database, auto_migrate=False).get(NS, "k")
     migrate.upgrade(database, "0001")
-    with pytest.raises(SchemaError, match=r"0001 is behind .* locus-store db upgrade"):
+    with pytest.raises(SchemaError, match=f"0001 is behind .* upgrade it {command}"):
         await PostgreSQLStore(database).get(NS, "k")
     async with PostgreSQLStore(database, auto_migrate="upgrade", dimension=3) as store:
         assert store.capabilities.semantic_search
