@@ -146,11 +146,11 @@ class SqlStore(BaseStore):
             vectors.require_dimension(found, dimension)
             if found.dimension is None:
                 tables = database.tables
-                if not database.may_create:
-                    raise await runner.query(
-                        lambda it: vectors.make_missing_table_error(it, tables, dimension)
-                    )
                 try:
+                    if not database.may_create:
+                        raise await runner.query(
+                            lambda it: vectors.make_missing_table_error(it, tables, dimension)
+                        )
                     found = await self._define(self._make_table)
                 except UnsupportedError as exc:  # all else works
                     self._no_vectors = exc

@@ -211,6 +211,16 @@ class PostgreSQLDefinition(SchemaDefinition):
         ).scalar()
         return str(found) if found else ""
 
+    def require_vectors(self, connection: Connection) -> None:
+        available = connection.exec_driver_sql(
+            "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
+        ).scalar_one()
+        if not available:
+            raise UnsupportedError(
+                "the extension pgvector ('vector') is not installed on this server; install it, "
+                "for example Debian's package postgresql-<version>-pgvector"
+            )
+
     def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
         name = connection.dialect.identifier_preparer.quote(self._ensure_vector(connection, ours))
         return (
@@ -222,14 +232,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         """Return the schema that pgvector is in; it is created where that is possible."""
         if schema := self.find_vector_schema(connection):
             return schema
-        available = connection.exec_driver_sql(
-            "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
-        ).scalar_one()
-        if not available:
-            raise UnsupportedError(
-                "the extension pgvector ('vector') is not installed on this server; install it, "
-                "for example Debian's package postgresql-<version>-pgvector"
-            )
+        self.require_vectors(connection)
         quote = connection.dialect.identifier_preparer.quote
         into = f" WITH SCHEMA {quote(ours.schema)}" if ours.schema else ""
         try:

@@ -124,6 +124,14 @@ class SchemaDefinition(ABC):
         """Return the schema of the extension for vectors; ``""`` where there is none."""
         return ""
 
+    def require_vectors(self, connection: Connection) -> None:
+        """Refuse a server that cannot have the extension for vectors.
+
+        Raises:
+            UnsupportedError: Says what to install.
+        """
+        del connection
+
     @abstractmethod
     def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
         """Return the columns of the table of embeddings: item, part, embedding.

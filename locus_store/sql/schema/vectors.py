@@ -104,7 +104,12 @@ def require_dimension(table: FoundVectors, dimension: int) -> None:
 
 
 def make_missing_table_error(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
-    """Return the error for a missing table that may not be created."""
+    """Return the error for a missing table that may not be created.
+
+    Raises:
+        UnsupportedError: The server has no pgvector.
+    """
+    load_definition_of(connection).require_vectors(connection)
     return SchemaError(
         f"{make_place(connection).with_schema(ours.schema)}: there is no table for embeddings; "
         f"create it: locus-store db vector-index --dimension {dimension} --url "

@@ -196,9 +196,13 @@ async def test_a_put_whose_answer_is_lost_is_not_repeated(postgresql, migrated_d
         proxy.close()
 
 
-async def test_without_pgvector_everything_else_works(postgresql_tls) -> None:
+@pytest.mark.parametrize("auto_migrate", [True, False])
+async def test_without_pgvector_everything_else_works(postgresql_tls, auto_migrate: bool) -> None:
     name = postgresql_tls.new_database()
-    async with PostgreSQLStore(postgresql_tls.url(name), dimension=3) as store:
+    url = postgresql_tls.url(name)
+    if not auto_migrate:
+        migrate.upgrade(url)
+    async with PostgreSQLStore(url, dimension=3, auto_migrate=auto_migrate) as store:
         assert not store.capabilities.semantic_search
         assert store.capabilities.embedding_dimension is None
         assert await store.put(NS, "k", {"n": 1}) == 1
