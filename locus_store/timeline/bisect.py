@@ -18,6 +18,7 @@ from locus_store.timeline.paths import (
     Where,
     find_value,
     follow_path,
+    make_query,
     parse_path,
     select_matching,
 )
@@ -106,8 +107,14 @@ async def bisect(
 
     Raises:
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
+        InvalidArgumentError: ``condition`` is none of those.
         UnsupportedError: The backend does not list what its versions are made of.
     """
+    if not callable(getattr(condition, "answer", None)):
+        raise InvalidArgumentError(
+            f"condition={condition!r:.80} is not a condition; make one with equals, matches, "
+            "exists, contains, is_longer_than, is_type or HasText of locus_store.timeline.bisect"
+        )
     ancestry = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
     if ancestry is None:
         return None
@@ -179,18 +186,19 @@ class _AtPath:
     """A condition on the value at a path.
 
     Args:
-        path: The path.
+        path: The path, or its text.
         test: Is called with the value, or without an argument where there is none.
     """
 
-    def __init__(self, path: Query, test: Callable[..., bool]) -> None:
-        self._path = path
+    def __init__(self, path: str | Query, test: Callable[..., bool]) -> None:
+        query = make_query(path)
+        self._path = query
         self._test = test
         self._at: Path = ()
-        self._rest: Query = path
+        self._rest: Query = query
         self._answer = False
-        self._from_end = any(isinstance(it, int) and it < 0 for it in path)
-        self._fields = {it.field for it in path if isinstance(it, Where)}
+        self._from_end = any(isinstance(it, int) and it < 0 for it in query)
+        self._fields = {it.field for it in query if isinstance(it, Where)}
 
     def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
         if operations is None or any(map(self._is_touched, operations)):
@@ -233,12 +241,12 @@ def is_near(operation: list[Any], place: Path) -> bool:
     return True
 
 
-def equals(path: Query, value: Any) -> Condition:
+def equals(path: str | Query, value: Any) -> Condition:
     """Return the condition that a value equals another: 1 is 1.0, and ``true`` is not 1."""
     return matches(path, {"$eq": value})
 
 
-def matches(path: Query, operators: Mapping[str, Any]) -> Condition:
+def matches(path: str | Query, operators: Mapping[str, Any]) -> Condition:
     """Return the condition that a ``Filter`` takes the value.
 
     Raises:
@@ -248,12 +256,12 @@ def matches(path: Query, operators: Mapping[str, Any]) -> Condition:
     return _AtPath(path, lambda *found: taken.takes({_KEY: found[0]} if found else {}))
 
 
-def exists(path: Query) -> Condition:
+def exists(path: str | Query) -> Condition:
     """Return the condition that there is a value."""
     return _AtPath(path, lambda *found: bool(found))
 
 
-def contains(path: Query, part: Any) -> Condition:
+def contains(path: str | Query, part: Any) -> Condition:
     """Return the condition that a text has a part, a list an element, or an object a key."""
     is_part = Filter({_KEY: {"$eq": part}})
 
@@ -265,14 +273,14 @@ def contains(path: Query, part: Any) -> Condition:
     return _AtPath(path, test)
 
 
-def is_longer_than(path: Query, length: int) -> Condition:
+def is_longer_than(path: str | Query, length: int) -> Condition:
     """Return the condition that a text, list or object has more parts than ``length``."""
     return _AtPath(
         path, lambda value=None: isinstance(value, str | list | dict) and len(value) > length
     )
 
 
-def is_type(path: Query, name: str) -> Condition:
+def is_type(path: str | Query, name: str) -> Condition:
     """Return the condition that a value has the type of this name.
 
     Raises:

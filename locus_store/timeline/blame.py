@@ -19,6 +19,7 @@ from locus_store.timeline.paths import (
     Step,
     find_value,
     is_bookkeeping,
+    make_query,
     unwrap,
 )
 from locus_store.types import Version
@@ -73,27 +74,29 @@ class Blame:
         """The version and its ancestors, the oldest first."""
         return self.ancestry.versions
 
-    def find(self, path: Query = ()) -> Blamed | None:
-        """Return the value at a path with its origin; ``None`` if there is none."""
-        found = find_value(self.state, path)
-        return None if found is None else self._make_blamed(found, path)
+    def find(self, path: str | Query = ()) -> Blamed | None:
+        """Return the value at a path, or its text, with its origin; ``None`` if there is none."""
+        query = make_query(path)
+        found = find_value(self.state, query)
+        return None if found is None else self._make_blamed(found, query)
 
     def list_parts(
-        self, path: Query = (), *, limit: int = 200, start: int = 0, is_raw: bool = False
+        self, path: str | Query = (), *, limit: int = 200, start: int = 0, is_raw: bool = False
     ) -> list[Blamed]:
         """Return the values directly inside the one at a path, with their origins.
 
         Args:
-            path: Of an object or a list.
+            path: Of an object or a list; also as text.
             limit: At most this many.
             start: Leave out so many at the beginning.
             is_raw: With the wrappings of LangGraph, and the channels that only LangGraph needs.
         """
-        found = find_value(self.state, path)
+        query = make_query(path)
+        found = find_value(self.state, query)
         if found is None:
             return []
         parts = islice(_list_parts(found, is_raw=is_raw), start, start + limit)
-        return [self._make_blamed(it, (*path, it.path[-1])) for it in parts]
+        return [self._make_blamed(it, (*query, it.path[-1])) for it in parts]
 
     def _make_blamed(self, place: Located, query: Query) -> Blamed:
         versions, exact = self.ancestry.versions, self.ancestry.exact

@@ -64,6 +64,11 @@ def parse_path(text: str) -> Query:
     return tuple(steps)
 
 
+def make_query(path: str | Query) -> Query:
+    """Return a path that is given as such or as its text; see ``parse_path``."""
+    return parse_path(path) if isinstance(path, str) else path
+
+
 def _make_path_error(text: str, at: int) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{text!r:.200} is not a path, at character {at + 1}; write it as messages[3].content, "

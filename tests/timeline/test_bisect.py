@@ -147,6 +147,26 @@ async def test_a_thread_that_is_not_there_has_no_answers() -> None:
     assert await bisect(MemoryBackend(), "t", bisecting.HasText("a")) is None
 
 
+async def test_a_path_may_be_its_text() -> None:
+    backend = MemoryBackend()
+    for number, city in enumerate(["Bern", "Graz"]):
+        state = {"city": city, "stops": [{"n": number}]}
+        await backend.save("t", state, checkpoint_id=f"v{number}")
+    for text, value in (("city", "Graz"), ("stops[-1].n", 1)):
+        found = await bisect(backend, "t", bisecting.equals(text, value))
+        assert found is not None
+        assert found.first is not None
+        assert found.first.version.checkpoint_id == "v1"
+    with pytest.raises(InvalidArgumentError, match="is not a path"):
+        bisecting.exists("stops[")
+
+
+@pytest.mark.parametrize("condition", [lambda state: True, {"city": "Graz"}, "city", None])
+async def test_what_is_not_a_condition_is_refused(condition: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="is not a condition; make one with equals"):
+        await bisect(MemoryBackend(), "t", condition)
+
+
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="is not a type; the types are object"):
         bisecting.is_type((), "string?")

@@ -12,7 +12,7 @@ import histories
 import pytest
 from tiers import ALL, first_of, full
 
-from locus_store import open_checkpointer
+from locus_store import InvalidArgumentError, open_checkpointer
 from locus_store.backends.memory import MemoryBackend
 from locus_store.timeline import ancestry, blame as blaming
 from locus_store.timeline.blame import blame
@@ -152,3 +152,22 @@ async def test_versions_that_are_read_in_parts_have_the_same_origins(
 
 async def test_a_thread_that_is_not_there_has_no_origins() -> None:
     assert await blame(MemoryBackend(), "t") is None
+
+
+async def test_a_path_may_be_its_text() -> None:
+    backend = MemoryBackend()
+    for city in ("Bern", "Graz"):
+        await backend.save("t", {"city": city, "stops": [{"n": 1}]}, checkpoint_id=city)
+    found = await blame(backend, "t")
+    assert found is not None
+    for text, path, made in (
+        ("city", ("city",), "Graz"),
+        ("stops[0].n", ("stops", 0, "n"), "Bern"),
+    ):
+        blamed = found.find(text)
+        assert blamed == found.find(path)
+        assert blamed is not None
+        assert (blamed.query, blamed.made.version.checkpoint_id) == (path, made)
+    assert found.list_parts("stops[0]") == found.list_parts(("stops", 0)) != []
+    with pytest.raises(InvalidArgumentError, match="is not a path"):
+        found.find("stops[")
