@@ -139,3 +139,11 @@ def test_generated_cases_match_often_enough_and_use_every_operator() -> None:
     assert 0.1 < taken / 20_000 < 0.6
     assert {it for it, answer in answers if answer} == set(OPERATORS)
     assert {it for it, answer in answers if not answer} == set(OPERATORS)
+
+
+def test_an_unknown_operator_is_named_and_not_beside_itself() -> None:
+    for condition in ({"$bad": 1}, {"$gt": 1, "$bad": 1}):
+        with pytest.raises(InvalidArgumentError, match=r"no operator '\$bad'; known operators: "):
+            Filter({"n": condition})
+    with pytest.raises(InvalidArgumentError, match=r"no operator 'bad' beside '\$gt'; known"):
+        Filter({"n": {"bad": 1, "$gt": 1}})

@@ -103,7 +103,8 @@ class Left:
             note(
                 f"{self._where}not attributed: {format_count(self.unowned, 'thread')} that"
                 f" {'names' if self.unowned == 1 else 'name'} no user, as adapters without user_id="
-                " write them; 'locus-store threads list' shows them, and 'threads delete' deletes"
+                ' (LangGraph: config["metadata"]["user_id"]) write them;'
+                " 'locus-store threads list' shows them, and 'threads delete' deletes"
             )
         if self.pending_only:
             note(

@@ -436,7 +436,7 @@ def print_messages(
 
     --json: [{message_id, role, created_at, metadata, content}].
     """
-    found = at.ask(lambda it: _read_log(it, thread, namespace, newest))
+    found, others = at.ask(lambda it: _read_log(it, thread, namespace, newest))
     if at.as_json:
         put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
         return
@@ -444,14 +444,20 @@ def print_messages(
         print_said(f"{message.role}: {format_content(message.content)}")
     if found.info.count > len(found.messages):
         note(f"The log has {found.info.count:,} messages: see --newest.")
+    if others and not namespace:
+        note(f"The thread has other logs: --namespace {', '.join(others)}.")
 
 
-async def _read_log(backend: FullBackend, thread: str, namespace: str, newest: int) -> LogSnapshot:
+async def _read_log(
+    backend: FullBackend, thread: str, namespace: str, newest: int
+) -> tuple[LogSnapshot, list[str]]:
+    """Return the newest messages of a log, and the namespaces of the other logs of the thread."""
     log = Storage(backend).messages()
     thread = await find_thread_id(backend, thread)
     found = await log.read(thread, namespace=namespace, newest=newest)
+    logs = await log.logs(thread)
+    others = [repr(it.namespace) for it in logs if it.namespace != namespace]
     if found is None:
-        others = [repr(it.namespace) for it in await log.logs(thread)]
         if not others:
             raise NotFoundError(
                 f"thread {thread!r} has no message log; 'locus-store threads list' shows the"
@@ -461,4 +467,4 @@ async def _read_log(backend: FullBackend, thread: str, namespace: str, newest: i
             f"thread {thread!r} has no message log in the namespace {namespace!r}; its logs"
             f" have --namespace {', '.join(others)}"
         )
-    return found
+    return found, others

@@ -49,6 +49,9 @@ class Entrance(ABC):
     kind = ""
     """The login form: ``token``, ``code``, or none."""
 
+    refusal = ""
+    """For programs without a session."""
+
     def __init__(self, key: bytes | None = None) -> None:
         self.sessions: Final = Sessions(key or secrets.token_bytes(32))
 
@@ -73,6 +76,7 @@ class Codes(Entrance):
     """Lets the person in who started the process."""
 
     kind = "code"
+    refusal = "there is no session; open a new link of locus-store inspect"
 
     def __init__(self, rights: frozenset[str] = EVERYTHING) -> None:
         super().__init__()
@@ -107,6 +111,7 @@ class Tokens(Entrance):
     """Lets the tokens of a service in."""
 
     kind = "token"
+    refusal = "there is no session; log in, or send a valid token: Authorization: Bearer TOKEN"
 
     def __init__(self, door: Door, key: bytes) -> None:
         super().__init__(key)

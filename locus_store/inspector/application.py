@@ -165,7 +165,7 @@ class Inspector:
             return await self._log_in(request, as_json=as_json)
         viewer = await self._entrance.find_viewer(request)
         if viewer is None:
-            return self._render_login(401, as_json=as_json)
+            return self._render_login(as_json=as_json, is_refused=True)
         self._door.require_rate(viewer.caller)
         if name == "logout" and request.method == "POST":
             await self._read_form(request, viewer)
@@ -221,22 +221,26 @@ class Inspector:
         elif request.method == "GET" and self._entrance.kind == "code":
             secret = Query(_query(request)).get_text("code")
         else:
-            return self._render_login(200, as_json=as_json)
+            return self._render_login(as_json=as_json)
         if secret:
             self._logins.require_room()
         subject = self._entrance.check_secret(secret) if secret else None
         if subject is None:
-            return self._render_login(
-                401 if secret else 200, as_json=as_json, was_wrong=bool(secret)
-            )
+            was_wrong = bool(secret)
+            return self._render_login(as_json=as_json, is_refused=was_wrong, was_wrong=was_wrong)
         # From another site the cookie is not sent along a redirect, but from a page of ours.
         page = Page("entered", "Logged in", {"home": HOME})
         response = render(page, as_json=as_json, request=None)
         self._set_cookie(response, self._entrance.sessions.begin(subject), SESSION_SECONDS)
         return response
 
-    def _render_login(self, status: int, *, as_json: bool, was_wrong: bool = False) -> Response:
-        values = {"kind": self._entrance.kind, "was_wrong": was_wrong}
+    def _render_login(
+        self, *, as_json: bool, is_refused: bool = False, was_wrong: bool = False
+    ) -> Response:
+        status = 401 if is_refused else 200
+        values: dict[str, Any] = {"kind": self._entrance.kind, "was_wrong": was_wrong}
+        if is_refused:
+            values |= {"status": status, "message": self._entrance.refusal}
         return render(Page("login", "Log in", values, status=status), as_json=as_json, request=None)
 
     def _set_cookie(self, response: Response, value: str, seconds: int) -> None:

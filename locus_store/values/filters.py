@@ -182,8 +182,9 @@ def _iterate_clauses(path: tuple[str, ...], conditions: Any) -> Iterator[Clause]
         return
     for key in conditions:
         if key not in OPERATORS:
+            beside = "" if key.startswith("$") else f" beside {operators[0]!r}"
             raise InvalidArgumentError(
-                f"filter: no operator {key!r} beside {operators[0]!r}; known operators: "
+                f"filter: no operator {key!r}{beside}; known operators: "
                 + ", ".join(it for it in OPERATORS if it != IS_OBJECT)
                 + ". An object with such a key is compared by $eq"
             )

@@ -52,6 +52,13 @@ def test_the_newest_are_shown_and_the_others_are_counted(run: Run, url: str) -> 
     assert "The log has 3 messages" in errors
 
 
+def test_the_other_logs_of_a_thread_are_named(run: Run, url: str) -> None:
+    named = "The thread has other logs: --namespace 'agent'.\n"
+    assert run("threads", "messages", "order", "--url", url)[2] == named
+    for options in (("--namespace", "agent"), ("--tenant", "acme"), ("--json",)):
+        assert run("threads", "messages", "order", *options, "--url", url)[2] == ""
+
+
 def test_messages_are_json_for_programs(run: Run, url: str) -> None:
     _, out, _ = run("threads", "messages", "order", "--json", "--url", url)
     found = json.loads(out)

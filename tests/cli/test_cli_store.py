@@ -475,6 +475,7 @@ def test_forget_counts_the_threads_that_name_no_user(run: Run, url: str) -> None
     assert (found["threads"], found["left"][0]["unowned"]) == (2, 2)
     code, _, errors = run("forget", "--user", "a", "--yes")
     assert (code, "not attributed: 2 threads that name no user" in errors) == (4, True)
+    assert '(LangGraph: config["metadata"]["user_id"]) write them' in errors
     assert "2 threads that name no user" in run("export", "--user", "b")[2]
     assert "unowned" in run("forget", "--where", "user_id=b", "--yes", "--json")[1]
     assert "name no user" not in run("forget", "--where", "user_id=c", "--yes")[2]

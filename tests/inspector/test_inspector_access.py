@@ -162,6 +162,15 @@ async def test_a_login_link_works_for_a_minute(monkeypatch: pytest.MonkeyPatch) 
     assert (await operated.browser().get("/login", params={"code": code})).status_code == 401
 
 
+async def test_a_program_without_a_session_gets_a_message(served: Served) -> None:
+    browsers = (Operated().browser(), "open a new link"), (served.client(), "Bearer TOKEN")
+    for browser, advice in browsers:
+        answer = await browser.get("threads", params={"format": "json"})
+        found = answer.json()
+        assert (answer.status_code, found["status"]) == (401, 401)
+        assert advice in found["message"]
+
+
 async def test_a_cookie_that_was_changed_or_is_old_is_not_a_session() -> None:
     operated = Operated()
     sessions = operated.codes.sessions
