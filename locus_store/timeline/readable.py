@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from locus_store.runtime.notebooks import Tabular
 from locus_store.timeline.paths import CHANNELS, CLASS_PARTS, Path, Step, is_bookkeeping, is_graphs
+from locus_store.types.marks import LoadedDict
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
 from locus_store.versions.sizes import SOURCES
@@ -187,13 +188,14 @@ def find_differences(
     """Yield the differences from ``old`` to ``new``, in the order of the newer state.
 
     Args:
-        old: A value.
+        old: A JSON value, or a state that a checkpointer has loaded as a dict.
         new: Another one.
         path: Of both.
         step: Is called before each value inside; what it raises ends the comparison.
     """
     if step is not None:
         step()
+    old, new = (dict(it) if isinstance(it, LoadedDict) else it for it in (old, new))
     if encode_canonical(old) == encode_canonical(new):  # 1, 1.0 and True are equal in Python
         return
     if isinstance(old, dict) and isinstance(new, dict) and len(path) < _LEVELS:

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from locus_store import open_checkpointer
 from locus_store.timeline.paths import format_path
 from locus_store.timeline.readable import cut_common_ends, find_differences
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(
@@ -42,3 +45,11 @@ def test_differences_of_long_lists_and_deep_states_end() -> None:
 def test_long_texts_are_shown_where_they_differ() -> None:
     before, after = cut_common_ends("x" * 500 + "A" + "y" * 500, "x" * 500 + "B" + "y" * 500)
     assert (len(before), before[21], after[21]) == (43, "A", "B")
+
+
+async def test_states_that_a_checkpointer_has_loaded_are_compared() -> None:
+    async with open_checkpointer("memory://", state_type=dict) as checkpointer:
+        for number in range(2):
+            await checkpointer.save({"n": number}, "t", str(number))
+        states = [await checkpointer.load("t", str(number)) for number in range(2)]
+    assert [(it.path, it.before, it.after) for it in find_differences(*states)] == [(("n",), 0, 1)]
