@@ -31,3 +31,11 @@ READABLE = Readable(said=frozenset({"content", "text"}), given=frozenset({"input
 )
 def test_text_is_what_a_person_reads(message: object, text: str) -> None:
     assert READABLE.get_text(message) == text
+
+
+@pytest.mark.parametrize("before", [*range(0, 210, 7), 99, 100, 101])
+def test_bytes_are_left_out_wherever_they_begin(before: int) -> None:
+    words = ("word " * 50)[:before]
+    for hidden in ("A" * 200, "data:text/plain;base64,aGk="):
+        assert READABLE.get_text({"content": f"{words} {hidden} end"}) == f"{words}  end"
+    assert READABLE.get_text({"content": f"{words} {'A' * 199} end"}) == f"{words} {'A' * 199} end"

@@ -17,6 +17,9 @@ _BYTES: Final = re.compile(
 )
 """Matches bytes as text, also within a longer text: words that are too long to be read."""
 
+_HALF: Final = 100
+"""Half of the shortest such word."""
+
 _BLOCKS: Final = frozenset(
     {"text", "image", "audio", "video", "file", "document", "resource", "resource_link", "media"}
     | {"input_text", "output_text", "input_image", "input_file", "image_url", "computer_screenshot"}
@@ -49,7 +52,8 @@ class Readable(NamedTuple):
 
     def get_text(self, message: Any) -> str:
         """Return the text of a message; ``""`` if it has none."""
-        found = (_BYTES.sub("", it) for it in self._iterate_texts(message))
+        texts = self._iterate_texts(message)
+        found = (_BYTES.sub("", it) if _may_have_bytes(it) else it for it in texts)
         text = "\n".join(it for it in found if it)
         return SURROGATE.sub("\ufffd", text) if not text.isascii() else text
 
@@ -65,6 +69,12 @@ class Readable(NamedTuple):
         elif isinstance(value, list | tuple):
             for part in value:
                 yield from self._iterate_texts(part)
+
+
+def _may_have_bytes(text: str) -> bool:
+    """Return whether ``_BYTES`` may match: a long word leaves a part of the text without space."""
+    starts = range(0, len(text) - _HALF + 1, _HALF)
+    return "data:" in text or not all(" " in text[at : at + _HALF] for at in starts)
 
 
 def _parse_text(value: Any) -> Any:
