@@ -142,8 +142,9 @@ def escape_text(value: str) -> str:
 
 def unescape_text(value: str) -> str:
     """Inverse of ``escape_text``."""
-    for plain, escaped in reversed(_ESCAPES):
-        value = value.replace(escaped, plain)
+    if "\x01" in value:
+        for plain, escaped in reversed(_ESCAPES):
+            value = value.replace(escaped, plain)
     return value
 
 
