@@ -183,7 +183,8 @@ def test_a_role_without_ddl_rights_can_look_and_remove(
         monkeypatch.setenv("LOCUS_STORE_URL", address)
         assert facts(run)["rights"]["verdict"] == "ok"
         postgresql.execute("REVOKE INSERT ON locus_turns, locus_store FROM looker", name)
-        assert facts(run)["rights"]["value"] == "not all on locus_store, locus_turns"
+        lacking = {*facts(run)["rights"]["value"].removeprefix("no ").split(", ")}
+        assert lacking == {"INSERT on locus_store", "INSERT on locus_turns"}
         assert facts(run)["rights"]["verdict"] == "warn"
     finally:
         postgresql.execute("DROP OWNED BY looker; DROP ROLE looker", name)

@@ -7,15 +7,11 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from locus_store.backends.postgresql.policies import FIXED, list_changes
 from locus_store.sql.connections.diagnostics import Examination, get_package_version, judge_release
 from locus_store.types.facts import Fact
 
 OLDEST_POSTGRESQL: Final = 15
-
-_MAY_WRITE: Final = " AND ".join(
-    f"has_table_privilege(c.oid::oid, '{right}'::text)"
-    for right in ("SELECT", "INSERT", "UPDATE", "DELETE")
-)
 
 
 class PostgreSQLExamination(Examination):
@@ -65,15 +61,17 @@ class PostgreSQLExamination(Examination):
                 " the URL: a connection is then never made to a primary that was demoted",
             )
         lacking = [
-            table.name
-            for table in self.tables.metadata.sorted_tables
-            if table is not self.tables.settings and not self._query_table(_MAY_WRITE, table)
+            f"{right} on {table.name}"
+            for name in FIXED
+            for table in [getattr(self.tables, name)]
+            for right in ("SELECT", *list_changes(name))
+            if not self._has_right(table, right)
         ]
         yield Fact(
             "rights",
-            f"not all on {', '.join(lacking)}" if lacking else "all tables can be written",
+            f"no {', '.join(lacking)}" if lacking else "all tables can be written",
             "warn" if lacking else "ok",
-            "to save, this role needs SELECT, INSERT, UPDATE and DELETE on them" if lacking else "",
+            "if this role saves, grant them" if lacking else "",
         )
         if self._ask("SELECT pg_is_in_recovery()"):
             yield Fact(
@@ -82,6 +80,11 @@ class PostgreSQLExamination(Examination):
                 "warn",
                 "to save, connect to the primary (target_session_attrs=read-write)",
             )
+
+    def _has_right(self, table: sa.Table, right: str) -> bool:
+        """Return whether the role has a right, on a column at least: row security grants some."""
+        test = "has_table_privilege" if right == "DELETE" else "has_any_column_privilege"
+        return bool(self._query_table(f"{test}(c.oid::oid, '{right}'::text)", table))
 
     def measure_table(self, table: sa.Table) -> int | None:
         # An argument has the function's type: another role's function could take an oid.

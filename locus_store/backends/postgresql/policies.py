@@ -135,6 +135,13 @@ def render_functions(words: Words) -> Iterator[str]:
         )
 
 
+def list_changes(name: str) -> list[str]:
+    """Return the rights beside SELECT that saving needs, at least on some columns of a table."""
+    if name == "quotas":
+        return ["UPDATE"]
+    return ["INSERT"] if name in _GROWING else ["INSERT", "UPDATE", "DELETE"]
+
+
 def _render_grants(words: Words, name: str) -> Iterator[str]:
     """Yield what a role of one tenant may do with a table: all but choose the server's numbers."""
     group, key = words.quote("tenants"), _KEYS.get(name)
@@ -142,11 +149,9 @@ def _render_grants(words: Words, name: str) -> Iterator[str]:
     if key is not None:
         named = (it.name for it in getattr(words.ours, name).columns if it.name != key)
         columns = f" ({', '.join(map(words.dialect.identifier_preparer.quote, named))})"
-    changes = f"INSERT{columns}"
     if name == "quotas":  # not the limits
-        changes = "UPDATE (usage, revision)"
-    elif name not in _GROWING:
-        changes += f", UPDATE{columns}, DELETE"
+        columns = " (usage, revision)"
+    changes = ", ".join(it if it == "DELETE" else it + columns for it in list_changes(name))
     yield f"GRANT SELECT, {changes} ON {words.write_table(name)} TO {group}"
 
 
