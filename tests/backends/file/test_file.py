@@ -13,6 +13,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -205,12 +206,16 @@ async def turns(is_so: Callable[[], Any]) -> None:
 
 async def test_a_cancelled_save_goes_on(backend):
     await backend.save("t", {"n": 0})
-    await turns(lambda: not backend._threads._queues._queues)
+    may_end = threading.Event()
+    queues = backend._threads._queues._queues
+    before = asyncio.create_task(backend._threads.run_in_order("t", may_end.wait))
     save = asyncio.create_task(backend.save("t", {"n": 1}))
-    await turns(lambda: backend._threads._queues._queues)
+    await turns(lambda: len(queues.get("t", ())) == 2)
     save.cancel()
+    may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await save
+    await before
     await backend.save("t", {"n": 2})  # behind it
     states = [await backend.load("t", it.checkpoint_id) for it in await backend.history("t")]
     assert states == [{"n": 2}, {"n": 1}, {"n": 0}]
