@@ -14,6 +14,7 @@ from tiers import first_of
 from locus_store import (
     BackendError,
     InMemoryStore,
+    IntegrityError,
     InvalidArgumentError,
     NewMessage,
     PostgreSQLMessageLog,
@@ -26,9 +27,12 @@ from locus_store import (
     sqlite_checkpointer,
 )
 from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.sql import store as sql_store
 from locus_store.sql.columns.compiled import Compiled
+from locus_store.sql.items import Items
 from locus_store.sql.threads import statements
 from locus_store.types import PendingWrite, VersionsWanted
+from locus_store.types.items import Wanted
 
 NS = ("memory", "u42")
 
@@ -154,6 +158,48 @@ async def test_a_loop_that_ends_in_the_midst_of_calls_says_nothing(make, capfd) 
     assert await store.put(NS, "here", 1) == 1
     await store.close()
     assert capfd.readouterr().err == ""
+
+
+async def test_concurrent_searches_share_connections(make, monkeypatch) -> None:
+    groups: list[int] = []
+    search = sql_store._search
+
+    def note(items: Any, searches: Any) -> Any:
+        groups.append(len(searches))
+        return search(items, searches)
+
+    monkeypatch.setattr(sql_store, "_search", note)
+    monkeypatch.setattr(sql_store, "SLOW_SECONDS", 60)
+    async with make() as store:
+        await asyncio.gather(*(store.put((*NS, f"{n}"), "k", {"n": n}) for n in range(40)))
+        searches = [store.search(NS, filter={"n": n}) for n in range(40)]
+        found = await asyncio.gather(*searches)
+        assert [[it.value["n"] for it in page] for page in found] == [[n] for n in range(40)]
+        assert sum(groups) == 40
+        assert len(groups) < 10
+        groups.clear()
+        monkeypatch.setattr(sql_store, "SLOW_SECONDS", 0)
+        for _ in range(2):
+            found = await asyncio.gather(*(store.search(NS, filter={"n": n}) for n in range(4)))
+            assert [[it.value["n"] for it in page] for page in found] == [[n] for n in range(4)]
+    assert groups[-4:] == [1] * 4  # slow ones wait for no other
+
+
+async def test_a_search_that_fails_fails_its_own_caller_only(make, monkeypatch) -> None:
+    find = Items.find_recent_at_once
+
+    def fail(items: Items, wanted: Wanted) -> Any:
+        if wanted.prefix == ("damaged",):
+            raise IntegrityError("a stored item is damaged")
+        return find(items, wanted)
+
+    monkeypatch.setattr(Items, "find_recent_at_once", fail)
+    async with make() as store:
+        await store.put(NS, "k", 1)
+        searches = (store.search(it) for it in (NS, ("damaged",), NS))
+        first, damaged, last = await asyncio.gather(*searches, return_exceptions=True)
+    assert [it.value for it in (*first, *last)] == [1, 1]
+    assert type(damaged) is IntegrityError
 
 
 RULES = {

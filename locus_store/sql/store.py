@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import chain
+from time import monotonic
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from locus_store.errors import ConflictError, UnsupportedError
+from locus_store.errors import ConflictError, LocusStoreError, UnsupportedError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql.audit import OF_STORE, READS_OF_STORE, get_call, record_calls
+from locus_store.sql.audit import OF_STORE, READS_OF_STORE, Audit, get_call, record_calls
 from locus_store.sql.connections.backend import GROUP_BYTES, ConnectedBackend, run_joined
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.item_columns import StoreContext
@@ -40,12 +41,18 @@ CHANGES: Final = GroupLimits(count=8000, size=GROUP_BYTES, workers=2)
 
 READS: Final = GroupLimits(count=8000, workers=2)
 
+SEARCHES: Final = GroupLimits(count=16, workers=2)
+
+SLOW_SECONDS: Final = 0.005
+"""A search that takes longer is not grouped, since the others of its group would wait for it."""
+
 
 class _Calls(NamedTuple):
     """The calls of one event loop."""
 
     changes: Gathering[Sequence[Change], list[int]]
     reads: Gathering[Sequence[Name], list[StoreItem | None]]
+    searches: Gathering[Wanted, list[StoreItem] | None]
 
     def submit(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         """Submit changes that are done as a whole or not at all."""
@@ -86,6 +93,9 @@ class SqlStore(BaseStore):
         self._shared = backend.shared
         self._context: StoreContext | None = None
         self._calls = PerLoop(self._make_calls)
+        self._is_slow = False
+        """True if the last search was."""
+
         self._no_vectors: UnsupportedError | None = None
         """Why there are no embeddings, although there is a dimension."""
 
@@ -221,7 +231,9 @@ class SqlStore(BaseStore):
 
     def _make_calls(self) -> _Calls:
         return _Calls(
-            Gathering(self._run_changes, CHANGES, get_names), Gathering(self._run_reads, READS)
+            Gathering(self._run_changes, CHANGES, get_names),
+            Gathering(self._run_reads, READS),
+            Gathering(self._run_searches, SEARCHES),
         )
 
     async def _run_changes(
@@ -252,9 +264,20 @@ class SqlStore(BaseStore):
 
         return [[item(it) for it in request] for request in requests]
 
+    async def _run_searches(
+        self, searches: Sequence[Wanted], _: bool
+    ) -> Sequence[list[StoreItem] | Undecided | None]:
+        try:
+            found, self._is_slow = await self._query(lambda it: _search(it, searches))
+        except LocusStoreError:
+            if len(searches) == 1:
+                raise
+            return [Undecided.ALONE] * len(searches)
+        return found
+
     @limit_calls(measure_items)
     def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
-        calls, changes = self._calls.get(), self._note_call(changes)
+        calls, changes = self._calls.get(), _note_call(self._shared.database.audit, changes)
         for change in changes:
             if change.vectors:
                 return calls.submit_after(self._open_embeddings(), changes)
@@ -264,17 +287,13 @@ class SqlStore(BaseStore):
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
         if any(it.vectors for it in changes):
             await self._open_embeddings()
-        noted = self._note_call(changes)
+        noted = _note_call(self._shared.database.audit, changes)
         done = await self._write_on(connection, lambda it: _apply(it, [noted], waits=True))
         outcome = done[0]
         if isinstance(outcome, ConflictError):
             raise outcome
         assert outcome is not None  # noqa: S101  (it waited for every lock)
         return outcome
-
-    def _note_call(self, changes: Sequence[Change]) -> Sequence[Change]:
-        call = get_call(self._shared.database.audit)
-        return changes if call is None else RecordedChanges(changes, call)
 
     def read(self, names: Sequence[Name]) -> Awaitable[list[StoreItem | None]]:
         return self._calls.get().reads.submit(names, count=len(names))
@@ -283,7 +302,10 @@ class SqlStore(BaseStore):
         return await self._query(lambda it: it.read_page(namespace, limit, after))
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
-        found = await self._query(lambda it: it.find_recent_at_once(wanted))
+        if self._is_slow:
+            [found], self._is_slow = await self._query(lambda it: _search(it, [wanted]))
+        else:
+            found = await self._calls.get().searches.submit(wanted)
         if found is None:
             found = await self._read(lambda it: it.find_recent(wanted))
         return found
@@ -321,6 +343,18 @@ class ServerStore(SqlStore):
     async def _define(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         return await runner.define(body)
+
+
+def _search(items: Items, searches: Sequence[Wanted]) -> tuple[list[list[StoreItem] | None], bool]:
+    """Return the results, and whether the searches are slow."""
+    begin = monotonic()
+    found = list(map(items.find_recent_at_once, searches))
+    return found, monotonic() - begin > SLOW_SECONDS * len(searches)
+
+
+def _note_call(audit: Audit | None, changes: Sequence[Change]) -> Sequence[Change]:
+    call = get_call(audit)
+    return changes if call is None else RecordedChanges(changes, call)
 
 
 def _apply(items: Items, batches: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -21,7 +22,14 @@ from locus_store.sql.columns.dialect_columns import (
     dump_value,
     escape_text,
 )
-from locus_store.sql.columns.types import MOST_FORMS, ORDERS, Condition, bind_text, is_there
+from locus_store.sql.columns.types import (
+    MOST_FORMS,
+    MOST_LOOK_UPS,
+    ORDERS,
+    Condition,
+    bind_text,
+    is_there,
+)
 from locus_store.values.filters import IS_OBJECT, Clause
 
 
@@ -118,21 +126,7 @@ _ZEROS: Final = (0, -0.0)
 
 def make_jsonb_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     """Of a JSONB column; NULL is an empty object there."""
-    empty = sa.literal_column("'{}'::jsonb", JSONB())
-    document = sa.func.coalesce(sa.type_coerce(column, JSONB()), empty)
-    found: Any = document
-    if clause.path:
-        # strict: a list is not looked into; an error is NULL.
-        path = "strict $" + "".join(
-            f".{orjson.dumps(escape_text(name)).decode()}" for name in clause.path
-        )
-        found = sa.func.jsonb_path_query_first(
-            document,
-            _compute_once(sa.cast(bind_text(path), JSONPATH())),
-            empty,
-            sa.true(),
-            type_=JSONB(),
-        )
+    found = _look_up(column, clause.path)
     if clause.operator == IS_OBJECT:
         return sa.func.jsonb_typeof(found, type_=sa.Text()) == bind_text("object")
     if clause.operator == "$exists":
@@ -148,6 +142,24 @@ def make_jsonb_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condi
         return sa.false()
     is_one = sa.or_(*(found == it for it in forms))
     return sa.func.coalesce(~is_one, sa.true()) if clause.operator == "$ne" else is_one
+
+
+@lru_cache(MOST_LOOK_UPS)
+def _look_up(column: sa.ColumnElement[Any], path: tuple[str, ...]) -> Any:
+    """Return the value at a path."""
+    empty = sa.literal_column("'{}'::jsonb", JSONB())
+    document = sa.func.coalesce(sa.type_coerce(column, JSONB()), empty)
+    if not path:
+        return document
+    steps = "".join(f".{orjson.dumps(escape_text(name)).decode()}" for name in path)
+    return sa.func.jsonb_path_query_first(
+        document,
+        # strict: a list is not looked into; an error is NULL.
+        _compute_once(sa.cast(bind_text(f"strict ${steps}"), JSONPATH())),
+        empty,
+        sa.true(),
+        type_=JSONB(),
+    )
 
 
 def _compare_jsonb(value: Any, clause: Clause) -> Condition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,7 +19,14 @@ from locus_store.sql.columns.dialect_columns import (
     Text,
     escape_text,
 )
-from locus_store.sql.columns.types import MOST_FORMS, ORDERS, Condition, bind_text, is_there
+from locus_store.sql.columns.types import (
+    MOST_FORMS,
+    MOST_LOOK_UPS,
+    ORDERS,
+    Condition,
+    bind_text,
+    is_there,
+)
 from locus_store.values.filters import IS_OBJECT, Clause
 from locus_store.values.times import to_microseconds
 
@@ -69,7 +77,7 @@ def list_storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
 COLUMNS: Final = SQLiteColumns()
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-_NUMBERS: Final = [bind_text("integer"), bind_text("real")]
+_NUMBERS: Final = "integer", "real"
 _EXACT: Final = 2**53
 _SLACK: Final = 1e-9
 """SQLite reads decimals almost exactly."""
@@ -79,12 +87,9 @@ def make_text_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condit
     """Of JSON as SQLite keeps it; keys that its paths cannot name are left to Python."""
     if not all(map(_PLAIN_KEY.fullmatch, clause.path)):
         return None
-    document = sa.func.coalesce(sa.type_coerce(column, sa.Text()), bind_text("{}"))
-    path = bind_text("$" + "".join(f'."{it}"' for it in clause.path))
-    kind = sa.func.json_type(document, path, type_=sa.Text())
-    found: Any = sa.func.json_extract(document, path, type_=sa.types.NullType())
+    kind, found = _look_up(column, clause.path)
     if clause.operator == IS_OBJECT:
-        return kind == bind_text("object")
+        return _is_kind(kind, "object")
     if clause.operator == "$exists":
         return is_there(kind, clause)
     if clause.operator in {"$eq", "$in"}:
@@ -93,6 +98,23 @@ def make_text_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condit
     if clause.operator in ORDERS and isinstance(clause.operand, int | float):
         return _match_ordered(kind, found, clause)
     return None
+
+
+@lru_cache(MOST_LOOK_UPS)
+def _look_up(
+    column: sa.ColumnElement[Any], path: tuple[str, ...]
+) -> tuple[sa.ColumnElement[str], Any]:
+    """Return the type and the value at a path."""
+    document = sa.func.coalesce(sa.type_coerce(column, sa.Text()), bind_text("{}"))
+    place = bind_text("$" + "".join(f'."{it}"' for it in path))
+    kind = sa.func.json_type(document, place, type_=sa.Text())
+    return kind, sa.func.json_extract(document, place, type_=sa.types.NullType())
+
+
+@lru_cache(MOST_LOOK_UPS)
+def _is_kind(kind: sa.ColumnElement[str], *names: str) -> sa.ColumnElement[bool]:
+    bound = list(map(bind_text, names))
+    return kind.in_(bound) if len(bound) > 1 else kind == bound[0]
 
 
 def _match_one_of(
@@ -105,12 +127,12 @@ def _match_one_of(
 
 def _match_equal(kind: sa.ColumnElement[str], value: Any, operand: Any) -> sa.ColumnElement[bool]:
     if operand is None or isinstance(operand, bool):
-        return kind == bind_text({None: "null", True: "true", False: "false"}[operand])
+        return _is_kind(kind, {None: "null", True: "true", False: "false"}[operand])
     if isinstance(operand, str):
-        return sa.and_(kind == bind_text("text"), value == bind_text(escape_text(operand)))
+        return sa.and_(_is_kind(kind, "text"), value == bind_text(escape_text(operand)))
     if isinstance(operand, dict | list):
-        return kind == bind_text("array" if isinstance(operand, list) else "object")
-    is_number = kind.in_(_NUMBERS)
+        return _is_kind(kind, "array" if isinstance(operand, list) else "object")
+    is_number = _is_kind(kind, *_NUMBERS)
     if abs(operand) >= _EXACT:
         return is_number
     least, most = operand - _compute_slack(operand), operand + _compute_slack(operand)
@@ -120,7 +142,7 @@ def _match_equal(kind: sa.ColumnElement[str], value: Any, operand: Any) -> sa.Co
 def _match_ordered(
     kind: sa.ColumnElement[str], value: Any, clause: Clause
 ) -> sa.ColumnElement[bool]:
-    is_number, number = kind.in_(_NUMBERS), clause.operand
+    is_number, number = _is_kind(kind, *_NUMBERS), clause.operand
     if abs(number) >= _EXACT:
         return is_number
     if clause.operator in {"$gt", "$gte"}:
