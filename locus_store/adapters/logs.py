@@ -146,10 +146,9 @@ def tag_numbers(value: Any) -> Any:
     ``untag_numbers`` gives them back. A value that JSON does not have stays what it is.
     """
     try:
-        encoded = encode_strictly(value)
-        is_json = len(encode_canonical(value)) == len(
-            encode_canonical(decode(encoded))
-        )  # NaN becomes null: shorter
+        encoded, size = encode_strictly(value), len(encode_canonical(value))
+        # NaN becomes null: shorter
+        is_json = b"null" not in encoded or size == len(encode_canonical(decode(encoded)))
     except (TypeError, ValueError):
         is_json, encoded = False, b""
     if is_json and b'"$"' not in encoded:
