@@ -352,7 +352,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
 
     def _begin(self) -> None:
         self._number = next(_numbers)
-        self._storage = repr(self.backend)
+        self._storage = self.backend.storage_name, self.backend.tenant
         self._loads: OrderedDict[str, list[OneLoad]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from locus_store import MemoryBackend, MemoryCheckpointer, StorageBackendAdapter
+from locus_store import MemoryBackend, MemoryCheckpointer, StorageBackendAdapter, open_checkpointer
 from locus_store.runtime import background
 
 pytestmark = pytest.mark.anyio
@@ -27,11 +27,32 @@ async def test_a_load_waits_for_a_save_through_another_object(monkeypatch) -> No
     await writing.wait()
     load = asyncio.create_task(second.load("t"))
     assert await second.load("other") is None
+    assert await MemoryCheckpointer().load("t") is None  # of another storage
     assert not load.done()
     may_end.set()
     assert await load == {"n": 1}
     await save
     assert not background._saves.get()
+
+
+async def test_a_load_does_not_wait_for_a_save_of_another_tenant(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(background, "PATIENCE_SECONDS", 3600)
+    async with open_checkpointer(f"sqlite:///{tmp_path}/t.db") as checkpointer:
+        one, other = (checkpointer.for_tenant(it) for it in ("one", "other"))
+        writing, may_end, write_state = asyncio.Event(), asyncio.Event(), one.backend.write_state
+
+        async def slow(*args, **kwargs):
+            writing.set()
+            await may_end.wait()
+            return await write_state(*args, **kwargs)
+
+        monkeypatch.setattr(one.backend, "write_state", slow)
+        save = asyncio.create_task(one.save({"n": 1}, "t"))
+        await writing.wait()
+        assert await asyncio.wait_for(other.load("t"), 60) is None
+        assert not save.done()
+        may_end.set()
+        await save
 
 
 async def test_a_load_does_not_wait_for_a_save_that_hangs(monkeypatch) -> None:

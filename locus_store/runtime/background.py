@@ -86,7 +86,10 @@ class Background:
             return self._waiting.pop(next(iter(self._waiting)))
 
 
-_Key: TypeAlias = tuple[str, str]
+Storage: TypeAlias = tuple[str, str | None]
+"""A storage's name, and the tenant."""
+
+_Key: TypeAlias = tuple[Storage, str]
 
 PATIENCE_SECONDS: Final = 5.0
 """A load waits so long for a save: that one may wait for a transaction of the load's caller."""
@@ -95,16 +98,11 @@ _saves: Final[PerLoop[dict[_Key, set[asyncio.Future[None]]]]] = PerLoop(dict)
 
 
 class Saving:
-    """A block that saves a thread.
-
-    Args:
-        storage: Names the storage.
-        thread_id: The thread.
-    """
+    """A block that saves a thread."""
 
     __slots__ = ("_all", "_ended", "_key")
 
-    def __init__(self, storage: str, thread_id: str) -> None:
+    def __init__(self, storage: Storage, thread_id: str) -> None:
         self._key = storage, thread_id
 
     def __enter__(self) -> Self:
@@ -126,7 +124,7 @@ class Saving:
             del self._all[self._key]
 
 
-async def wait_for_saves(storage: str, thread_id: str) -> None:
+async def wait_for_saves(storage: Storage, thread_id: str) -> None:
     """Wait for the saves of a thread that this event loop has begun.
 
     An asynchronous generator that was abandoned, such as an agent's run after its first event, is
