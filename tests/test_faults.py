@@ -226,7 +226,7 @@ def vacuum_takes_an_old_head(patch: Patch) -> None:
     def vacuumed(edit, limit, sweep):
         line, rows = edit.find(edit.thread_id, ""), edit.thread.histories[""].rows
         old = [it for it, row in rows.items() if row.created_at < limit]
-        versions.forget(edit, line, old)
+        removing.forget(edit, line, old)
         return Swept(len(old))
 
     patch.setattr(documents, "_vacuum", vacuumed)

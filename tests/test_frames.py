@@ -20,6 +20,7 @@ from locus_store.errors import IntegrityError, SerializationError
 from locus_store.values.canonical import canonicalize_state
 from locus_store.values.encoding import (
     MAX_STATE_BYTES,
+    decode,
     digest,
     encode,
     encode_canonical,
@@ -29,12 +30,12 @@ from locus_store.values.encoding import (
 )
 from locus_store.values.frames import (
     DigestTree,
+    Folder,
     Grown,
     build_digest_tree,
     compare_states,
     extract_text,
     fold,
-    fold_each,
     fold_onto,
     pack_state,
 )
@@ -44,7 +45,7 @@ from locus_store.values.frames.folding import _Rope
 from locus_store.values.frames.operations import parse_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 KEYS = st.sampled_from(["", "a", "b", "a.b", "0", "é", "x\x00"])
@@ -63,6 +64,14 @@ STATES = st.dictionaries(KEYS, VALUES, max_size=5)
 SLOW = settings(
     max_examples=150 if ALL else 50, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[Any]:
+    """Yield a copy of the state after each payload of a chain."""
+    folder = Folder(max_bytes)
+    for payload in payloads:
+        folder.apply(payload)
+        yield decode(encode(folder.get_state()))
 
 
 def prose(rng: random.Random, size: int) -> str:

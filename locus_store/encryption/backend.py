@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.backend import ErasesThreads, FullBackend, JoinsTransactions, StorageBackend
 from locus_store.encryption.contracts import LoadsKeys, open_statuses
@@ -50,8 +50,6 @@ from locus_store.wire.records import IdNeededError
 
 if TYPE_CHECKING:
     from locus_store.versions.sizes import StatusesWanted, ThreadStatus
-
-T = TypeVar("T")
 
 
 class EncryptedBackend(LoadsKeys, FullBackend):

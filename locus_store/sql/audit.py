@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, partial, wraps
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
@@ -52,8 +52,6 @@ from locus_store.versions.audit import (
     make_leaves,
 )
 from locus_store.versions.sharding import HIDDEN_TENANT
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 

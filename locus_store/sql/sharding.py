@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -20,7 +20,6 @@ from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.sharding import Move, ShardLayout, require_layout
 
-T = TypeVar("T")
 Row: TypeAlias = dict[str, Any]
 
 _RESERVED: Final = -1

@@ -37,13 +37,11 @@ from locus_store.versions.reading import (
     iterate_visible_texts as iterate_visible_texts,
     keep_state as keep_state,
     name_version_in_errors as name_version_in_errors,
-    replay as replay,
     select_records as select_records,
     target as target,
 )
 from locus_store.versions.removing import (
     clear as clear,
-    forget as forget,
     prune as prune,
     remove_named as remove_named,
     settle as settle,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from datetime import date, datetime, time, timedelta
+from datetime import datetime
 from inspect import isclass
 from typing import Any, Final, Protocol
 
@@ -46,7 +46,6 @@ METHOD: Final = "model_validate_json"
 """A part of the row of a model; never called."""
 
 _LISTED: Final = (set, frozenset, deque)
-_TIMES: Final = (date, time, timedelta)
 
 
 class Rules(Protocol):

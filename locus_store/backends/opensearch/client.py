@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found, Tag
@@ -36,9 +36,6 @@ from locus_store.backends.opensearch.versions import StoredVersion
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 PAGE: Final = 1000
 """Documents in one list, and in one deletion."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -20,8 +20,6 @@ from locus_store.sql.threads.repository import Repository
 from locus_store.types import Save, Written
 from locus_store.versions import segments
 from locus_store.versions.segments import RecordSegment, UnjoinedRecord
-
-T = TypeVar("T")
 
 STORED_BYTES: Final = 512 * 1024
 """Records of a segment take about so much as they are stored."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
@@ -39,8 +39,6 @@ from locus_store.versions.sizes import (
     ThreadStatus,
     parse_place,
 )
-
-T = TypeVar("T")
 
 
 class StatusPage(NamedTuple):

@@ -38,12 +38,7 @@ from locus_store.values.frames.digest_trees import (
     is_only_msgpack,
     open_node,
 )
-from locus_store.values.frames.folding import (
-    Folder as Folder,
-    fold as fold,
-    fold_each as fold_each,
-    fold_onto as fold_onto,
-)
+from locus_store.values.frames.folding import Folder as Folder, fold as fold, fold_onto as fold_onto
 from locus_store.values.frames.operations import (
     collect_text as collect_text,
     encode_operations as encode_operations,

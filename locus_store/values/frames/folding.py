@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
 from locus_store.errors import IntegrityError
@@ -92,21 +92,6 @@ def _add_edit(edits: dict[str, Edits], path: list[str], first: int | None) -> No
         edits = below
     known = edits.setdefault(path[-1], first)
     edits[path[-1]] = min(known, first) if isinstance(known, int) and first is not None else None
-
-
-def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, Json]]:
-    """Yield a copy of the state after each payload of a chain.
-
-    Raises:
-        IntegrityError: the payloads are damaged, or not a chain, or a state is too large.
-    """
-    folder = Folder(max_bytes)
-    for payload in payloads:
-        folder.apply(payload)
-        try:
-            yield cast("dict[str, Json]", decode(encode(folder.get_state())))
-        except TypeError as exc:
-            raise IntegrityError("a stored state is nested too deeply") from exc
 
 
 def _has_msgpack(value: Any) -> bool:
