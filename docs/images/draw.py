@@ -166,8 +166,11 @@ def save() -> str:
             ("the difference from the version that this object knows", "values/frames/diffing.py"),
             ("one Save: the change, its basis, the expected head", "backend.py"),
             ("a group: saves that wait share one transaction", "backends/…/"),
-            ("refuse, append to the head, or branch off", "versions/saving.py"),
-            ("one row of a chain; the head moves", "sql/threads/repository.py"),
+            ("append at the head; else refuse, or branch off", "versions/saving.py"),
+            (
+                "one row of a chain; the head moves",
+                "at the head: backends/…/appends.py, statements.py; else sql/threads/repository.py",
+            ),
             ("commit; then each caller gets its checkpoint id", "backends/…/"),
         ],
     )
