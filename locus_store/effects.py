@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
 from inspect import isawaitable, iscoroutine, iscoroutinefunction, signature
 from itertools import groupby
@@ -236,8 +236,7 @@ class EffectLog:
         return effect.result if effect and effect.status == "finished" else None
 
     async def read(self, thread_id: str, key: str) -> _Ledger:
-        stored = await self.backend.list_writes(thread_id, NAMESPACE, key)
-        return self.fold(thread_id, key, stored)
+        return self.fold(thread_id, key, await self.backend.list_writes(thread_id, NAMESPACE, key))
 
     def fold(self, thread_id: str, key: str, writes: Sequence[ArchivedWrite]) -> _Ledger:
         """Return the effect that stored events make."""
@@ -267,7 +266,8 @@ class EffectLog:
 
     def fold_all(self, thread_id: str, writes: Sequence[ArchivedWrite]) -> list[Effect]:
         """Return the effects of a thread in the order in which they were begun."""
-        each = (self.fold(thread_id, key, [*of_key]) for key, of_key in groupby(writes, _get_key))
+        by_key = groupby(writes, attrgetter("checkpoint_id"))
+        each = (self.fold(thread_id, key, [*of_key]) for key, of_key in by_key)
         return sorted((it.effect for it in each if it.effect), key=attrgetter("begun_at", "key"))
 
     async def add(self, place: _Place, event: str, value: Any) -> bool:
@@ -322,8 +322,6 @@ _STATUS: Final[dict[str, Status]] = {
 }
 """The status of an effect after an event."""
 
-_get_key: Final = attrgetter("checkpoint_id")
-
 
 def _find_place(ledger: _Ledger) -> _Place:
     """Return the place of the next event."""
@@ -338,9 +336,9 @@ def _name(effect: Effect | _Place) -> str:
 
 
 def _hash(arguments: Any) -> str | None:
-    if arguments is None:
-        return None
-    return digest(encode_canonical_json(arguments, "arguments")).hex()
+    return (
+        None if arguments is None else digest(encode_canonical_json(arguments, "arguments")).hex()
+    )
 
 
 def _check_functions(call: object, on_unknown: object, not_done: object) -> None:
@@ -440,7 +438,7 @@ class RunsEffects:
         check_number("lease_seconds", lease_seconds, maximum=MAX_TTL_SECONDS)
         _check_functions(call, on_unknown, not_done)
         log, hashed = self._effects, _hash(arguments)
-        deadline = monotonic() + (wait_seconds if on_unknown == "raise" else inf)
+        until = monotonic() + (wait_seconds if on_unknown == "raise" else inf)
         while True:
             ledger = await log.read(thread_id, key)
             effect = ledger.effect
@@ -458,8 +456,7 @@ class RunsEffects:
                         f"{_name(effect)} was asked for by its own call, which would wait for its "
                         "own end; give the inner call a key of its own"
                     )
-                is_running = effect.error is None
-                if is_running and await log.wait_for_event(ledger, lease_seconds, deadline):
+                if effect.error is None and await log.wait_for_event(ledger, lease_seconds, until):
                     continue
                 if not await log.may_repeat(ledger, effect, on_unknown):
                     continue
@@ -487,19 +484,23 @@ class RunsEffects:
         """
         check_names(thread_id, namespace, since)
         log = self._effects
-        backend = log.backend
-        find = partial(backend.version, thread_id, namespace=namespace)
-        version = None if since is None else await find(since)
-        if since is not None and version is None:
+        found = log.fold_all(thread_id, await log.backend.list_writes(thread_id, NAMESPACE))
+        if since is None:
+            return found
+        version = await log.backend.version(thread_id, since, namespace=namespace)
+        if version is None:
             raise NotFoundError(f"thread {thread_id!r} has no version {since!r}")
-        found = log.fold_all(thread_id, await backend.list_writes(thread_id, NAMESPACE))
-        if version is not None:
-            found = [it for it in found if it.changed_at >= version.created_at]
-        return found
+        return [it for it in found if it.changed_at >= version.created_at]
 
     @observe("resolve_effect")
     async def resolve_effect(
-        self, thread_id: str, key: str, *, took_place: bool, result: Any = None
+        self,
+        thread_id: str,
+        key: str,
+        *,
+        took_place: bool,
+        result: Any = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         """Settle an effect of unknown outcome, after finding out.
 
@@ -509,24 +510,29 @@ class RunsEffects:
             took_place: ``True``: the call took place, and later callers get ``result``. ``False``:
                 it did not, and the next caller makes it.
             result: JSON.
+            lease_seconds: As for ``effect``; so long a sign of life of a call is waited for.
 
         Raises:
             NotFoundError: There is no such effect.
-            ConflictError: Its outcome is known; nothing was changed.
+            ConflictError: Its outcome is known, or the call is running; nothing was changed.
         """
         check_names(thread_id, NAMESPACE, key)
+        check_number("lease_seconds", lease_seconds, maximum=MAX_TTL_SECONDS)
         if not took_place and result is not None:
             raise InvalidArgumentError("a call that did not take place has no result")
         log = self._effects
         ledger = await log.read(thread_id, key)
         if ledger.effect is None:
             raise NotFoundError(f"thread {thread_id!r} has no effect {key!r}")
-        event = "finished" if took_place else "open"
-        is_unknown = ledger.effect.status == "unknown"
-        if not is_unknown or not await log.add(_find_place(ledger), event, result):
+        effect, last = ledger.effect, max(it.created_at for it in ledger.writes)
+        is_unknown, event = effect.status == "unknown", "finished" if took_place else "open"
+        lost_at = last + timedelta(seconds=lease_seconds, hours=1)  # clocks may differ
+        may_run = is_unknown and effect.error is None and datetime.now(UTC) < lost_at
+        is_running = may_run and await log.wait_for_event(ledger, lease_seconds, inf)
+        if is_running or not is_unknown or not await log.add(_find_place(ledger), event, result):
+            what = "is running, or has just ended" if is_running else "has a known outcome"
             raise ConflictError(
-                f"{_name(ledger.effect)} has a known outcome; nothing was changed. Look at the "
-                "effects of the thread"
+                f"{_name(effect)} {what}; nothing was changed. Look at the effects of the thread"
             )
 
     @property
@@ -556,12 +562,11 @@ def make_durable(
 
         @wraps(function)
         def run(thread_id: str, key: str, *args: Any, **kwargs: Any) -> Any:
-            def make(idempotency_key: str) -> Any:
-                named = {"idempotency_key": idempotency_key} if takes_key else {}
-                return function(*args, **kwargs, **named)
+            def make(name: str) -> Any:
+                return function(*args, **kwargs, **({"idempotency_key": name} if takes_key else {}))
 
-            async def make_async(idempotency_key: str) -> Any:
-                return await make(idempotency_key)
+            async def make_async(name: str) -> Any:
+                return await make(name)
 
             call = make_async if iscoroutinefunction(function) else make
             arguments = [list(args), kwargs]

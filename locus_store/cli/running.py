@@ -137,6 +137,7 @@ def resolve(
 ) -> None:
     """Settle an effect whose outcome is unknown, after finding out.
 
+    One whose process gives a sign of life within 15 seconds is refused: the call is running.
     --json: {thread_id, key, took_place}.
     """
     if (result is None) is not not_done:

@@ -161,6 +161,24 @@ class EffectRules(Kit):
         with pytest.raises(InvalidArgumentError):
             await checkpointer.resolve_effect("t", "not", took_place=False, result=1)
 
+    async def test_a_call_that_is_running_is_not_settled(self, checkpointer: Any) -> None:
+        begun, may_end = asyncio.Event(), asyncio.Event()
+
+        async def call(_: str) -> str:
+            begun.set()
+            await may_end.wait()
+            return "paid"
+
+        lease: Any = {"lease_seconds": 1}
+        running = asyncio.ensure_future(checkpointer.effect("t", "k", call, **lease))
+        await begun.wait()
+        with pytest.raises(ConflictError, match="is running"):
+            await checkpointer.resolve_effect("t", "k", took_place=False, **lease)
+        may_end.set()
+        assert await running == "paid"
+        [effect] = await checkpointer.effects("t")
+        assert (effect.status, effect.result, effect.calls) == ("finished", "paid", 1)
+
     async def test_other_arguments_are_refused(self, checkpointer: Any) -> None:
         await checkpointer.effect("t", "k", Tool(), arguments={"a": 1, "b": [2.0]})
         tool = Tool()
