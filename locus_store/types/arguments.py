@@ -244,13 +244,13 @@ def check_list(name: str, values: object) -> list[Any]:
     return list(values)
 
 
-def check_mapping(name: str, value: object, *fields: str) -> Mapping[str, Any]:
+def check_mapping(name: str, value: Any, *fields: str) -> Mapping[str, Any]:
     """Return an argument that is a mapping, as each of these fields of it is.
 
     Raises:
         InvalidArgumentError: It is none, or a field is not there.
     """
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise InvalidArgumentError(f"{name} must be a dict, not {type(value).__name__}")
     for field in fields:
         check_mapping(f"{name}[{field!r}]", value.get(field))

@@ -112,15 +112,9 @@ def parse_config(config: RunnableConfig) -> tuple[str, str, str | None]:
     Raises:
         InvalidArgumentError: It names no thread, or is not a config.
     """
-    configurable = get_configurable(config)
+    checkpoint_id, configurable = get_checkpoint_id(config), config.get("configurable") or {}
     thread_id = format_thread_id(configurable.get("thread_id"))
-    return thread_id, configurable.get("checkpoint_ns") or "", get_checkpoint_id(config)
-
-
-def get_configurable(config: RunnableConfig) -> Mapping[str, Any]:
-    """Return what a config has under ``configurable``."""
-    found = check_mapping("a config", config).get("configurable") or {}
-    return check_mapping("configurable of a config", found)
+    return thread_id, configurable.get("checkpoint_ns") or "", checkpoint_id
 
 
 def format_thread_id(value: object) -> str:
@@ -140,8 +134,9 @@ def format_thread_id(value: object) -> str:
 
 def get_checkpoint_id(config: RunnableConfig) -> str | None:
     """Return the checkpoint that a config names."""
-    found: str | None = get_configurable(config).get("checkpoint_id") or None
-    return check_text("checkpoint_id", found, optional=True)
+    found = check_mapping("a config", config).get("configurable") or {}
+    name = check_mapping("configurable of a config", found).get("checkpoint_id")
+    return check_text("checkpoint_id", name or None, optional=True)
 
 
 def check_pairs(writes: object) -> list[tuple[str, Any]]:
@@ -157,16 +152,17 @@ def check_pairs(writes: object) -> list[tuple[str, Any]]:
 
 
 def make_parent_arguments(
-    config: RunnableConfig, metadata: Mapping[str, Any], origin: Given | None
+    config: RunnableConfig, parent: str | None, metadata: Mapping[str, Any], origin: Given | None
 ) -> dict[str, Any]:
     """Return the arguments of a ``put`` that describe its parent; see docs/langgraph.md.
 
     Args:
         config: The config that names the parent.
+        parent: The parent's id.
         metadata: Metadata of the new checkpoint.
         origin: How the parent was loaded, where that is known.
     """
-    parent, source = get_checkpoint_id(config), metadata.get("source")
+    source = metadata.get("source")
     if parent is None:
         configurable = config["configurable"]
         replays = configurable.get(_REPLAY) is not None

@@ -258,8 +258,9 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         }
         with self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"]):
             try:
+                given = self._given.find(parent)
                 name = await self.saver.put(
-                    **save, **make_parent_arguments(config, fields, self._given.find(parent))
+                    **save, **make_parent_arguments(config, parent, fields, given)
                 )
             except ConflictError as exc:
                 if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
