@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN
 from served import Served
-from servers import children, is_gone, wait_until
+from servers import DEADLINE_SECONDS, children, is_gone, wait_until
 from services import Service
 
 from locus_store import (
@@ -83,6 +84,19 @@ def exchanged(port: int, *request: bytes) -> bytes:
             while part := connection.recv(65_536):
                 found += part
     return found
+
+
+def watch_for_loss(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that is set when a service has lost a connection."""
+    event = threading.Event()
+    connection_lost = connections.LimitedConnection.connection_lost
+
+    def note(connection: Any, exc: Exception | None) -> None:
+        connection_lost(connection, exc)
+        event.set()
+
+    monkeypatch.setattr(connections.LimitedConnection, "connection_lost", note)
+    return event
 
 
 # --- hosts
@@ -453,20 +467,29 @@ def workers(served: Served) -> list[int]:
     return [it for it in found if b"spawn_main" in Path(f"/proc/{it}/cmdline").read_bytes()]
 
 
-async def test_a_save_whose_caller_goes_away_completes(serve: Callable[..., Service]) -> None:
+async def test_a_save_whose_caller_goes_away_completes(
+    serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Slow(MemoryBackend):
         async def commit(self, *args: Any, **options: Any) -> Any:
-            started.set()
-            await asyncio.sleep(0.3)
-            return await super().commit(*args, **options)
+            began.set()
+            try:
+                assert await asyncio.to_thread(lost.wait, DEADLINE_SECONDS)
+                return await super().commit(*args, **options)
+            finally:
+                ended.set()
 
-    started = asyncio.Event()
+    began, ended = threading.Event(), threading.Event()
+    lost = watch_for_loss(monkeypatch)
     inner = Slow()
-    service = serve(inner)
-    with pytest.raises(LocusStoreError):
-        async with HTTPBackend(service.url, timeout=0.1, retry_seconds=0) as backend:
-            await backend.save("t", {"n": 1}, checkpoint_id="v")
-    await asyncio.sleep(0.5)
+    async with HTTPBackend(serve(inner).url, retry_seconds=0) as backend:
+        save = asyncio.create_task(backend.save("t", {"n": 1}, checkpoint_id="v"))
+        assert await asyncio.to_thread(began.wait, DEADLINE_SECONDS)
+        home = await backend.service._connections.get()
+        await home._transport.close()
+        with pytest.raises(LocusStoreError):
+            await save
+    assert await asyncio.to_thread(ended.wait, DEADLINE_SECONDS)
     assert await inner.exists("t", "v")
 
 
