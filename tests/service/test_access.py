@@ -16,7 +16,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -258,7 +258,6 @@ def test_a_coded_body_is_refused(
 def test_a_caller_that_reads_nothing_is_disconnected(
     serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
     backend = MemoryBackend()
     asyncio.run(backend.save("t", {"text": os.urandom(10_000_000).hex()}))
     service = serve(backend)
@@ -266,9 +265,11 @@ def test_a_caller_that_reads_nothing_is_disconnected(
     head = b"POST /v1/fetch HTTP/1.1\r\nconnection: close\r\ncontent-type: application/json\r\n"
     request = head + b"content-length: %d\r\n\r\n%b" % (len(body), body)
     assert len(whole := exchanged(service.port, request)) > 1_000_000
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
+    lost = watch_for_loss(monkeypatch)
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as idle:
         idle.sendall(request)
-        sleep(2)
+        assert lost.wait(DEADLINE_SECONDS)
         found = 0
         with suppress(ConnectionError):
             while part := idle.recv(1_000_000):
