@@ -56,7 +56,7 @@ async def test_a_locked_item_delays_no_other(migrated_database) -> None:
 
 
 async def test_an_uncommitted_insert_delays_only_the_puts_of_its_key(migrated_database) -> None:
-    store = PostgreSQLStore(migrated_database, pool_size=6, statement_timeout_seconds=2)
+    store = PostgreSQLStore(migrated_database, pool_size=6, statement_timeout_seconds=60)
     engine = create_async_engine(migrated_database.replace("postgresql:", "postgresql+asyncpg:"))
     async with store:
         await store.put(NS, "there", {"n": 0})
