@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 import sqlalchemy as sa
+from servers import wait_until
 
 from locus_store import ConnectionFailedError, PostgreSQLBackend
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.sql.schema.tables import make_tables
+
+if TYPE_CHECKING:
+    import servers
+
+SESSION = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1"
 
 
 @pytest.mark.parametrize(
@@ -32,15 +37,17 @@ def test_the_error_names_the_limit(state: str, setting: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_error_names_the_limit_of_an_idle_transaction(migrated_database: str) -> None:
+async def test_the_error_names_the_limit_of_an_idle_transaction(
+    postgresql: servers.Server, migrated_database: str
+) -> None:
     admin = await asyncpg.connect(migrated_database)
     name = await admin.fetchval("SELECT current_database()")
     await admin.execute(f'ALTER DATABASE "{name}" SET idle_in_transaction_session_timeout = 50')
     await admin.close()
 
     def idles(it: Any) -> None:
-        it.connection.execute(sa.text("SELECT 1"))
-        time.sleep(0.5)
+        pid = it.connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+        wait_until(lambda: not postgresql.value(SESSION, pid), "the server to end the session")
         it.connection.execute(sa.text("SELECT 1"))
 
     async with PostgreSQLBackend(migrated_database) as backend:
