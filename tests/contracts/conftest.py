@@ -40,6 +40,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
+@pytest.fixture(autouse=True)
+def counts_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tenant stores is counted again at once, however long a slow machine has counted."""
+    monkeypatch.setattr("locus_store.versions.quotas.PAUSE_PART", 0)
+
+
 @pytest.fixture(scope="module")
 async def open_objects(anyio_backend: str) -> AsyncIterator[dict[Any, Any]]:
     """Open objects of the tests of a module, which share an event loop."""
