@@ -4,15 +4,20 @@ import gc
 import os
 import signal
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from shutil import copyfile, disk_usage
+from typing import TYPE_CHECKING
 
 import lazily
 import pytest
 import storages
 import tiers
 from tiers import TESTS, first_of, is_everyday, is_in_full
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytest_plugins = ["server_fixtures"]
 
@@ -162,6 +167,20 @@ def database_file(tmp_path, migrated) -> Path:
 def shared_file(tmp_path_factory, migrated) -> Path:
     """An SQLite database in which each test has a tenant."""
     return Path(copyfile(migrated, tmp_path_factory.mktemp("shared") / "tenants.db"))
+
+
+@pytest.fixture
+def begun_threads() -> Callable[[], set[threading.Thread]]:
+    """Returns the library's threads that have begun since the start of the test, and run.
+
+    Those of Python are more: one that ends an object that an earlier test dropped is listed, too.
+    """
+    before = set(threading.enumerate())
+
+    def list_begun() -> set[threading.Thread]:
+        return {it for it in threading.enumerate() if it.name.startswith("locus-store")} - before
+
+    return list_begun
 
 
 @pytest.fixture

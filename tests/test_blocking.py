@@ -108,35 +108,32 @@ class Waiting(MemoryCheckpointer):
         return await super().load(*args, **kwargs)
 
 
-def test_close_ends_its_thread_and_it_may_be_used_again() -> None:
-    before = set(threading.enumerate())
+def test_close_ends_its_thread_and_it_may_be_used_again(begun_threads) -> None:
     checkpointer = BlockingCheckpointer(Waiting(state_type=dict))
     for n in range(3):
         checkpointer.save({"n": n}, "t", on_conflict="overwrite")
         assert checkpointer.load("t") == {"n": n}
-        assert set(threading.enumerate()) - before
+        assert begun_threads()
         checkpointer.close()
         checkpointer.close()
-        assert set(threading.enumerate()) <= before
+        assert not begun_threads()
 
 
-def test_it_begins_no_thread_where_no_event_loop_is_needed(tmp_path: Path) -> None:
-    before = set(threading.enumerate())
+def test_it_begins_no_thread_where_no_event_loop_is_needed(tmp_path: Path, begun_threads) -> None:
     checkpointer = BlockingCheckpointer(sqlite_checkpointer(tmp_path / "a.db", state_type=dict))
     for n in range(3):
         checkpointer.save({"n": n}, "t")
         assert checkpointer.load("t") == {"n": n}
-        assert set(threading.enumerate()) <= before
+        assert not begun_threads()
         checkpointer.close()
         checkpointer.close()
     assert checkpointer.load("t") == {"n": 2}
     checkpointer.close()
 
 
-def test_a_close_before_any_use_is_nothing() -> None:
-    before = set(threading.enumerate())
+def test_a_close_before_any_use_is_nothing(begun_threads) -> None:
     BlockingCheckpointer(MemoryCheckpointer()).close()
-    assert set(threading.enumerate()) <= before
+    assert not begun_threads()
 
 
 def test_many_threads_may_use_it_at_once(checkpointer: BlockingCheckpointer) -> None:

@@ -15,6 +15,7 @@ from locus_store import SQLiteBackend, StorageBackendAdapter
 from locus_store.runtime.portals import call_when_dropped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 WAIT = 30
@@ -52,12 +53,13 @@ def wait_for_the_end_of(threads: set[threading.Thread]) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_sqlite_backend_may_be_dropped_while_a_thread_begins(database_file: Path) -> None:
-    before = set(threading.enumerate())
+async def test_an_sqlite_backend_may_be_dropped_while_a_thread_begins(
+    database_file: Path, begun_threads: Callable[[], set[threading.Thread]]
+) -> None:
     checkpointer = StorageBackendAdapter(SQLiteBackend(database_file))
     await checkpointer.save({"n": 1}, "t")
     assert await checkpointer.load("t") == {"n": 1}
-    begun = {it for it in threading.enumerate() if it.name.startswith("locus-store")} - before
+    begun = begun_threads()
     assert begun
     with lock_of_threads():
         del checkpointer

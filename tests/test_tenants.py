@@ -22,6 +22,7 @@ from locus_store.blocking import (
 from locus_store.transfer.archive import import_threads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -37,14 +38,16 @@ def url(tmp_path: Path, migrated: Path) -> str:
     return f"sqlite:///{shutil.copy(migrated, tmp_path / 'shop.db')}"
 
 
-def test_a_blocking_checkpointer_shares_its_loop_among_tenants(url: str) -> None:
+def test_a_blocking_checkpointer_shares_its_loop_among_tenants(
+    url: str, begun_threads: Callable[[], set[threading.Thread]]
+) -> None:
     with open_blocking(url, state_type=dict) as checkpointer:
         checkpointer.save({"of": "default"}, "t")
-        before = threading.active_count()
+        before = begun_threads()
         tenants = [checkpointer.for_tenant(f"tenant {n}") for n in range(20)]
         for n, it in enumerate(tenants):
             it.save({"of": n}, "t")
-        assert threading.active_count() == before
+        assert begun_threads() <= before
         tenants[0].close()
         assert [it.load("t") for it in tenants] == [{"of": n} for n in range(20)]
         assert checkpointer.load("t") == {"of": "default"}

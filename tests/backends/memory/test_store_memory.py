@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,6 +14,9 @@ from hypothesis import given, strategies as st
 from locus_store import BaseStore, InMemoryStore, InvalidArgumentError, UnsupportedError, blocking
 from locus_store.blocking import BlockingStore
 from locus_store.types.items import check_name, decode_namespace, encode_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NS = ("memory", "u42")
 
@@ -56,13 +59,14 @@ def test_many_threads_share_a_facade() -> None:
         assert versions == sorted([*range(1, 21)] * 4)
 
 
-def test_it_begins_no_thread_and_may_be_used_after_close() -> None:
-    before = set(threading.enumerate())
+def test_it_begins_no_thread_and_may_be_used_after_close(
+    begun_threads: Callable[[], set[threading.Thread]],
+) -> None:
     store = BlockingStore(InMemoryStore())
     store.close()
     for n in range(3):
         store.put(NS, "k", n)
-        assert set(threading.enumerate()) <= before
+        assert not begun_threads()
         store.close()
         store.close()
     assert store.get(NS, "k") == 2
