@@ -14,6 +14,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from servers import wait_until
 
 from locus_store import (
     InvalidArgumentError,
@@ -332,12 +333,12 @@ def test_an_effect_renews_its_lease_within_a_turn(url: str) -> None:
         async with open_checkpointer(url) as checkpointer:
             return [it.write.idx for it in await checkpointer.backend.list_writes("t", NAMESPACE)]
 
-    def call(_: str) -> list[int]:
-        sleep(LEASE)
-        return asyncio.run(list_places())
+    def call(_: str) -> str:
+        wait_until(lambda: BEAT in asyncio.run(list_places()), "a renewal")
+        return "renewed"
 
     with open_blocking(url, state_type=dict) as checkpointer, checkpointer.turn("t"):
-        assert BEAT in checkpointer.effect("t", "k", call, lease_seconds=LEASE)
+        assert checkpointer.effect("t", "k", call, lease_seconds=LEASE) == "renewed"
 
 
 async def test_a_queue_that_never_ends_lets_no_document_grow() -> None:
