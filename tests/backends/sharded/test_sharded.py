@@ -599,6 +599,7 @@ async def test_writes_wait_for_a_rebalance_that_stopped_and_then_say_so(
         with pytest.raises(BackendError, match="'locus-store shards rebalance' again"):
             await checkpointer.save({"of": moving}, moving)
         await checkpointer.save({"of": stays, "n": 2}, stays)
+        monkeypatch.setattr(shard_set, "WAITS", 10_000)  # a slow machine takes its time to move
         waiting = asyncio.create_task(checkpointer.save({"of": moving, "n": 2}, moving))
         await rebalance(storage.backend)
         await waiting
