@@ -15,7 +15,8 @@ from zlib import crc32
 
 import pytest
 import zstandard
-from hypothesis import given, settings, strategies as st
+from hypothesis import strategies as st
+from properties import given, settings
 
 from locus_store.errors import EncryptionError, IntegrityError, SerializationError
 from locus_store.values import encoding

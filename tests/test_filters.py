@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
+from properties import given
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.testing.store import EXAMPLES, INVALID_FILTERS, MISSING, ORDERS, Cases

@@ -13,7 +13,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, strategies as st
+from properties import given, settings
 from tiers import ALL
 
 from locus_store.errors import IntegrityError, SerializationError

@@ -10,7 +10,8 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
+from properties import given
 from test_frames import KINDS, SLOW, Histories, reference_digest, start
 
 from locus_store import CheckpointSaver, IntegrityError, MemoryCheckpointer, SerializationError

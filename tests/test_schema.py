@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 from lazily import TESTS_RUN, Later
+from properties import given
 from sqlalchemy.dialects import postgresql
 
 from locus_store import blocking

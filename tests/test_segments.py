@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import strategies as st
+from properties import given, settings
 from shelf import ObjectsProbe, Shelf, shelf_backend
 
 from locus_store import IntegrityError, SchemaError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
+from properties import given
 
 from locus_store.types import ArchivedWrite, PendingWrite
 from locus_store.versions import Line, Record

@@ -10,7 +10,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, reject, settings, strategies as st
+from hypothesis import strategies as st
+from properties import given, reject, settings
 
 from locus_store import ConflictError, InvalidArgumentError, LocusStoreError
 from locus_store.errors import BackendError, ConnectionFailedError

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
+from properties import given
 
 from locus_store import BaseStore, InMemoryStore, InvalidArgumentError, UnsupportedError, blocking
 from locus_store.blocking import BlockingStore

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
+from properties import given
 from sqlalchemy.engine import URL, make_url
 
 from locus_store.backends.postgresql.connecting import connect, make_connection_error

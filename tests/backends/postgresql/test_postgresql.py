@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, strategies as st
+from properties import given, settings
 from servers import wait_until
 from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import ALL, first_of
