@@ -118,6 +118,15 @@ class Group(Network):
         state = max((it.state() for it in self.sentinels), key=lambda it: it["config-epoch"])
         return next(it for it in self.servers if it.public.port == state["port"])
 
+    def await_replication(self) -> None:
+        """Wait until each replica has all that the primary has at the beginning."""
+        offset = _role(self.primary())[1]
+        wait_until(lambda: self._have_reached(offset), "the replicas")
+
+    def _have_reached(self, offset: int) -> bool:
+        replicas = [role for role in map(_role, self.servers) if role[0] != "master"]
+        return all(role[0] == "slave" and role[4] >= offset for role in replicas)
+
     def request_failover(self, *options: str) -> None:
         """Make a replica the primary; the former one hears of it eight seconds later."""
         old = self.primary()

@@ -35,6 +35,8 @@ class Writers:
         self._url = url
         self._is_over = False
         self.acknowledged: dict[str, list[int]] = {it: [] for it in names}
+        self.replicated: dict[str, set[int]] = {it: set() for it in names}
+        """Acknowledged numbers that all replicas had before a fault."""
         self.unseen: dict[str, set[int]] = {it: set() for it in names}
         """Acknowledged numbers that a later load did not have."""
         self._times: dict[str, list[float]] = {it: [] for it in names}
