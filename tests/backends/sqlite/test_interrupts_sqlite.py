@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.posix
 
 STRUCK = """
-import random, signal, sys, threading, time
+import faulthandler, random, signal, sys, threading, time
 from locus_store import blocking
 
-path, kind, form, strikes = *sys.argv[1:4], int(sys.argv[4])
+path, kind, form, strikes, seconds = *sys.argv[1:4], int(sys.argv[4]), float(sys.argv[5])
 
 class Struck(Exception):
     pass
@@ -87,6 +87,7 @@ for it in others:
 threading.Thread(target=send, daemon=True).start()
 left = strikes
 while left:
+    faulthandler.dump_traceback_later(seconds, exit=True)  # of a strike after which nothing moves
     try:
         go.release()
         while True:
@@ -110,12 +111,7 @@ print("whole")
 def test_signals_leave_no_lock_and_lose_no_acknowledged_save(
     tmp_path: Path, kind: str, form: str
 ) -> None:
-    command = [sys.executable, "-c", STRUCK, str(tmp_path / "a.db"), kind, form, "200"]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=servers.DEADLINE_SECONDS,
-        check=False,
-    )
+    arguments = [str(tmp_path / "a.db"), kind, form, "200", str(servers.DEADLINE_SECONDS)]
+    command = [sys.executable, "-c", STRUCK, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("whole\n", "")
