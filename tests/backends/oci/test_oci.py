@@ -309,7 +309,7 @@ async def test_times_are_the_services(backend: BucketBackend, bucket: DoubleBuck
     bucket.double.offset = timedelta(minutes=3)
     await backend.write_state("t", {"n": 0})
     (found,) = await backend.recent()
-    assert abs(found.active_at - bucket.double.now()) < timedelta(seconds=2)
+    assert abs(found.active_at - bucket.double.now()) < timedelta(minutes=1)
 
 
 async def test_refused_credentials_are_named(backend: BucketBackend, bucket: DoubleBucket) -> None:
