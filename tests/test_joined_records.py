@@ -314,7 +314,7 @@ async def test_joining_waits_for_no_lock(migrated_database: str, threes: list[An
         other = await asyncpg.connect(migrated_database)
         async with other.transaction():
             await other.execute("SELECT line FROM locus_lines FOR UPDATE")
-            await asyncio.wait_for(backend._join("t", ""), 5)
+            await asyncio.wait_for(backend._join("t", ""), 30)
             assert await segments_in(backend) == []
         await other.close()
         await backend._join("t", "")
