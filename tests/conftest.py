@@ -184,6 +184,16 @@ def begun_threads() -> Callable[[], set[threading.Thread]]:
 
 
 @pytest.fixture
+def unhurried(monkeypatch):
+    """No connection is tried, and no cache is left alone, since a slow machine took a second."""
+    for limit in (
+        "backends.redis.addresses.IDLE_SECONDS", "session.cache.ANSWER_SECONDS",
+        "sql.connections.lending.PING_SECONDS", "sql.connections.lending.SILENT_SECONDS",
+    ):  # fmt: skip
+        monkeypatch.setattr(f"locus_store.{limit}", 600.0)
+
+
+@pytest.fixture
 def own_heartbeats(monkeypatch):
     """Renewals of turns that a test does not end stop with it: those of broken doubles."""
     from locus_store import turns

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from locus_store import StorageBackendAdapter
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("unhurried")]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

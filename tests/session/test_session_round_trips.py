@@ -14,7 +14,7 @@ from locus_store.session import Message, PgCheckpointer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("unhurried")]
 
 
 @pytest.fixture
