@@ -312,7 +312,7 @@ async def test_a_lowered_quota_is_known_when_the_lease_ends(
         await mine.save({}, "a")
         await theirs.set_quota(Quota(threads=1))
         await mine.save({}, "b")
-        lease = mine.backend._database.quotas.get_tenant("default")._lease
+        lease = mine.backend._database.opened.quotas.get_tenant("default")._lease
         monkeypatch.setattr(lease, "ends", 0.0)
         with pytest.raises(QuotaError, match="of 1 threads"):
             await mine.save({}, "c")

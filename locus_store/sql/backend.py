@@ -241,7 +241,7 @@ class SqlBackend(
         await self._redefine(
             partial(take, ours=database.tables, users=users, may_create=database.may_create)
         )
-        database.change_user_ids(users)
+        database.opened.user_id_type = users
 
     async def _redefine(self, body: Callable[[Connection], T]) -> T:
         """Run a body that changes the schema, and that is alone in doing so."""

@@ -332,7 +332,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
 
     def is_unlimited(self) -> bool:
         """Return whether the database had no quota when this process looked last."""
-        return bool(monotonic() < self._database.quotas.next_look)
+        return bool(monotonic() < self._database.opened.quotas.next_look)
 
     async def run_limited(self, charge: Charge, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call that stores something, if the quota of the tenant permits it.
@@ -344,7 +344,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
             self._database.require_joinable(charge.connection)
         if not await self._has_quotas():
             return await call()
-        quota = self._database.quotas.get_tenant(self._database.tenant)
+        quota = self._database.opened.quotas.get_tenant(self._database.tenant)
         await self._admit(quota, charge)
         if charge.lease is None:
             return await call()
@@ -367,8 +367,8 @@ class SqlQuotas(RunsQueries, LimitsTenants):
 
     async def _has_quotas(self) -> bool:
         """Return whether the database has quotas; look for the first one beside the calls."""
-        known: KnownQuotas = self._database.quotas
-        if not known.has_some and self._database.store:
+        known: KnownQuotas = self._database.opened.quotas
+        if not known.has_some and self._database.opened.store:
             known.note(has_some=False)
             self._submit("quotas", self._look)
         elif not known.has_some:
@@ -394,7 +394,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
         row = await self._query(
             lambda it: it.sql.setting.fetch_first(it.connection, named), self._runner
         )
-        self._database.quotas.note(has_some=row is not None)
+        self._database.opened.quotas.note(has_some=row is not None)
 
     async def _admit(self, quota: TenantQuota, charge: Charge) -> None:
         """Take what a call needs, by another lease if that is necessary."""
@@ -457,7 +457,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
         count = await self._count({} if row is None else load_usage(row.usage).spent)
         put = partial(_put_limits, limits=quota.to_limits(), count=count)
         await self._write_unrecorded(put, None)
-        self._database.quotas.drop_tenant(self._database.tenant)
+        self._database.opened.quotas.drop_tenant(self._database.tenant)
 
 
 def _make_error(tenant: str, answer: LeaseAnswer, need: Amounts) -> QuotaError:

@@ -35,7 +35,7 @@ class SqlShard(listing.RunsQueries):
     @property
     def store_id(self) -> str:
         """The identity of the opened database, as in ``Mark.store``."""
-        return self._database.store
+        return self._database.opened.store
 
     @property
     def reads_replicas(self) -> bool:
@@ -44,7 +44,7 @@ class SqlShard(listing.RunsQueries):
 
     def join_set(self) -> None:
         """Let ``open`` accept one shard of several, which it refuses otherwise."""
-        self._database.join_set()
+        self._database.opened.joins_set = True
 
     async def read_layout(self) -> ShardLayout | None:
         """Return the layout that the database stores, if any."""
@@ -66,7 +66,7 @@ class SqlShard(listing.RunsQueries):
 
     def use_layout(self, layout: ShardLayout) -> None:
         """Create threads if the database still stores this layout, which was read from it."""
-        self._database.use_layout(layout.text)
+        self._database.opened.layout = layout.text
 
     async def list_open_transactions(self) -> set[str]:
         """Return names of transactions that may have read an older layout and are not over."""

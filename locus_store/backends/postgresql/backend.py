@@ -193,12 +193,12 @@ class PostgreSQLBackend(ServerBackend):
             return None
         if rows[0]["sequence"] is None and checkpoint_id is None:  # raises the error
             return await super().fetch(thread_id, namespace=namespace)
-        return fast.make_stored(rows[0], self._database.store, thread_id, namespace)
+        return fast.make_stored(rows[0], self._database.opened.store, thread_id, namespace)
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        fast, store = self._database.fast, self._database.store
+        fast, store = self._database.fast, self._database.opened.store
         key = (*fast.make_key(thread_id, namespace), known.line, known.sequence, known.digest)
         text = fast.head_after[with_writes]
         rows = await self._ask(text, key, thread_id, known) if known.store == store else []
@@ -212,7 +212,7 @@ class PostgreSQLBackend(ServerBackend):
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
     ) -> Version | None:
         check_names(thread_id, namespace, checkpoint_id)
-        fast, store = self._database.fast, self._database.store
+        fast, store = self._database.fast, self._database.opened.store
         text = fast.head_version if checkpoint_id is None else fast.named_version
         key = fast.make_key(thread_id, namespace, checkpoint_id)
         rows = await self._ask_line(text, key, thread_id)
@@ -231,7 +231,7 @@ class PostgreSQLBackend(ServerBackend):
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
                 "without a cursor"
             )
-        return fast.make_versions(rows, self._database.store, thread_id, namespace)
+        return fast.make_versions(rows, self._database.opened.store, thread_id, namespace)
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         text = self._database.fast.contents
@@ -253,7 +253,7 @@ class PostgreSQLBackend(ServerBackend):
         turn: int | None = None,
     ) -> bool:
         places = {(it.task_id, it.idx) for it in writes}
-        is_ours = known is None or known.store == self._database.store
+        is_ours = known is None or known.store == self._database.opened.store
         is_plain = seen is None and must_exist != "task" and self._database.audit is None
         if is_plain and is_ours and len(places) == len(writes):
             place = (thread_id, namespace, checkpoint_id)
@@ -348,7 +348,7 @@ class PostgreSQLBackend(ServerBackend):
 
             def delete(repo: Repository) -> Removed | None:
                 own = cast("dialect.PostgreSQLRepository", repo)
-                return deletions.delete_thread(own, thread_id, has_index=database.has_index)
+                return deletions.delete_thread(own, thread_id, has_index=database.opened.has_index)
 
             work = make_writing(database, delete)
             with self._translate_errors():
@@ -388,7 +388,7 @@ def _make_own_runner(
             target,
             connect_timeout_seconds=timeout,
             statement_cache_size=size,
-            has_partitions=lambda: size > 0 and database.has_partitions,
+            has_partitions=lambda: size > 0 and database.opened.has_partitions,
         )
         limit = options["statement_timeout_seconds"]
         return {

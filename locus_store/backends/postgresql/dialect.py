@@ -244,7 +244,7 @@ class PostgreSQLDatabase(ServerDatabase):
 
     @property
     def fast(self) -> FastStatements:
-        opened = self._opened
+        opened = self.opened
         return _make_statements(
             self.tables,
             has_partitions=opened.has_partitions,
@@ -267,17 +267,17 @@ class PostgreSQLDatabase(ServerDatabase):
         return PostgreSQLRepository(connection, self.tenancy)
 
     def read_settings(self, settings: Settings) -> None:
-        self._opened.has_partitions = PARTITIONS_SETTING in settings.raw
-        self._opened.has_row_security = ROW_SECURITY_SETTING in settings.raw
+        self.opened.has_partitions = PARTITIONS_SETTING in settings.raw
+        self.opened.has_row_security = ROW_SECURITY_SETTING in settings.raw
 
     def guard(self, text: str) -> str:
         """Return a statement that reads, with its tenant if the server has to know it."""
-        is_done = f"'{TENANT}'" in text or not self._opened.has_row_security
+        is_done = f"'{TENANT}'" in text or not self.opened.has_row_security
         return text if is_done else guard(text)
 
     def enter_tenant(self, connection: Connection) -> None:
         """Name the tenant of what follows, in the statement itself where each one commits."""
-        if self._opened.has_row_security:
+        if self.opened.has_row_security:
             name_tenant(connection, self.tenant)
 
     def begin_write(self, connection: Connection) -> None:

@@ -145,7 +145,7 @@ class WriteBatches:
     def _make_statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that stores batches, and its parameters."""
         database, fast = self._database, self._database.fast
-        common = encode_key(database.tenant), database.store
+        common = encode_key(database.tenant), database.opened.store
         [batch, *others] = batches
         lone = None if others else fast.put_lone.get((len(batch.writes), batch.version))
         if lone is not None:

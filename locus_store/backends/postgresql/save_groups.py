@@ -177,8 +177,8 @@ class Saves:
     async def submit(self, save: Save) -> Written:
         """Write a save, which continues if the caller is cancelled."""
         database = self._database
-        indexed, users = database.has_index, database.user_id_type
-        row = make_row(save, database.store, has_index=indexed, users=users)
+        indexed, users = database.opened.has_index, database.opened.user_id_type
+        row = make_row(save, database.opened.store, has_index=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         seconds, call = self._timeout_seconds, get_call(database.audit)
         deadline = inf if seconds is None else _get_time() + seconds
@@ -309,7 +309,7 @@ class Saves:
     async def _send(self, group: list[_Item]) -> None:
         self._last_size = len(group)
         # An index that was made since a save was submitted has no words of it.
-        is_indexed = self._database.has_index
+        is_indexed = self._database.opened.has_index
         plain = [it for it in group if it.row and it.is_indexed == is_indexed]
         deadline = min(it.deadline for it in group)
         try:
@@ -345,7 +345,7 @@ class Saves:
 
     def _finish_written(self, item: _Item, line: int, sequence: int) -> None:
         """Answer a save that the statement wrote."""
-        mark = Mark(self._database.store, line, sequence, item.save.change.tree.digest)
+        mark = Mark(self._database.opened.store, line, sequence, item.save.change.tree.digest)
         self._finish(item, Written(item.save.checkpoint_id, mark, "head"))
 
     def _run_by_rules(self, item: _Item) -> None:
@@ -362,7 +362,7 @@ class Saves:
         fast = database.fast
         lone: dict[_Item, tuple[Any, ...]] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
-        if database.has_partitions or len(items) == 1:
+        if database.opened.has_partitions or len(items) == 1:
             ordered = sorted(items, key=lambda one: encode_key(one.save.thread_id))  # as they lock
             made = ((item, self._make_lone_values(item)) for item in ordered)
             lone = {item: values for item, values in made if values is not None}
@@ -387,7 +387,7 @@ class Saves:
                 if others:
                     rows = [(*row, *item.make_recorded()) for row, item in others]
                     are_first = all(row.line is None for row, _ in others)
-                    group = fast.group[is_indexed, database.user_id_type, are_first]
+                    group = fast.group[is_indexed, database.opened.user_id_type, are_first]
                     of = database.tenancy
                     common = SaveGroup(encode_key(of.tenant), of.store, 1 + is_indexed, of.layout)
                     columns = zip(*rows, strict=True)
@@ -409,7 +409,7 @@ class Saves:
         if row.line is None or known is None or digest is None:
             return None
         is_held = row.is_free or (row.expected, row.expected_digest) == (known, digest)
-        tenant, store = encode_key(self._database.tenant), self._database.store
+        tenant, store = encode_key(self._database.tenant), self._database.opened.store
         lone = LoneSave(tenant, store, known, digest, is_held, is_frames)
         return (*lone, *_OF_ROW[item.is_indexed](row), *item.make_recorded())
 
@@ -434,7 +434,7 @@ class Saves:
 
         def body(connection: Connection) -> Written:
             repository = database.make_repository(connection)
-            database.has_index = repository.has_index
+            database.opened.has_index = repository.has_index
             written = repository.save(item.save)
             if item.charge is not None:
                 item.charge.appended = repository.appended_bytes

@@ -93,7 +93,7 @@ class Database(ForTenants, ABC):
         self.audit: Audit | None = None
         """The recording of calls, if they are recorded; its backend sets it."""
 
-        self._opened = OpenedDatabase()
+        self.opened = OpenedDatabase()
         self._tenancy: Tenancy | None = None
 
     def _enter(self, tenant: str) -> None:
@@ -118,26 +118,18 @@ class Database(ForTenants, ABC):
             schema=self.tables.schema,
         )
         layout = settings.raw.get(SHARDS_SETTING)
-        if layout and not self._opened.joins_set:
+        if layout and not self.opened.joins_set:
             ShardLayout.from_text(layout).require_whole()
-        if not (self._opened.joins_set and self._opened.layout):
-            self._opened.layout = layout or NO_LAYOUT
-        self._opened.store = settings.store_id
-        self._opened.user_id_type = settings.user_id_type
-        self.has_index = SEARCH_SETTING in settings.raw
-        self._opened.quotas.note(has_some=QUOTAS_SETTING in settings.raw)
+        if not (self.opened.joins_set and self.opened.layout):
+            self.opened.layout = layout or NO_LAYOUT
+        self.opened.store = settings.store_id
+        self.opened.user_id_type = settings.user_id_type
+        self.opened.has_index = SEARCH_SETTING in settings.raw
+        self.opened.quotas.note(has_some=QUOTAS_SETTING in settings.raw)
         self.read_settings(settings)
 
     def read_settings(self, settings: Settings) -> None:
         """Take what a dialect needs from the settings of the opened database."""
-
-    def join_set(self) -> None:
-        """Open the database even if it is one shard of several."""
-        self._opened.joins_set = True
-
-    def use_layout(self, layout: str) -> None:
-        """Create threads if the database still stores this layout of its set."""
-        self._opened.layout = layout
 
     def list_open_transactions(self, connection: Connection) -> set[str]:
         """Return names of transactions that may have read the settings and are not over.
@@ -149,49 +141,22 @@ class Database(ForTenants, ABC):
     @property
     def tenancy(self) -> Tenancy:
         """The tables, the tenant and the limits of the opened database."""
-        assert self.store  # noqa: S101  (a runner opens before it runs)
-        users = self._opened.user_id_type
+        opened = self.opened
+        assert opened.store  # noqa: S101  (a runner opens before it runs)
         if (
             self._tenancy is None
-            or self._tenancy.store != self.store
-            or self._tenancy.layout != self._opened.layout
-            or self._tenancy.tables.user_id_type != users
+            or self._tenancy.store != opened.store
+            or self._tenancy.layout != opened.layout
+            or self._tenancy.tables.user_id_type != opened.user_id_type
         ):
             self._tenancy = Tenancy(
-                tables=make_tables(self.tables.prefix, self.tables.schema, users),
+                tables=make_tables(self.tables.prefix, self.tables.schema, opened.user_id_type),
                 tenant=self.tenant,
-                store=self.store,
-                layout=self._opened.layout,
+                store=opened.store,
+                layout=opened.layout,
                 max_state_bytes=self.max_state_bytes,
             )
         return self._tenancy
-
-    @property
-    def store(self) -> str:
-        """Identity of the opened database; ``""`` before it is opened."""
-        return self._opened.store
-
-    @property
-    def user_id_type(self) -> UserIdType:
-        return self._opened.user_id_type
-
-    def change_user_ids(self, users: UserIdType) -> None:
-        """Take the type that the column for users' ids now has."""
-        self._opened.user_id_type = users
-
-    @property
-    def quotas(self) -> KnownQuotas:
-        """The quotas of all tenants, as this process knows them."""
-        return self._opened.quotas
-
-    @property
-    def has_index(self) -> bool:
-        """True if there is a full-text index, as far as this object knows."""
-        return self._opened.has_index
-
-    @has_index.setter
-    def has_index(self, has_index: bool) -> None:
-        self._opened.has_index = has_index
 
     def make_repository(self, connection: Connection) -> Repository:
         return self.repository(connection, self.tenancy)
@@ -271,11 +236,6 @@ class ServerDatabase(Database):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-
-    @property
-    def has_partitions(self) -> bool:
-        """True if tables are divided by line."""
-        return self._opened.has_partitions
 
     @abstractmethod
     def is_lost_race(self, exc: BaseException) -> bool:

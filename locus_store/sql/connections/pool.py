@@ -176,9 +176,9 @@ class LoopPool(LeasingPool):
                 return
             await self.begin()
             await self.prepare()
-            was_divided = self.database.has_partitions
+            was_divided = self.database.opened.has_partitions
             await self.retry(self._open)
-            if self._owned and self.database.has_partitions != was_divided:
+            if self._owned and self.database.opened.has_partitions != was_divided:
                 self._replace_all()  # they were opened for the plans of plain tables
             if not self._is_over:
                 self.is_open = True

@@ -80,11 +80,13 @@ class SqlSizes(RunsQueries, MeasuresVersions, ListsStatuses):
         while len(found) < criteria.limit:
             read = partial(read_page, criteria=criteria, size=size, place=place)
             try:
-                page = await self._query(partial(read, has_index=database.has_index), self._reader)
+                page = await self._query(
+                    partial(read, has_index=database.opened.has_index), self._reader
+                )
             except BackendError:
-                if criteria.text is None or not database.has_index:
+                if criteria.text is None or not database.opened.has_index:
                     raise
-                database.has_index = False  # it may have been dropped
+                database.opened.has_index = False  # it may have been dropped
                 page = await self._query(partial(read, has_index=False), self._reader)
             looked = page if criteria.text is None else await self._look_at_text(criteria, page)
             found += filter(criteria.takes, looked.statuses or ())
@@ -97,7 +99,7 @@ class SqlSizes(RunsQueries, MeasuresVersions, ListsStatuses):
         """Return the first rows, until enough have the text; compared outside any transaction."""
         words, lines = query_words(criteria.text or ""), {it.line for it in page.records}
         database, statuses = self._database, page.statuses
-        database.has_index |= statuses is not None
+        database.opened.has_index |= statuses is not None
         matching = searching.Matching(words, database.max_state_bytes)
         await run_in_thread(partial(matching.add, page.records))
         ranked, rest = matching.ranked, (it for it in page.rows if it.line not in lines)
