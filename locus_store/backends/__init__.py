@@ -123,49 +123,32 @@ __all__ = [
     "sqlite_checkpointer",
 ]
 
+_NAMES = {
+    "file": ("FileBackend", "FileCheckpointer", "FileMessageLog", "file_checkpointer"),
+    "file.backend": ("FileStore",),
+    "http": ("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"),
+    "http.backend": ("HTTPMessageLog", "HTTPStore"),
+    "memory": ("InMemoryMessageLog", "MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"),
+    "memory.store": ("InMemoryStore",),
+    "oci": ("OCIBucketBackend", "OCIBucketMessageLog", "oci_bucket_checkpointer"),
+    "oci.backend": ("OCIBucketStore",),
+    "opensearch": ("OpenSearchBackend", "OpenSearchCheckpointer", "opensearch_checkpointer"),
+    "opensearch.backend": ("OpenSearchMessageLog",),
+    "opensearch.store": ("OpenSearchStore",),
+    "oracle": ("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"),
+    "oracle.store": ("OracleMessageLog", "OracleStore"),
+    "postgresql": ("PostgreSQLBackend", "PostgreSQLCheckpointSaver", "postgresql_checkpointer"),
+    "postgresql.store": ("PostgreSQLMessageLog", "PostgreSQLStore"),
+    "redis": ("RedisBackend", "RedisCheckpointSaver", "RedisMessageLog", "redis_checkpointer"),
+    "redis.store": ("RedisStore",),
+    "s3": ("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"),
+    "sqlite": ("SQLiteBackend", "SQLiteCheckpointSaver", "sqlite_checkpointer"),
+    "sqlite.store": ("SQLiteMessageLog", "SQLiteStore"),
+}
+"""By the module that has them."""
+
 MODULES = {
-    **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
-    **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends.http"),
-    "FileStore": "backends.file.backend",
-    "HTTPMessageLog": "backends.http.backend",
-    "HTTPStore": "backends.http.backend",
-    **dict.fromkeys(
-        ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
-    ),
-    **dict.fromkeys(("OCIBucketBackend", "oci_bucket_checkpointer"), "backends.oci"),
-    **dict.fromkeys(
-        ("OpenSearchBackend", "OpenSearchCheckpointer", "opensearch_checkpointer"),
-        "backends.opensearch",
-    ),
-    **dict.fromkeys(
-        ("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends.oracle"
-    ),
-    **dict.fromkeys(
-        ("PostgreSQLBackend", "PostgreSQLCheckpointSaver", "postgresql_checkpointer"),
-        "backends.postgresql",
-    ),
-    **dict.fromkeys(
-        ("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends.redis"
-    ),
-    **dict.fromkeys(
-        ("SQLiteBackend", "SQLiteCheckpointSaver", "sqlite_checkpointer"), "backends.sqlite"
-    ),
-    "InMemoryMessageLog": "backends.memory",
-    "FileMessageLog": "backends.file",
-    "OCIBucketMessageLog": "backends.oci",
-    "OpenSearchMessageLog": "backends.opensearch",
-    "InMemoryStore": "backends.memory.store",
-    "OCIBucketStore": "backends.oci.backend",
-    "OpenSearchStore": "backends.opensearch.store",
-    "OracleMessageLog": "backends.oracle.store",
-    "OracleStore": "backends.oracle.store",
-    "PostgreSQLMessageLog": "backends.postgresql.store",
-    "PostgreSQLStore": "backends.postgresql.store",
-    "RedisMessageLog": "backends.redis",
-    "RedisStore": "backends.redis.store",
-    **dict.fromkeys(("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"), "backends.s3"),
-    "SQLiteMessageLog": "backends.sqlite.store",
-    "SQLiteStore": "backends.sqlite.store",
+    **{name: f"backends.{module}" for module, names in _NAMES.items() for name in names},
     "StorageBackend": "backend",
     "StorageBackendAdapter": "checkpointer",
 }
