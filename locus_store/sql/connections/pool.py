@@ -197,39 +197,28 @@ class LoopPool(LeasingPool):
     async def _open(self) -> None:
         if not self._owned:
             await _acquire(self._first)
-            try:
-                await self._open_theirs()
-            finally:
-                self._first.release()
-            return
-        with suppress(SchemaError):
-            await spawn_greenlet(self._look_into, self._sync, self.database.verify)
-            return
-        if self.database.may_create:
-            await asyncio.to_thread(load)
-        await self.define(self.database.open)
-
-    async def _open_theirs(self) -> None:
-        if self.database.may_create:
+        try:
             with suppress(SchemaError):
-                await spawn_greenlet(self._look_into, self._sync, self.database.verify)
+                await self._spawn(self._sync, self.database.verify)
                 return
-            await asyncio.to_thread(load)
-        await spawn_greenlet(self._look_into, self._sync, self.database.open)
+            if self.database.may_create:
+                await asyncio.to_thread(load)
+            await self.define(self.database.open)
+        finally:
+            if not self._owned:
+                self._first.release()
 
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, on a separate connection if the engine is ours."""
-        if not self._owned:
-            return await retry_lost_races(
-                lambda: self._spawn(self._sync, body), self.database.is_lost_race
-            )
-        engine = self._make_opening_engine()
+        own = self._make_opening_engine() if self._owned else None
+        engine = own.sync_engine if own else self._sync
         try:
             return await retry_lost_races(
-                lambda: self._spawn(engine.sync_engine, body), self.database.is_lost_race
+                lambda: self._spawn(engine, body), self.database.is_lost_race
             )
         finally:
-            await dispose(engine)
+            if own:
+                await dispose(own)
 
     async def _spawn(self, engine: Any, body: Body[T]) -> T:
         return await spawn_greenlet(self._look_into, engine, body)
