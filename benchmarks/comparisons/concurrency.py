@@ -89,7 +89,7 @@ def profiled(name: str, states: list[dict[str, Any]], warm: int, shown: int) -> 
         async def run() -> tuple[float, float]:
             for state in states[:warm]:
                 await saver.save(state, "thread")
-            writer: Any = saver.backend._runner._get_open()._writer  # type: ignore[attr-defined]
+            writer: Any = saver.backend._runner._get_open().writer  # type: ignore[attr-defined]
             commit = writer._commit
             writer._commit = lambda jobs: writer_profile.runcall(commit, jobs)
             cpu, wall = time.process_time(), time.perf_counter()

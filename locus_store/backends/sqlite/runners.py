@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-B = TypeVar("B")
 READERS = 4
 """Reading threads, for async calls."""
 
@@ -71,13 +70,15 @@ class ThreadRunner:
 
     async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
         if may_block():
-            return await run_now(self._run_here, _OpenDatabase.write, body)
-        return await self._run_async(_OpenDatabase.write_async, body)
+            return await run_now(self._run_here, lambda it: it.writer.run(body))
+        return await self._run_async(lambda it: it.writer.run_async(body))
 
     async def read(self, body: Body[T]) -> T:
         if may_block():
-            return await run_now(self._run_here, _OpenDatabase.read, body)
-        return await self._run_async(_OpenDatabase.read_async, body)
+            return await run_now(self._run_here, lambda it: it.read(body))
+        return await self._run_async(lambda it: it.read_async(body))
+
+    query = read
 
     def peek(self, body: Body[T]) -> T | None:
         """Run a small read in this thread, though it may have an event loop, without waiting.
@@ -90,26 +91,23 @@ class ThreadRunner:
 
     async def open(self) -> None:
         if may_block():
-            await run_now(self._run_here, _OpenDatabase.open, None)
+            await run_now(self._run_here, _OpenDatabase.open)
         else:
-            await self._run_async(_OpenDatabase.open_async, None)
+            await self._run_async(_OpenDatabase.open_async)
 
-    def _run_here(self, run: Callable[[_OpenDatabase, B], T], body: B) -> T:
+    def _run_here(self, run: Callable[[_OpenDatabase], T]) -> T:
         while True:
             try:
-                return run(self._get_open(), body)
+                return run(self._get_open())
             except StoppedError:  # another thread has closed it meanwhile: open it again
                 continue
 
-    async def _run_async(self, run: Callable[[_OpenDatabase, B], Awaitable[T]], body: B) -> T:
+    async def _run_async(self, run: Callable[[_OpenDatabase], Awaitable[T]]) -> T:
         while True:
             try:
-                return await run(self._get_open(), body)
+                return await run(self._get_open())
             except StoppedError:
                 continue
-
-    async def query(self, body: Body[T]) -> T:
-        return await self.read(body)
 
     def _get_open(self) -> _OpenDatabase:
         with self._lock:
@@ -201,32 +199,24 @@ class _OpenDatabase:
         self._peeker: Connection | None = None
         """The connection of ``read_at_once``, which never waits for the database."""
 
-        self._writer = SQLiteWriter(writes, database, self._release_readers)
+        self.writer = SQLiteWriter(writes, database, self._release_readers)
 
-    def write(self, body: Body[T]) -> T:
-        """Run a body in a transaction, in this thread."""
-        return self._writer.run(body)
-
-    async def write_async(self, body: Body[T]) -> T:
-        """Run a body in a transaction, for a caller in an event loop."""
-        return await self._writer.run_async(body)
-
-    def open(self, _: None = None) -> None:
+    def open(self) -> None:
         """Verify the schema, or open the database again; wait for no writer if it is open."""
         if self._is_new():
-            self._writer.run(None)
+            self.writer.run(None)
             self._identity = self._database.identify()
 
-    async def open_async(self, _: None = None) -> None:
+    async def open_async(self) -> None:
         """See ``open``; for a caller in an event loop."""
         if self._is_new():
-            await self._writer.run_async(None)
+            await self.writer.run_async(None)
             self._identity = self._database.identify()
 
     def read(self, body: Body[T]) -> T:
         """Run a body on one snapshot, in this thread."""
         if self._reads is None:
-            return self._writer.run(body)
+            return self.writer.run(body)
         if found := self.read_at_once(body):
             return found[0]
         self.open()
@@ -244,7 +234,7 @@ class _OpenDatabase:
     async def read_async(self, body: Body[T]) -> T:
         """Run a body on one snapshot, for a caller in an event loop."""
         if self._reads is None:
-            return await self._writer.run_async(body)
+            return await self.writer.run_async(body)
         await self.open_async()
         loop = asyncio.get_running_loop()
         with self._gate:
@@ -306,7 +296,7 @@ class _OpenDatabase:
         self.forget()
         with self._gate:
             self.is_closed = True
-        self._writer.stop()
+        self.writer.stop()
         self._readers.shutdown()
         with self._gate:
             self._gate.wait_for(lambda: not self._reading)
@@ -365,8 +355,7 @@ class AsyncEngineRunner:
         async with self._engine.connect() as connection:
             return await connection.run_sync(_run_read, self._database, body)
 
-    async def query(self, body: Body[T]) -> T:
-        return await self.read(body)
+    query = read
 
     async def open(self) -> None:
         self._require_own_loop()

@@ -137,7 +137,7 @@ async def test_a_read_that_the_loops_connection_cannot_begin_is_handed_over(
 
 def waiting(checkpointer: BlockingCheckpointer[Any]) -> int:
     """Return how many saves wait for another thread's commit."""
-    return len(checkpointer._async.backend._runner._open._writer._jobs)
+    return len(checkpointer._async.backend._runner._open.writer._jobs)
 
 
 def test_a_lone_caller_runs_its_transactions_itself(
