@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from locus_store.backends.documents.protocol import (
     IDENTITY_KEY,
+    LAST,
     Body,
     Calls,
     Dated,
@@ -21,7 +22,7 @@ from locus_store.backends.documents.protocol import (
     Found,
     Tag,
 )
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.types.facts import Fact
 
 T = TypeVar("T")
@@ -254,22 +255,24 @@ class ObjectDocuments(Documents):
         return self.objects.locate(self.name_head(key))
 
     def list_strays(self) -> list[str]:
-        return self.survey()[1]
+        heads = self.objects.list(self.heads)
+        return [self._describe_stray(it) for it in heads if self._find_key(it.name) is None]
 
-    def survey(self) -> tuple[list[Dated], list[str]]:
-        return self.make_dated(self.objects.list(self.heads))
+    def _describe_stray(self, head: ListedObject) -> str:
+        return f"{self.objects.locate(head.name)} is not named as the head of a thread; remove it"
 
-    def make_dated(self, heads: Iterable[ListedObject]) -> tuple[list[Dated], list[str]]:
-        """Return the keys of heads, and a message for each that no thread has."""
-        dated, strays = list[Dated](), list[str]()
+    def iterate_newest(self, size: int = 0) -> Iterator[list[Dated]]:
+        yield self.sort_heads(self.objects.list(self.heads))
+
+    def sort_heads(self, heads: Iterable[ListedObject]) -> list[Dated]:
+        """Return the keys of heads; see ``iterate_newest``."""
+        dated = list[Dated]()
         for head in heads:
             key = self._find_key(head.name)
             if key is None:
-                where = self.objects.locate(head.name)
-                strays.append(f"{where} is not named as the head of a thread; remove it")
-            else:
-                dated.append(Dated(key, head.modified_at, head.tag))
-        return dated, strays
+                raise IntegrityError(self._describe_stray(head))
+            dated.append(Dated(key, head.modified_at, head.tag))
+        return sorted(dated, key=lambda it: it.at or LAST, reverse=True)
 
     def name_head(self, key: str) -> str:
         """Return the name of a thread's head, or of the store's identity."""

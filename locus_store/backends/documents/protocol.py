@@ -245,10 +245,6 @@ class Documents(Access, Calls, ABC):
         """Return a message for each document that cannot belong to a thread."""
         return []
 
-    def survey(self) -> tuple[list[Dated], list[str]]:
-        """Return all keys in order, and ``list_strays``."""
-        return [Dated(it) for it in self.keys("")], self.list_strays()
-
     def list_active(self, size: int, after: str | None) -> Iterator[Active] | None:
         """Yield the threads that exist, the most recently active first; ``None``: read them.
 
@@ -272,10 +268,9 @@ class Documents(Access, Calls, ABC):
         Raises:
             IntegrityError: A document cannot belong to a thread.
         """
-        dated, strays = self.survey()
-        for stray in strays:
+        for stray in self.list_strays():
             raise IntegrityError(stray)
-        yield sorted(dated, key=lambda it: it.at or LAST, reverse=True)
+        yield [Dated(it) for it in self.keys("")]
 
     def get_all(self, tags: Mapping[str, Tag | None]) -> Mapping[str, Found | None]:
         """Return those of the documents of these keys that are read together; see ``get``."""

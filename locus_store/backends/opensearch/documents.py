@@ -11,7 +11,7 @@ from locus_store.backends.documents import deriving
 from locus_store.backends.documents.deriving import Changes, Derived
 from locus_store.backends.documents.forms import Draft, Parsed
 from locus_store.backends.documents.objects import HEADS, ObjectDocuments, digest
-from locus_store.backends.documents.protocol import LAST, Body, Dated, Found, Tag
+from locus_store.backends.documents.protocol import Body, Dated, Found, Tag
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
 from locus_store.backends.opensearch.bulk import (
@@ -27,7 +27,7 @@ from locus_store.backends.opensearch.bulk import (
 from locus_store.backends.opensearch.client import PAGE, IndexObjects
 from locus_store.backends.opensearch.search import iterate_versions
 from locus_store.backends.opensearch.versions import StoredVersion, make_fields
-from locus_store.errors import IntegrityError, LocusStoreError
+from locus_store.errors import LocusStoreError
 
 TOGETHER: Final = 50
 """Heads that a list reads in one request."""
@@ -146,11 +146,7 @@ class IndexDocuments(ObjectDocuments):
         """See ``Documents``; the first thousand keys are one search."""
         seen = set[str]()
         for heads in (self.objects.newest(HEADS), self.objects.list(HEADS)):
-            dated, strays = self.make_dated(heads)
-            for stray in strays:
-                raise IntegrityError(stray)
-            dated = [it for it in dated if it.key not in seen]
-            dated.sort(key=lambda it: it.at or LAST, reverse=True)
+            dated = [it for it in self.sort_heads(heads) if it.key not in seen]
             yield from (dated[at : at + TOGETHER] for at in range(0, len(dated), TOGETHER))
             seen.update(it.key for it in dated)
             if len(seen) < PAGE:
