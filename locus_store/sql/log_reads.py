@@ -161,13 +161,13 @@ def _select_messages(t: Tables, shape: PageShape) -> sa.Select[Any]:
     query = sa.select(c.thread, *(c[name] for name in MESSAGE[1:]))
     query = query.where(c.thread == thread, c.namespace == bind("namespace"))
     conditions = {
-        "after": lambda: c.sequence > _select_place(t),
-        "message_id": lambda: c.message_id == bind("message_id"),
-        "role": lambda: c.role == bind("role"),
-        "since": lambda: c.created_at >= bind("since"),
-        "until": lambda: c.created_at <= bind("until"),
+        "after": c.sequence > _select_place(t),
+        "message_id": c.message_id == bind("message_id"),
+        "role": c.role == bind("role"),
+        "since": c.created_at >= bind("since"),
+        "until": c.created_at <= bind("until"),
     }
-    return query.where(*(conditions[name]() for name in sorted(shape.given)))
+    return query.where(*(conditions[name] for name in sorted(shape.given)))
 
 
 def _select_place(t: Tables) -> sa.ScalarSelect[int]:
@@ -249,16 +249,14 @@ def _select_matching(t: Tables, names: frozenset[str]) -> sa.Select[Any]:
     # Not by the bytes alone: those of the root sort behind those of names that begin with " ".
     is_named = sa.case((namespace == "", 0), else_=1)
     query = _select_logs(t, *columns).order_by(thread_id, is_named, namespace)
-    if "thread_id" in names:
-        query = query.where(t.logs.c.thread == _select_live_thread(t))
-    if "prefix" in names:
-        query = query.where(thread_id >= bind("prefix"))
-    if "beyond" in names:
-        query = query.where(thread_id < bind("beyond"))
-    if "namespace" in names:
-        query = query.where(namespace == bind("namespace"))
-    if "user_id" in names:
-        query = query.where(t.threads.c.user_id == bind("user_id"))
+    conditions = {
+        "thread_id": t.logs.c.thread == _select_live_thread(t),
+        "prefix": thread_id >= bind("prefix"),
+        "beyond": thread_id < bind("beyond"),
+        "namespace": namespace == bind("namespace"),
+        "user_id": t.threads.c.user_id == bind("user_id"),
+    }
+    query = query.where(*(it for name, it in conditions.items() if name in names))
     if "after_thread" in names:
         is_later: sa.ColumnElement[bool] = sa.true()
         if "after_namespace" in names:  # else it is behind the root
