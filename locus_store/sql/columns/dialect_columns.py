@@ -295,7 +295,15 @@ def make_text_type(
     return get_columns(dialect).make_text_type(collation) or dialect.type_descriptor(plain)
 
 
-class PlainText(sa.types.TypeDecorator[str]):
+class StoredType(sa.types.TypeDecorator[T]):
+    """A type of columns whose attributes are all that its statements are cached by."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.cache_ok = True
+
+
+class PlainText(StoredType[str]):
     """Text as it is; see ``DialectColumns.make_text_type``.
 
     Args:
@@ -303,7 +311,6 @@ class PlainText(sa.types.TypeDecorator[str]):
     """
 
     impl = sa.Text
-    cache_ok = True
     as_stored = frozenset({str, NoneType})
 
     def __init__(self, length: int | None = None) -> None:
@@ -344,11 +351,10 @@ def _load_text(value: Any) -> dict[str, Any]:
         raise make_damage_error("a JSON object") from exc
 
 
-class Json(sa.types.TypeDecorator[dict[str, Any]]):
+class Json(StoredType[dict[str, Any]]):
     """A JSON object that queries may look into; empty is NULL in the table and ``{}`` read."""
 
     impl = sa.JSON
-    cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """TEXT where the database has no JSON type of its own."""
@@ -378,8 +384,6 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
 class SharedJson(Json):
     """A ``Json`` that is only read: rows with equal objects may share one."""
 
-    cache_ok = True
-
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
         if not kinds <= {str, NoneType}:
             return None
@@ -392,11 +396,10 @@ class SharedJson(Json):
         return [loaded[value] for value in values]
 
 
-class _ReadJson(sa.types.TypeDecorator[Any]):
+class _ReadJson(StoredType[Any]):
     """A ``JsonValue`` as a query gives it."""
 
     impl = sa.Text
-    cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Text where the driver decodes nothing."""
@@ -407,11 +410,10 @@ class _ReadJson(sa.types.TypeDecorator[Any]):
         return get_columns(dialect).read_json(value)
 
 
-class JsonValue(sa.types.TypeDecorator[Any]):
+class JsonValue(StoredType[Any]):
     """Any JSON value, ``None`` too, that queries may look into; read back exactly."""
 
     impl = sa.JSON
-    cache_ok = True
     should_evaluate_none = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
@@ -429,6 +431,10 @@ class JsonValue(sa.types.TypeDecorator[Any]):
 class Rendered(FunctionElement[T]):
     """An expression that each database renders in a way of its own."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.inherit_cache = True
+
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         """Return the SQL; ``process`` renders a clause."""
         raise NotImplementedError
@@ -444,7 +450,6 @@ class JsonAsText(Rendered[Any]):
 
     type = sa.JSON()
     name = "json_as_text"
-    inherit_cache = True
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.select_json(process(next(iter(self.clauses))))
@@ -455,7 +460,6 @@ class _BoundJson(Rendered[dict[str, Any]]):
 
     type = sa.JSON()
     name = "bound_json"
-    inherit_cache = True
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return process(columns.render_bound_json(next(iter(self.clauses))))

@@ -20,6 +20,7 @@ from locus_store.sql.columns.dialect_columns import (
     Integer,
     PlainText,
     Rendered,
+    StoredType,
     check_stored,
     escape_text,
     get_columns,
@@ -32,11 +33,10 @@ from locus_store.values.filters import Clause
 from locus_store.values.times import from_microseconds
 
 
-class Instant(sa.types.TypeDecorator[datetime]):
+class Instant(StoredType[datetime]):
     """An aware datetime, read back in UTC with microseconds."""
 
     impl = sa.DateTime
-    cache_ok = True
     as_stored = frozenset({NoneType})
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
@@ -70,7 +70,6 @@ class _BoundInstant(Rendered[datetime]):
 
     type = sa.DateTime()
     name = "bound_instant"
-    inherit_cache = True
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.render_bound_instant(process(next(iter(self.clauses))))
@@ -81,7 +80,6 @@ class Clock(Rendered[datetime]):
 
     type = Instant()
     name = "clock"
-    inherit_cache = True
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.render_clock(*(process(sa.cast(it, sa.Double())) for it in self.clauses))
@@ -92,7 +90,6 @@ class Minute(Rendered[datetime]):
 
     type = Instant()
     name = "minute"
-    inherit_cache = True
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.render_minute()
@@ -103,7 +100,6 @@ class Moment(Rendered[datetime]):
 
     type = Instant()
     name = "moment"
-    inherit_cache = True
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.render_moment(partial(process, next(iter(self.clauses))))
@@ -120,7 +116,6 @@ class Later(Rendered[datetime]):
 
     type = Instant()
     name = "later"
-    inherit_cache = True
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         one, other = self.clauses
@@ -134,7 +129,6 @@ class OwnTransaction(Rendered[int]):
 
     type = BigInteger()
     name = "own_transaction"
-    inherit_cache = True
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.own_transaction
@@ -202,7 +196,7 @@ _COMPARISONS: Final = frozenset(
 )
 
 
-class Key(sa.types.TypeDecorator[str]):
+class Key(StoredType[str]):
     """Text compared byte for byte, the empty string included; ``length`` in characters.
 
     A value compared with ``=``, ``<``, ``IN`` … is encoded; a pattern (``LIKE``, ``GLOB``) is
@@ -210,7 +204,6 @@ class Key(sa.types.TypeDecorator[str]):
     """
 
     impl = sa.String
-    cache_ok = True
     as_stored = frozenset({NoneType})
     bind: ClassVar = staticmethod(bind_key)
 
@@ -267,7 +260,6 @@ class Path(Key):
     So does U+0001. Bytes do not grow: each of the two is one.
     """
 
-    cache_ok = True
     bind: ClassVar = staticmethod(_bind_path)
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
@@ -283,11 +275,10 @@ class Path(Key):
         return None if read is None else [*map(unescape_text, read)]
 
 
-class UserId(sa.types.TypeDecorator[str]):
+class UserId(StoredType[str]):
     """A user's id that is a number in the table and text elsewhere; see ``sql.schema.user_ids``."""
 
     impl = BigInteger
-    cache_ok = True
 
     def __init__(self, users: UserIdType) -> None:
         super().__init__()
@@ -308,7 +299,6 @@ class UserId(sa.types.TypeDecorator[str]):
 class LongText(PlainText):
     """Text of any length; the empty one is kept, which Oracle would read as NULL."""
 
-    cache_ok = True
     as_stored = frozenset({NoneType})
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
@@ -319,11 +309,10 @@ class LongText(PlainText):
         return "" if value == get_columns(dialect).empty_text else value
 
 
-class Blob(sa.types.TypeDecorator[bytes]):
+class Blob(StoredType[bytes]):
     """Bytes; empty ones are NULL in the table, as Oracle has it, and ``b""`` read."""
 
     impl = Binary
-    cache_ok = True
     as_stored = frozenset({bytes})
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
@@ -336,11 +325,10 @@ class Blob(sa.types.TypeDecorator[bytes]):
         return b"" if value is None else bytes(value)
 
 
-class Embedding(sa.types.TypeDecorator[bytes]):
+class Embedding(StoredType[bytes]):
     """Numbers of 32 bits, little-endian, or the database's own vector."""
 
     impl = sa.LargeBinary
-    cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         return get_columns(dialect).make_embedding_type()
@@ -358,11 +346,10 @@ BigKey: Final = BigInteger().with_variant(Integer(), "sqlite")
 """A surrogate that the server counts; SQLite's AUTOINCREMENT wants exactly INTEGER."""
 
 
-class _Digest(sa.types.TypeDecorator[bytes]):
+class _Digest(StoredType[bytes]):
     """A few bytes that can be compared and indexed."""
 
     impl = Binary
-    cache_ok = True
     as_stored = frozenset({bytes, NoneType})
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
