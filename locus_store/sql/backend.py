@@ -79,7 +79,7 @@ class SqlBackend(
     loads_at_once: ClassVar[bool] = False
     """A load without pending writes is one statement, and so needs no transaction."""
 
-    examination: ClassVar[type[Examination]] = Examination
+    examination: ClassVar[type[Examination]]
     """The examination that ``facts`` runs."""
 
     put_facts = limit_calls(measure_facts)(SqlThreadInfo.put_facts)

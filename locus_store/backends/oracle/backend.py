@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar, Unpack
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
@@ -41,7 +40,6 @@ class _OracleExamination(Examination):
     """A server, and the driver's thin mode."""
 
     def iterate_software(self) -> Iterator[Fact]:
-        yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("oracledb", get_package_version("oracledb"))
         driver: Any = self.connection.connection.driver_connection
         number = int(str(driver.version).partition(".")[0])

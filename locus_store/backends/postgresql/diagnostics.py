@@ -18,7 +18,6 @@ class PostgreSQLExamination(Examination):
     """A server, perhaps behind a pooler."""
 
     def iterate_software(self) -> Iterator[Fact]:
-        yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("asyncpg", get_package_version("asyncpg"))
         number = int(self._read_setting("server_version_num")) // 10_000
         shown = f"PostgreSQL {self._read_setting('server_version')}"

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from locus_store.backends.sqlite import connecting, dialect
@@ -44,7 +43,6 @@ class SQLiteExamination(Examination):
     """A database file, or a database in memory."""
 
     def iterate_software(self) -> Iterator[Fact]:
-        yield Fact("SQLAlchemy", sa.__version__)
         yield Fact("aiosqlite", get_package_version("aiosqlite"))
         yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
 

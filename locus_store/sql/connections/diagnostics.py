@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -29,7 +30,7 @@ LONGEST: Final = 3
 """Threads that are named."""
 
 
-class Examination:
+class Examination(ABC):
     """Collects facts about a database within one read transaction.
 
     The methods under "dialect hooks" are all that may differ between databases.
@@ -44,6 +45,7 @@ class Examination:
         """Collect the facts, one after the other."""
         return [
             self.compare_clocks(),
+            Fact("SQLAlchemy", sa.__version__),
             *self.iterate_software(),
             *self.iterate_schema(),
             *self.iterate_settings(),
@@ -56,12 +58,9 @@ class Examination:
 
     # --- dialect hooks
 
+    @abstractmethod
     def iterate_software(self) -> Iterator[Fact]:
         """Yield the versions of driver and server."""
-        yield Fact("SQLAlchemy", sa.__version__)
-        dialect = self.connection.dialect
-        found = ".".join(map(str, dialect.server_version_info or ())) or "unknown"
-        yield Fact("server", f"{dialect.name} {found}")
 
     def iterate_settings(self) -> Iterator[Fact]:
         """Return facts about the database's settings that matter to the library."""
