@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -400,34 +400,26 @@ class Repository(Reads):
             return None
         if is_old(self, thread_id, seconds):
             return self.drop_threads([thread_id])
-        c = self.tables.checkpoints.c
-        query, is_older = sa.select(c.sequence), c.created_at < make_cutoff(seconds)
-        old = {
-            line: list(self.connection.execute(query.where(c.line == line, is_older)).scalars())
-            for line in self.find_lines_of([thread_id])
-        }
-        removed = 0
-        for namespace in self._list_namespaces(thread_id):
-            line = self.find(thread_id, namespace)
-            gone = old.get(line.line, []) if line else []
-            if line and gone:
+        c, removed = self.tables.checkpoints.c, 0
+        for line in self._iterate_lines(thread_id):
+            is_gone = c.line == line.line, c.created_at < make_cutoff(seconds)
+            query = sa.select(c.sequence).where(*is_gone)
+            if gone := list(self.connection.execute(query).scalars()):
                 removed += versions.vacuum(self, line, gone)
         return Swept(removed)
 
     def prune(self, thread_id: str) -> int:
         """See ``StoresThreads.prune``; processes one line at a time."""
-        removed = 0
-        for namespace in self._list_namespaces(thread_id):
-            line = self.find(thread_id, namespace)
-            removed += versions.prune(self, line) if line else 0
-        return removed
+        return sum(versions.prune(self, line) for line in self._iterate_lines(thread_id))
 
-    def _list_namespaces(self, thread_id: str) -> list[str]:
+    def _iterate_lines(self, thread_id: str) -> Iterator[Line]:
         lines = self.tables.lines
-        found = sa.select(lines.c.namespace).where(
+        names = sa.select(lines.c.namespace).where(
             lines.c.tenant == self.tenant, lines.c.thread_id == thread_id
         )
-        return list(self.connection.execute(found).scalars())
+        for namespace in self.connection.execute(names).scalars().all():
+            if line := self.find(thread_id, namespace):
+                yield line
 
     def index_line(self, line: int) -> None:
         """Add a line's records to the full-text index."""
