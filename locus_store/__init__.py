@@ -24,7 +24,7 @@ from locus_store.errors import (
     TurnError,
     UnsupportedError,
 )
-from locus_store.runtime.extras import keep_available, load_name
+from locus_store.runtime.extras import load_name
 
 if TYPE_CHECKING:
     from locus_store.backends import *  # noqa: F403
@@ -136,6 +136,3 @@ def __getattr__(name: str) -> Any:
     if name == "blocking":
         return import_module("locus_store.blocking")
     return load_name(__name__, _LAZY, name)
-
-
-keep_available(__all__)

@@ -159,4 +159,4 @@ def __getattr__(name: str) -> Any:
     return load_name(__name__, MODULES, name)
 
 
-keep_available(__all__)
+keep_available(__all__, MODULES)

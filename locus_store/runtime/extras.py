@@ -11,22 +11,14 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from locus_store.errors import MissingExtraError
 
-_NAMES: Final = {
-    "aiohttp": {
-        "HTTPBackend", "HTTPCheckpointer", "HTTPMessageLog", "HTTPStore", "http_checkpointer",
-    },
-    "redis": {
-        "RedisBackend", "RedisCheckpointSaver", "RedisMessageLog", "RedisStore",
-        "redis_checkpointer",
-    },
-}  # fmt: skip
-"""By the driver that their modules import."""
+_DRIVERS: Final = {"backends.http": "aiohttp", "backends.redis": "redis"}
+"""By the packages that cannot be imported without them."""
 
 
-def keep_available(names: list[str]) -> None:
+def keep_available(names: list[str], modules: dict[str, str]) -> None:
     """Remove the names whose driver is not installed: ``import *`` would fail at them."""
-    missing = [absent for driver, absent in _NAMES.items() if find_spec(driver) is None]
-    names[:] = [it for it in names if not any(it in absent for absent in missing)]
+    missing = tuple(it for it, driver in _DRIVERS.items() if find_spec(driver) is None)
+    names[:] = [it for it in names if not modules[it].startswith(missing)]
 
 
 def load_name(package: str, modules: dict[str, str], name: str) -> Any:
