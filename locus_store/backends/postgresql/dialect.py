@@ -474,7 +474,3 @@ class BorrowedConnection:
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  (asyncpg's)
         """Return the connection to the pool."""
         await self._pool.release(self._connection, timeout=timeout)
-
-    def terminate(self) -> None:
-        """Drop the connection; the pool opens another one."""
-        self._connection.terminate()
