@@ -6,7 +6,7 @@ Not yet run against a live Oracle Database: see docs/oracle.md for what was.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from functools import cached_property
 from typing import Any, Final
 
@@ -41,7 +41,6 @@ from locus_store.sql.schema.definition import PLACE, DatabasePlace, quote
 from locus_store.sql.schema.migrations import lock
 from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
-from locus_store.values import frames
 from locus_store.values.text import split_words
 
 
@@ -75,16 +74,9 @@ class OracleRepository(IndexedRepository):
     def index(self) -> sa.TableClause:
         return search_table(self.tables)
 
-    def index_record(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Index a record; return its text for SQL readers, as the index holds tokens only."""
-        if not self.has_index:
-            return None
-        text = frames.extract_text(payload, self.max_state_bytes)
+    def make_index_rows(self, text: str) -> Iterator[dict[str, Any]]:
         tokens = " ".join(dict.fromkeys(map(make_token, split_words(text))))
-        self.connection.execute(
-            self.index.insert().values(line=line, sequence=sequence, tokens=tokens or None)
-        )
-        return text.replace("\0", " ")
+        yield {"tokens": tokens or None}
 
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
         return sa.func.contains(self.index.c.tokens, sa.literal(make_token(word), sa.String())) > 0

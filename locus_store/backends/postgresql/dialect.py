@@ -71,7 +71,6 @@ from locus_store.sql.schema.migrations import get_reason
 from locus_store.sql.schema.status import PARTITIONS_SETTING, Settings
 from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import IndexedRepository, OtherDatabaseError
-from locus_store.values import frames
 from locus_store.values.text import split_words
 from locus_store.versions.erasing import Swept
 
@@ -148,21 +147,10 @@ class PostgreSQLRepository(IndexedRepository):
     def index(self) -> sa.TableClause:
         return search_table(self.tables)
 
-    def index_record(self, line: int, sequence: int, payload: bytes) -> str | None:
-        """Index a record; return its text for SQL readers, as the index holds words only."""
-        if not self.has_index:
-            return None
-        text = frames.extract_text(payload, self.max_state_bytes)
+    def make_index_rows(self, text: str) -> Iterator[dict[str, Any]]:
         for part, lexemes in enumerate(split_lexemes(text)):
-            self.connection.execute(
-                self.index.insert().values(
-                    line=line,
-                    sequence=sequence,
-                    part=part,
-                    words=sa.func.array_to_tsvector(sa.literal(lexemes, sa.ARRAY(sa.Text()))),
-                )
-            )
-        return text.replace("\0", " ")
+            words = sa.literal(lexemes, sa.ARRAY(sa.Text()))
+            yield {"part": part, "words": sa.func.array_to_tsvector(words)}
 
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
         lexeme = f"'{word[:_WORD_CHARACTERS]}'"  # it has only letters and digits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.repository import Copied, Repository
 from locus_store.sql.threads.version_queries import select_whole_version
 from locus_store.types import Mark, Stored
+from locus_store.values import frames
 from locus_store.versions.segments import RecordSegment, collect_payloads
 
 NO_MARK: Final = Mark("", 0, 0, b"")
@@ -186,6 +187,20 @@ class IndexedRepository(LockingRepository):
     @abstractmethod
     def index(self) -> sa.TableClause:
         """The table of the index."""
+
+    def index_record(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """Index a record; return its text for SQL readers, as the index holds words only."""
+        if not self.has_index:
+            return None
+        text = frames.extract_text(payload, self.max_state_bytes)
+        for row in self.make_index_rows(text):
+            made = self.index.insert().values(line=line, sequence=sequence, **row)
+            self.connection.execute(made)
+        return text.replace("\0", " ")
+
+    @abstractmethod
+    def make_index_rows(self, text: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a text in the index, without their keys."""
 
     @abstractmethod
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
