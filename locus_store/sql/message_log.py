@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
@@ -297,19 +299,9 @@ def restore(
     repo: Repository, thread: int, logs: Iterable[ArchivedLog], messages: Sequence[ArchivedMessage]
 ) -> None:
     """Store the logs and messages of an archived thread."""
-    counts: dict[str, int] = {}
-    for message in messages:
-        counts[message.namespace] = counts.get(message.namespace, 0) + 1
+    counts = Counter(it.namespace for it in messages)
     its_logs = [
-        {
-            "thread": thread,
-            "namespace": log.namespace,
-            "revision": log.revision,
-            "message_count": counts.get(log.namespace, 0),
-            "last_sequence": log.last_sequence,
-            "changed_at": log.changed_at,
-        }
-        for log in logs
+        {"thread": thread, "message_count": counts[log.namespace], **asdict(log)} for log in logs
     ]
     pending.insert(repo, repo.tables.logs, its_logs)
     pending.insert(repo, repo.tables.messages, [_make_row(thread, entry) for entry in messages])
