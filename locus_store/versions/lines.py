@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Protocol
 
 from locus_store.errors import ConflictError, IntegrityError
@@ -41,7 +42,7 @@ IS_SIDE_BRANCH = "conflict"
 """Its value."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Line:
     """The row of a line: its head, the chain that may be continued, and its visible versions."""
 
@@ -66,19 +67,14 @@ class Line:
 
     def copy(self) -> Line:
         """Return a copy that may be changed; ``dataclasses.replace`` takes five times as long."""
-        return Line(
-            line=self.line,
-            head=self.head,
-            open_chain=self.open_chain,
-            open_bytes=self.open_bytes,
-            floor=self.floor,
-            last_sequence=self.last_sequence,
-            writer=self.writer,
-            run=self.run,
-        )
+        return Line(*list_fields(self))
 
 
-@dataclass(slots=True, kw_only=True)  # frozen, it would take three times as long to create
+list_fields = attrgetter(*Line.__slots__)
+"""Returns all fields of a line in their order, which documents and rows have as well."""
+
+
+@dataclass(slots=True)  # frozen, it would take three times as long to create
 class Record:
     """A checkpoint's row without its payload; it is never changed."""
 

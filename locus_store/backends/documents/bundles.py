@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -20,6 +19,7 @@ from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, Pendi
 from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame, unpack_frames
 from locus_store.versions import Line, Record
 from locus_store.versions.histories import History, Row
+from locus_store.versions.lines import list_fields
 
 MAGIC: Final = b"locus-store 1\n"
 """With the version of the form; another one is refused."""
@@ -35,10 +35,6 @@ THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
 """The fields of a thread, beside its times and turns."""
 
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
-_LINE: Final = (
-    "line", "head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run",
-)  # fmt: skip
-_facts_of_line = attrgetter(*_LINE)
 _LOG: Final = ("namespace", "revision", "last_sequence", "changed_at")
 _MESSAGE: Final = ("namespace", "sequence", "message_id", "role", "metadata", "text")
 
@@ -225,16 +221,9 @@ class _DescribedRow(Row):
     def __getattr__(self, name: str) -> Any:
         """Set ``record`` and ``created_at``, of which one is missing."""
         _, sequence, chain, parent, checkpoint_id, digest, metadata, labels, at = self._facts
+        place = sequence, chain, parent, checkpoint_id
         self.created_at = datetime.fromisoformat(at)
-        self.record = Record(
-            sequence=sequence,
-            chain=chain,
-            parent=parent,
-            checkpoint_id=checkpoint_id,
-            digest=bytes.fromhex(digest),
-            metadata=metadata,
-            labels=labels,
-        )
+        self.record = Record(*place, bytes.fromhex(digest), metadata, labels)
         return object.__getattribute__(self, name)
 
 
@@ -259,7 +248,7 @@ def make_message(fields: list[Any], payload: bytes) -> ArchivedMessage:
 
 def describe_line(history: History) -> list[Any]:
     """Return a namespace and its line, as facts have them: without what is last and missing."""
-    fields = [history.namespace, *_facts_of_line(history.line)]
+    fields = [history.namespace, *list_fields(history.line)]
     while fields[-1] is None:
         del fields[-1]
     return fields
@@ -268,7 +257,7 @@ def describe_line(history: History) -> list[Any]:
 def parse_line(fields: list[Any]) -> tuple[str, Line]:
     """Return the namespace and the line of ``describe_line``."""
     namespace, *facts = fields
-    return namespace, Line(**dict(zip(_LINE, facts, strict=False)))
+    return namespace, Line(*facts)
 
 
 def describe_log(log: ArchivedLog) -> list[Any]:

@@ -32,7 +32,6 @@ from locus_store.sql.migrate import AutoMigrate, check
 from locus_store.sql.schema.status import SEARCH_SETTING
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads.pending import BATCH
-from locus_store.sql.threads.reads import make_line
 from locus_store.sql.threads.repository import Copied, Repository
 from locus_store.types import Mark, Save, Written
 from locus_store.values import frames
@@ -120,7 +119,7 @@ class SQLiteRepository(Repository):
         if row is None:
             return None
         *state, is_active, turn, head_digest, is_named, has_index = row
-        line = make_line(state)
+        line = versions.Line(*state)
         if is_named or turn != save.turn:
             return None
         if not versions.can_append(line, head_digest, save, append):

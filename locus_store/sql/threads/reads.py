@@ -15,7 +15,6 @@ from locus_store.runtime.notebooks import Table
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.statements import (
     LINE_STATE,
-    RECORD,
     RowAccess,
     Tenancy,
     is_live,
@@ -126,7 +125,7 @@ class Reads(RowAccess):
             row = next(iter(self.ask(select_line_beside, **key, checkpoint_id=beside)), None)
         if row is None:
             return None
-        line = make_line(row[: len(LINE_STATE) + 1])
+        line = Line(*row[: len(LINE_STATE) + 1])
         is_active, turn, *more = row[len(LINE_STATE) + 1 :]
         if self.is_outside_turns:
             turns.require_none(self, thread_id, turn)
@@ -136,7 +135,7 @@ class Reads(RowAccess):
             has_writes, *record = more
             self.without_writes = None if has_writes else (line.line, beside)
             if record[0] is not None:
-                self.seen_records[line.line, beside] = make_record(record)
+                self.seen_records[line.line, beside] = Record(*record)
         return line if line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
@@ -156,7 +155,7 @@ class Reads(RowAccess):
     def _remember(self, line: Line, row: Sequence[Any] | None) -> Record | None:
         if row is None:
             return None
-        record = make_record(row)
+        record = Record(*row)
         self.seen_records[line.line, record.sequence] = record
         return record
 
@@ -251,7 +250,7 @@ class Reads(RowAccess):
         key_of_line, *fields, chain, parent, head, head_digest = row
         version = self.make_version(thread_id, namespace, key_of_line, tuple(fields))
         sequence, name, digest, metadata, labels, _, _ = fields
-        record = make_record((sequence, chain, parent, name, digest, metadata, labels))
+        record = Record(sequence, chain, parent, name, digest, metadata, labels)
         line = Line(line=key_of_line, head=head)
         self.seen_records[line.line, record.sequence] = record
         mark = Mark(self.store, line.line, head, head_digest)
@@ -430,26 +429,6 @@ def _fill_rows(
     found = [] if all(row[2] for row in rows) else [one for _, one in reads.read_all_segments(line)]
     payloads = fill_payloads([(row[0], row[2]) for row in rows], found, first)
     return [(at, chain, payloads[at]) for at, chain, _ in rows if at in payloads]
-
-
-def make_line(row: Sequence[Any]) -> Line:
-    """Return the line of a row: its key, then ``LINE_STATE``."""
-    line, head, open_chain, open_bytes, floor, last_sequence, writer, run = row
-    return Line(
-        line=line,
-        head=head,
-        open_chain=open_chain,
-        open_bytes=open_bytes,
-        floor=floor,
-        last_sequence=last_sequence,
-        writer=writer,
-        run=run,
-    )
-
-
-def make_record(row: Sequence[Any]) -> Record:
-    """Return the record of a row of ``RECORD``."""
-    return Record(**dict(zip(RECORD, row, strict=True)))
 
 
 def make_head(row: Row[Any]) -> Head:

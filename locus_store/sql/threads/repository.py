@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
@@ -13,8 +14,8 @@ from locus_store import versions
 from locus_store.sql.columns.types import make_clock, make_cutoff, make_expiry
 from locus_store.sql.threads import pending, turns
 from locus_store.sql.threads.pending import BATCH, split_batches
-from locus_store.sql.threads.reads import Reads, make_line, make_record, read_all_records
-from locus_store.sql.threads.statements import LINE_STATE
+from locus_store.sql.threads.reads import Reads, read_all_records
+from locus_store.sql.threads.statements import LINE_STATE, RECORD
 from locus_store.sql.threads.thread_rows import (
     delete_of_threads,
     find_lines,
@@ -168,7 +169,7 @@ class Repository(Reads):
         """
         key = {"tenant": self.tenant, "thread_id": thread_id, "namespace": namespace}
         row = self.sql.any_line.fetch_first(self.connection, key)
-        return make_line(row) if row else Line(line=self.add_line(thread_id, namespace))
+        return Line(*row) if row else Line(line=self.add_line(thread_id, namespace))
 
     def read_row(self, thread_id: str) -> Any:
         """Return the row of ``Statements.thread``; ``None`` if there is no thread."""
@@ -219,14 +220,8 @@ class Repository(Reads):
             self.connection,
             {
                 "line": line.line,
-                "sequence": record.sequence,
-                "chain": record.chain,
-                "parent": record.parent,
-                "checkpoint_id": record.checkpoint_id,
-                "digest": record.digest,
+                **dict(zip(RECORD, _list_fields(record), strict=True)),
                 "codec": 0,
-                "metadata": record.metadata,
-                "labels": record.labels,
                 "text": self.index_record(line.line, record.sequence, payload),
                 "payload": payload,
             },
@@ -250,7 +245,8 @@ class Repository(Reads):
         found: list[Record] = []
         for batch in split_batches(sorted(sequences)):
             size, key = pending.fill_parameters("parent", batch)
-            found += map(make_record, self.ask(select_children, size, **key, line=line.line))
+            rows = self.ask(select_children, size, **key, line=line.line)
+            found += [Record(*row) for row in rows]
         return found
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
@@ -426,6 +422,9 @@ class Repository(Reads):
         for sequence, _, payload in read_all_records(self, line):
             text = self.index_record(line, sequence, payload)
             self._update_records(line, [sequence], text=text)
+
+
+_list_fields = attrgetter(*RECORD)
 
 
 def settle(repo: Repository, thread_id: str, changed_at: datetime) -> None:

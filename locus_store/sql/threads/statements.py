@@ -25,7 +25,7 @@ from locus_store.sql.schema.tables import Tables
 from locus_store.versions.segments import RecordSegment
 
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
-"""Columns of a line's row that a save changes; names of ``versions.Line``."""
+"""Columns of a line's row that a save changes: of ``versions.Line``, in order, all but its key."""
 
 WRITE = ("checkpoint_id", "task_id", "idx", "channel", "type", "task_path", "basis", "payload")
 """Columns of a pending write."""
@@ -34,7 +34,7 @@ VERSION = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created
 """Columns of a version, without its parent's id."""
 
 RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
-"""Names of ``versions.Record``."""
+"""Columns of a record: all of ``versions.Record``, in order."""
 
 LOG_STATE = ("revision", "message_count", "last_sequence")
 """Columns of a log's row that a change of its messages changes."""
