@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 from locus_store import versions
@@ -103,23 +104,10 @@ class Thread:
 
     def copy(self) -> Thread:
         """Return a copy whose lines may be changed."""
-        return Thread(
-            thread_id=self.thread_id,
-            store=self.store,
-            created_at=self.created_at,
-            active_at=self.active_at,
-            user_id=self.user_id,
-            name=self.name,
-            metadata=self.metadata,
-            expires_at=self.expires_at,
-            histories={name: it.copy() for name, it in self.histories.items()},
-            messages=self.messages,
-            logs=self.logs,
-            outbox=self.outbox,
-            delivered=self.delivered,
-            is_listed=self.is_listed,
-            tickets=self.tickets,
-        )
+        made = Thread(*_list_fields(self))
+        made.histories = {name: it.copy() for name, it in self.histories.items()}
+        made.is_placeholder = False
+        return made
 
     def dump_turns(self) -> dict[str, Any]:
         """Return the turns as JSON; empty if there are none."""
@@ -213,6 +201,9 @@ class Thread:
     def list_messages(self) -> list[ArchivedMessage]:
         """Return the messages by namespace and sequence."""
         return sorted(self.messages, key=lambda it: (it.namespace, it.sequence))
+
+
+_list_fields = attrgetter(*Thread.__slots__)
 
 
 class ThreadTransaction:
