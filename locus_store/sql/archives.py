@@ -15,7 +15,7 @@ from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import is_live, make_same_thread_condition
+from locus_store.sql.threads.statements import WRITE, is_live, make_same_thread_condition
 from locus_store.sql.threads.thread_rows import make_user_condition
 from locus_store.types import (
     ArchivedLine,
@@ -157,7 +157,7 @@ def _make_archived_writes(rows: Iterable[sa.RowMapping]) -> list[ArchivedWrite]:
     found = (
         ArchivedWrite(
             checkpoint_id=row["checkpoint_id"],
-            write=pending.write_of(row),
+            write=pending.write_of([row[name] for name in WRITE]),
             created_at=row["created_at"],
         )
         for row in rows

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from locus_store.sql.columns.types import decode_key, encode_key
+from locus_store.sql.threads import pending
 from locus_store.types import LineContents, PendingWrite, Version
-from locus_store.versions.archives import verify_checksum
 from locus_store.versions.segments import LinesFound, RecordSegment, collect_payloads
 
 # What the states of versions are made of, then their pending writes. OFFSET 0: looked up by key,
@@ -70,17 +70,9 @@ def parse_contents(
 
 def write_of(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:
     """Return the pending write of the columns that a statement gives of it."""
-    task_id, idx, channel, kind, path, basis, payload = values
-    stored = PendingWrite(
-        task_id=decode_key(task_id),
-        idx=idx,
-        channel=decode_key(channel),
-        type=decode_key(kind or ""),
-        payload=payload or b"",
-        task_path=path or "",
-        basis=basis,
-    )
-    return verify_checksum(checkpoint_id, stored)
+    task_id, idx, channel, kind, *rest = values
+    names = checkpoint_id, decode_key(task_id), idx, decode_key(channel), decode_key(kind or "")
+    return pending.write_of((*names, *rest))
 
 
 def parse_payloads(row: Mapping[str, Any], after: int) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -40,7 +41,7 @@ def read_writes(repo: RowAccess, line: int, checkpoint_id: str) -> list[PendingW
     """Return a checkpoint's writes, in any order."""
     key = {"line": line, "checkpoint_id": checkpoint_id}
     found = repo.sql.writes.fetch_rows(repo.connection, key)
-    return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
+    return [*map(write_of, found)]
 
 
 def measure_writes(reads: RowAccess, line: int, checkpoint_id: str) -> int:
@@ -62,7 +63,8 @@ def group_by_checkpoint(
     """Return the writes of checkpoints that have some, in the order of their tasks."""
     found: dict[str, list[PendingWrite]] = {}
     for row in read_rows(repo, line, checkpoint_ids):
-        found.setdefault(row["checkpoint_id"], []).append(write_of(row))
+        stored = write_of([row[name] for name in WRITE])
+        found.setdefault(row["checkpoint_id"], []).append(stored)
     return {
         name: sorted(writes, key=versions.make_write_sort_key) for name, writes in found.items()
     }
@@ -87,37 +89,25 @@ def update_each(
         repo.connection.execute(table.update().where(*is_it).values(bound), batch)
 
 
-def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
-    """Return the pending write in a row.
+def write_of(row: Sequence[Any]) -> PendingWrite:
+    """Return the pending write in a row of ``WRITE``.
 
     Raises:
         IntegrityError: It is not what was stored.
     """
-    stored = PendingWrite(
-        task_id=row["task_id"],
-        idx=row["idx"],
-        channel=row["channel"],
-        type=row["type"] or "",
-        payload=row["payload"] or b"",
-        task_path=row["task_path"] or "",
-        basis=row["basis"],
-    )
-    return verify_checksum(row["checkpoint_id"], stored)
+    checkpoint_id, task_id, idx, channel, kind, path, basis, payload = row
+    stored = PendingWrite(task_id, idx, channel, kind or "", payload or b"", path or "", basis)
+    return verify_checksum(checkpoint_id, stored)
 
 
 def make_row(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
     """Return the row for a pending write."""
-    return {
-        "line": line,
-        "checkpoint_id": checkpoint_id,
-        "task_id": write.task_id,
-        "idx": write.idx,
-        "channel": write.channel,
-        "type": write.type,
-        "task_path": write.task_path,
-        "basis": write.basis,
-        "payload": add_checksum(checkpoint_id, write),
-    }
+    payload = add_checksum(checkpoint_id, write)
+    values = checkpoint_id, *_list_fields(write), payload
+    return {"line": line, **dict(zip(WRITE, values, strict=True))}
+
+
+_list_fields = attrgetter(*WRITE[1:-1])
 
 
 def fill_parameters(name: str, values: Sequence[Any]) -> tuple[int, dict[str, Any]]:

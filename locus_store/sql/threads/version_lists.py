@@ -291,7 +291,7 @@ def read_contents(reads: Reads, versions: Sequence[Version]) -> list[LineContent
         elif chain is not None:
             found.add_record(line, sequence, chain, payload)
         else:
-            stored = pending.write_of(dict(zip(WRITE, (*write, payload), strict=True)))
+            stored = pending.write_of((*write, payload))
             found.add_write(line, write[0], stored)
     return found.build_contents()
 
