@@ -34,6 +34,7 @@ from locus_store.versions.archives import (
     parse_log,
     parse_message,
     parse_write,
+    select,
 )
 from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread, ThreadTransaction
@@ -46,6 +47,9 @@ _CHECK: Final = b',"check":"'
 _CHECK_DIGITS: Final = 8
 _LOG: Final = b'","log":['
 _CLOSE: Final = b'"}'
+_PLACE: Final = ("sequence", "checkpoint_id", "parent", "chain")
+"""The fields of a version's entry that are always there, beside its time and digest."""
+
 _LINE: Final = ("head", "floor", "last_sequence", "writer", "run")
 """The fields of a line's entry, beside its namespace and key."""
 
@@ -229,10 +233,7 @@ def _encode_line(history: History, facts: dict[str, Any]) -> Entry:
 def _encode_version(history: History, row: Row) -> Entry:
     record = row.record
     values = {
-        "sequence": record.sequence,
-        "checkpoint_id": record.checkpoint_id,
-        "parent": record.parent,
-        "chain": record.chain,
+        **select(record, _PLACE),
         "created_at": row.created_at,
         **row.line_changes,
         **{name: value for name in ("metadata", "labels") if (value := getattr(record, name))},
@@ -344,10 +345,7 @@ def _read_line(thread: Thread, entry: dict[str, Any]) -> None:
 def _read_version(thread: Thread, history: History, entry: dict[str, Any]) -> None:
     created_at = datetime.fromisoformat(entry["created_at"])
     record = Record(
-        sequence=entry["sequence"],
-        chain=entry["chain"],
-        parent=entry["parent"],
-        checkpoint_id=entry["checkpoint_id"],
+        **{name: entry[name] for name in _PLACE},
         digest=bytes.fromhex(entry["digest"]),
         metadata=entry.get("metadata", {}),
         labels=entry.get("labels", {}),
