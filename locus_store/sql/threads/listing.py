@@ -115,7 +115,7 @@ def _select_heads(reads: Reads, size: int, *, place: Any = None) -> sa.Select[An
     checkpoints, lines = reads.tables.checkpoints, reads.tables.lines
     page = select_page(reads, size, place=place).subquery("page")
     is_root = sa.and_(
-        lines.c.tenant == _bind_tenant(reads),
+        lines.c.tenant == reads.bind_tenant(),
         lines.c.thread_id == page.c.thread_id,
         lines.c.namespace == ROOT,
     )
@@ -134,7 +134,7 @@ def select_page(
     c, exact = reads.tables.threads.c, select_last_active(reads.tables)
     most = sa.bindparam("limit", limit, sa.Integer())
     is_listed = (
-        c.tenant == _bind_tenant(reads),
+        c.tenant == reads.bind_tenant(),
         is_live(reads.tables),
         reads.make_any_activity_condition(),
         *conditions,
@@ -160,10 +160,6 @@ def select_page(
     if place is not None:
         page = page.where(_is_behind(near.c, place))
     return page.order_by(*make_order(near.c)).limit(most)
-
-
-def _bind_tenant(reads: Reads) -> sa.BindParameter[str]:
-    return sa.bindparam("tenant", reads.tenant, reads.tables.threads.c.tenant.type)
 
 
 def make_order(columns: Any) -> tuple[sa.ColumnElement[Any], ...]:

@@ -187,13 +187,9 @@ class Statements:
     def touch(self) -> sa.Update:
         """The update of a thread's activity, at most once a minute."""
         threads = self.tables.threads
+        is_due = threads.c.active_at != make_minute()
         return (
-            threads.update()
-            .where(threads.c.tenant == bind("of_tenant"))
-            .where(
-                threads.c.thread_id == bind("of_thread_id"), threads.c.active_at != make_minute()
-            )
-            .values(active_at=make_minute())
+            threads.update().where(*is_of_thread(threads), is_due).values(active_at=make_minute())
         )
 
     @compile_once
@@ -203,8 +199,7 @@ class Statements:
         is_late, most = _is_expiry_late(self.tables)
         return (
             threads.update()
-            .where(threads.c.tenant == bind("of_tenant"))
-            .where(threads.c.thread_id == bind("of_thread_id"))
+            .where(*is_of_thread(threads))
             .where(sa.or_(threads.c.active_at != make_minute(), is_late))
             .values(
                 active_at=make_minute(),
@@ -312,6 +307,12 @@ class Statements:
     def setting(self) -> sa.Select[Any]:
         settings = self.tables.settings
         return sa.select(settings.c.value).where(settings.c.name == bind("name"))
+
+
+def is_of_thread(table: sa.Table) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of a thread's rows; an update may have no parameter like a column."""
+    names = ("tenant", "thread_id")
+    return [table.c[it] == bind(f"of_{it}", type_=table.c[it].type) for it in names]
 
 
 def _insert(table: sa.Table, *names: str, **values: Any) -> sa.Insert:

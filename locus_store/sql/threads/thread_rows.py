@@ -14,7 +14,12 @@ from locus_store.sql.columns.types import Later, make_cutoff
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.threads import turns
 from locus_store.sql.threads.reads import Reads
-from locus_store.sql.threads.statements import RowAccess, is_live, make_same_thread_condition
+from locus_store.sql.threads.statements import (
+    RowAccess,
+    is_live,
+    is_of_thread,
+    make_same_thread_condition,
+)
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.messages import require_sealed
 from locus_store.types.thread_info import (
@@ -33,9 +38,6 @@ MESSAGE: Final = (
     *("created_at", "text", "payload", "digest"),
 )
 """The columns of a message; the last one is not a field of ``ArchivedMessage``."""
-
-
-_NAME: Final = ("tenant", "thread_id")
 
 
 def select_last_active(t: Tables) -> sa.ColumnElement[Any]:
@@ -135,22 +137,17 @@ def _move_lines(t: Tables) -> sa.Update:
     c = t.lines.c
     saved_at = bind("saved_at", type_=c.updated_at.type)
     moved = sa.case((c.updated_at < saved_at, saved_at), else_=c.updated_at)
-    is_its = *_is_its(t.lines), c.head.is_not(None)
+    is_its = *is_of_thread(t.lines), c.head.is_not(None)
     return t.lines.update().where(*is_its).values(updated_at=moved)
 
 
-def _is_its(table: sa.Table) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions of a thread's rows; an update may have no parameter like a column."""
-    return [table.c[it] == bind(f"of_{it}", type_=table.c[it].type) for it in _NAME]
-
-
 def _select_last_change(t: Tables) -> sa.Select[Any]:
-    return sa.select(select_last_change(t)).where(*_is_its(t.threads))
+    return sa.select(select_last_change(t)).where(*is_of_thread(t.threads))
 
 
 def _move_thread(t: Tables) -> sa.Update:
     minute = bind("minute", type_=t.threads.c.active_at.type)
-    return t.threads.update().where(*_is_its(t.threads)).values(active_at=minute)
+    return t.threads.update().where(*is_of_thread(t.threads)).values(active_at=minute)
 
 
 def find_versionless(repo: RowAccess) -> list[str]:

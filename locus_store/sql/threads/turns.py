@@ -15,6 +15,7 @@ from locus_store.sql.threads.statements import (
     RowAccess,
     compile_other,
     has_other_layout,
+    is_of_thread,
     select_clock,
 )
 from locus_store.types.options import DAY
@@ -30,11 +31,11 @@ def require_turn(repository: RowAccess, thread_id: str, number: int) -> None:
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
     """
-    limit, c = repository.make_pause_limit(), repository.tables.turns.c
+    limit, turn = repository.make_pause_limit(), repository.tables.turns
     locked = compile_other(
         repository.sql,
         (require_turn, bool(limit)),
-        lambda: sa.select(c.tickets, *limit).where(*_is_of_thread(c)).with_for_update(),
+        lambda: sa.select(turn.c.tickets, *limit).where(*is_of_thread(turn)).with_for_update(),
     )
     rows = locked.fetch_rows(repository.connection, _make_key(repository, thread_id))
     guard = turns.ReadGuard(thread_id, _load(rows), _read_clock(repository))
@@ -99,12 +100,7 @@ def read_tickets(repository: RowAccess, thread_id: str) -> tuple[turns.ReadGuard
 
 def _select_tickets(t: Tables) -> sa.Select[Any]:
     c = t.turns.c
-    return sa.select(c.tickets, c.revision, make_clock()).where(*_is_of_thread(c))
-
-
-def _is_of_thread(c: Any) -> tuple[sa.ColumnElement[bool], ...]:
-    names = ("tenant", "thread_id")
-    return tuple(c[name] == bind(f"of_{name}", type_=c[name].type) for name in names)
+    return sa.select(c.tickets, c.revision, make_clock()).where(*is_of_thread(t.turns))
 
 
 def _make_key(repository: RowAccess, thread_id: str) -> dict[str, Any]:
@@ -151,7 +147,7 @@ def _insert(t: Tables, layout: object) -> sa.Insert:
 
 
 def _update(t: Tables) -> sa.Update:
-    is_same = *_is_of_thread(t.turns.c), t.turns.c.revision == bind("of_revision")
+    is_same = *is_of_thread(t.turns), t.turns.c.revision == bind("of_revision")
     return t.turns.update().where(*is_same).values({it: bind(it) for it in _CHANGED})
 
 
