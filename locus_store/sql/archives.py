@@ -142,14 +142,9 @@ def _read_line(repo: Repository, row: sa.Row[Any]) -> ArchivedLine:
 
 
 def _read_records(repo: Repository, line: int) -> list[ArchivedRecord]:
-    checkpoints = repo.tables.checkpoints
-    query = (
-        sa.select(*(checkpoints.c[name] for name in _RECORD))
-        .where(checkpoints.c.line == line)
-        .order_by(checkpoints.c.sequence)
-    )
-    rows = repo.connection.execute(query).mappings()
-    return [ArchivedRecord(**row) for row in rows]
+    c = repo.tables.checkpoints.c
+    query = sa.select(*(c[name] for name in _RECORD)).where(c.line == line).order_by(c.sequence)
+    return [ArchivedRecord(**row) for row in repo.connection.execute(query).mappings()]
 
 
 def _make_archived_writes(rows: Iterable[sa.RowMapping]) -> list[ArchivedWrite]:
