@@ -88,6 +88,14 @@ class Deleting(Kit):
             assert await other.delete("t") is True
             assert await checkpointer.delete("t", None if whole else only) is False
 
+    async def test_no_deletion_is_taken_for_another(self, checkpointer: Any, other: Any) -> None:
+        one, *_ = await self.grow(checkpointer, "t", "a", "b")
+        await other.load("t")
+        await checkpointer.delete("t", one)
+        await checkpointer.save(self.new("a"), "t", one)
+        assert await other.delete("t", one) is True
+        assert await checkpointer.exists("t", one) is False
+
     async def test_the_last_version_takes_the_thread(
         self, checkpointer: Any, storage: StorageProbe | None
     ) -> None:
@@ -126,8 +134,7 @@ class Deleting(Kit):
     async def test_no_byte_of_a_deletion_remains(
         self, checkpointer: Any, below: StorageProbe
     ) -> None:
-        secrets = [f"{it:x}" for it in SECRETS]
-        kept = [f"line {n} of what is kept" for n in range(200)]
+        kept, secrets = KEPT, SECRETS
         await checkpointer.save(self.holding(kept), "t", "v0")
         for place, secret in enumerate(secrets):
             await checkpointer.save(self.holding([*kept, secret]), "t", f"v{place + 1}")
@@ -144,8 +151,7 @@ class Deleting(Kit):
     async def test_no_byte_of_a_replaced_state_remains(
         self, checkpointer: Any, below: StorageProbe
     ) -> None:
-        secret = f"{SECRETS[0]:x}"
-        kept = [f"line {n} of what is kept" for n in range(200)]
+        kept, secret = KEPT, SECRETS[0]
         for name, end in (("v0", "a"), ("v1", secret), ("v2", "b"), ("v1", "c")):
             await checkpointer.save(self.holding([*kept, end]), "t", name, {"k": end})
         await checkpointer.close()
@@ -153,7 +159,8 @@ class Deleting(Kit):
         assert self.held(await checkpointer.load("t", "v2")) == [*kept, "b"]
 
 
-SECRETS = [random.Random(seed).getrandbits(512) for seed in range(5)]  # noqa: S311  (test data)
+KEPT = [f"line {n} of what is kept" for n in range(200)]
+SECRETS = [f"{random.Random(n).getrandbits(512):x}" for n in range(5)]  # noqa: S311  (test data)
 """Incompressible, so that a byte of them in storage can be found."""
 
 
@@ -171,10 +178,8 @@ class Retention(Kit):
             await checkpointer.save(state, "t", f"v{step}")
             if step % 30 == 9:
                 said = [*map(str, range(step + 1))]
-                kept = range(step, step - keep, -1)
-                assert await self.read_all_texts(another(), "t") == {
-                    f"v{n}": said[: n + 1] for n in kept
-                }
+                kept = {f"v{n}": said[: n + 1] for n in range(step, step - keep, -1)}
+                assert await self.read_all_texts(another(), "t") == kept
                 assert await checkpointer.load("t", "v0") is None
                 assert await checkpointer.exists("t", "v0") is False
                 assert await checkpointer.delete("t", "v0") is False
@@ -211,10 +216,8 @@ class Retention(Kit):
 
     async def test_a_hidden_versions_id_may_be_used_again(self, another: Another) -> None:
         checkpointer = another(keep_last=1)
-        state = self.new("a")
-        await checkpointer.save(state, "t", "v1")
-        await checkpointer.save(self.new("b"), "t", "v2")
-        await checkpointer.save(state, "t", "v1")
+        for name, text in (("v1", "a"), ("v2", "b"), ("v1", "a")):
+            await checkpointer.save(self.new(text), "t", name)
         assert await self.read_all_texts(checkpointer, "t") == {"v1": ["a"]}
 
     @pytest.mark.parametrize("texts", ["", "a"])
@@ -285,10 +288,8 @@ class Retention(Kit):
         below.age(40 * 86_400)
         await checkpointer.save(self.said(mine, "side"), "t", "side", on_conflict="branch")
         assert await checkpointer.vacuum(older_than_days=39) == 1
-        assert await self.read_all_texts(another(), "t") == {
-            "side": ["a", "side"],
-            "head": ["a", "head"],
-        }
+        left = {it: ["a", it] for it in ("side", "head")}
+        assert await self.read_all_texts(another(), "t") == left
         assert await self.read_texts(another(), "t") == ["a", "head"]
 
     @requires("vacuum")
@@ -303,8 +304,7 @@ class Expiry(Kit):
 
     async def expire_thread(self, another: Another) -> Any:
         """Return an object without a time to live, on storage with ``t`` expired and ``u`` live."""
-        checkpointer = another()
-        short = another(ttl_seconds=0.000001)
+        checkpointer, short = another(), another(ttl_seconds=0.000001)
         await another(ttl_seconds=3_600).save(self.new("word"), "u", "v", {"k": 1})
         await short.save(self.new("word"), "t", "v", {"k": 1})
         await tick(checkpointer)
@@ -312,11 +312,10 @@ class Expiry(Kit):
 
     async def test_an_expired_thread_does_not_exist_for_any_call(self, another: Another) -> None:
         checkpointer = await self.expire_thread(another)
-        assert await checkpointer.load("t") is None
-        assert await checkpointer.load("t", "v") is None
+        for name in (None, "v"):
+            assert await checkpointer.load("t", name) is None
+            assert await checkpointer.exists("t", name) is False
         assert await checkpointer.list_checkpoints("t") == []
-        assert await checkpointer.exists("t") is False
-        assert await checkpointer.exists("t", "v") is False
         assert await checkpointer.delete("t", "v") is False
         assert await self.read_texts(checkpointer, "u") == ["word"]
 
@@ -346,8 +345,7 @@ class Expiry(Kit):
         assert await self.read_texts(another(), "t") == ["new"]
 
     async def test_a_save_made_from_an_expired_thread_is_a_conflict(self, another: Another) -> None:
-        checkpointer = another()
-        short = another(ttl_seconds=0.000001)
+        checkpointer, short = another(), another(ttl_seconds=0.000001)
         await self.grow(checkpointer, "t", "a")
         mine = await checkpointer.load("t")
         await short.save(self.said(await short.load("t"), "b"), "t")

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from secrets import token_hex
 from typing import Any, Final
 from zlib import crc32
 
@@ -97,9 +98,10 @@ def _require_id(thread: Thread, thread_id: str) -> None:
 
 
 def _describe_everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
-    """Return all of a thread as one pack."""
+    """Return all of a thread as one pack, which is unlike that of any other write."""
     facts = {
         "form": FORMAT,
+        "token": token_hex(8),
         "thread": [getattr(thread, name) for name in bundles.THREAD],
         "created_at": thread.created_at,
         "times": [thread.active_at, thread.expires_at],
