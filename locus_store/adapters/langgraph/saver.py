@@ -238,13 +238,10 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         check_mapping("new_versions", new_versions)
         check_mapping("checkpoint", checkpoint, "channel_versions", "channel_values")
         versions = checkpoint["channel_versions"]
-        unchanged: Mapping[str, Any] = {}
-        if self.trust_new_versions:
-            unchanged = self._values.find_unchanged(line, parent, versions, new_versions)
+        unchanged = self._values.find_unchanged(line, parent, versions, new_versions)
         fields: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
         counters = fields.get(_COUNTERS) or {}
-        values = checkpoint["channel_values"]
-        rebuilt = [it for it in counters if it in versions.keys() - values]
+        rebuilt = [it for it in counters if it in versions.keys() - checkpoint["channel_values"]]
         save: dict[str, Any] = {
             "thread_id": thread_id,
             "checkpoint_id": check_text("checkpoint['id']", checkpoint.get("id")),
@@ -266,8 +263,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
                     raise
                 name = await self.saver.put(**save, **fork_of(parent))
-        if self.trust_new_versions:
-            self._values.note_put(line, name, versions, save["checkpoint_data"])
+        state, trusts = save["checkpoint_data"], self.trust_new_versions
+        self._values.note_put(line, name, versions, state, only_joins=not trusts)
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 
@@ -275,9 +272,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
 
     def _count_kept(self, counters: Iterable[Sequence[int]]) -> int | None:
         """Return the number of versions to keep, including those that this one is rebuilt from."""
-        if self.saver.keep_last is None:
-            return None
-        return max(self.saver.keep_last, *(steps + 2 for _, steps in counters), 1)
+        keep = self.saver.keep_last
+        return keep and max(keep, *(steps + 2 for _, steps in counters), 1)
 
     async def _is_of_same_step(
         self, exc: ConflictError, thread_id: str, checkpoint_ns: str, metadata: Mapping[str, Any]

@@ -41,6 +41,9 @@ _LIST_DEPTH: Final = 3
 _CHANNEL_BYTES: Final = 200
 """About the memory of a channel, without what its list or text takes elsewhere."""
 
+_JOIN: Final = "join:"
+"""Begins a channel whose set LangGraph changes in place, even while it is put: of a join."""
+
 _NONE: Final[Mapping[str, Any]] = {}
 
 
@@ -210,23 +213,23 @@ class ChannelValues:
         None, unless the parent was put last. A copy of a checkpoint names no new versions, and has
         the parent of the one that it copies.
         """
-        found = self._known.get((self, line))
-        if found is None or found[0] != parent_id:
-            return {}
-        _, before, stored = found
+        last_id, before, stored = self._known.get((self, line)) or (None, {}, {})
         return {
             name: form
-            for name, form in stored.items()
+            for name, form in (stored if last_id == parent_id else {}).items()
             if name not in new_versions and before[name] == versions.get(name)
         }
 
     def note_put(
-        self, line: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any], state: Any
+        self, line: tuple[str, str], name: str, versions: Any, state: Any, *, only_joins: bool
     ) -> None:
         """Note the channels of a checkpoint that was put, for ``find_unchanged``."""
-        stored = state[CHANNELS]
-        size = sum(len(it) if type(it) is bytes else _CHANNEL_BYTES for it in stored.values())
-        self._known.put((self, line), (checkpoint_id, dict(versions), stored), size)
+        channels = state[CHANNELS].items()
+        stored = {it: form for it, form in channels if not only_joins or it.startswith(_JOIN)}
+        sizes = [len(it) if type(it) is bytes else _CHANNEL_BYTES for it in stored.values()]
+        if sizes:
+            known = name, dict(versions), stored
+            self._known.put((self, line), known, _CHANNEL_BYTES + sum(sizes))
 
     def make_checkpoint(
         self, version: Version, parts: Mapping[str, Any], state: Mapping[str, Any] | None

@@ -485,6 +485,17 @@ async def test_trusted_new_versions_leave_other_channels_as_they_are() -> None:
     assert found.checkpoint["channel_values"]["other"] == {"n": [1, 2]}
 
 
+async def test_the_set_of_a_join_is_saved_as_it_was_when_its_version_was_new() -> None:
+    saver, seen = LangGraphSaver(MemoryBackend()), set[str]()
+    first, second, values = {"join:x+y:z": "1"}, {"join:x+y:z": "2"}, {"join:x+y:z": seen}
+    await put_versions(saver, "v1", None, first, first, **values)
+    seen |= {"x", "y"}  # as LangGraph does after the next step, while "v2" is put
+    await put_versions(saver, "v2", "v1", {}, first, **values)
+    await put_versions(saver, "v3", "v2", second, second, **values)
+    found = [(await saver.aget_tuple(at(it))).checkpoint["channel_values"] for it in ("v2", "v3")]
+    assert found == [{"join:x+y:z": set()}, {"join:x+y:z": {"x", "y"}}]
+
+
 async def test_trusted_new_versions_do_not_hide_a_copy_of_another_savers_checkpoint() -> None:
     backend = MemoryBackend()
     trusting = LangGraphSaver(backend, trust_new_versions=True)
