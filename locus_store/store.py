@@ -19,6 +19,7 @@ from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.stepping import run_together
 from locus_store.types.arguments import (
     check_limit,
+    check_list,
     check_mapping,
     check_max_state_bytes,
     check_number,
@@ -259,8 +260,7 @@ class BaseStore(ForTenants, Closing, ABC):
 
     async def get(self, namespace: Namespace, key: str) -> Any | None:
         """Return the value; ``None`` if there is no such item."""
-        item = await self.get_item(namespace, key)
-        return None if item is None else item.value
+        return item.value if (item := await self.get_item(namespace, key)) else None
 
     async def get_item(self, namespace: Namespace, key: str) -> StoreItem | None:
         """Return the whole item; ``None`` if there is no such item."""
@@ -288,8 +288,7 @@ class BaseStore(ForTenants, Closing, ABC):
     ) -> bool:
         """Remove an item and its embeddings; return whether it existed; see ``put``."""
         check_name(namespace, key)
-        [removed] = await self._apply([Remove(namespace=namespace, key=key)], connection)
-        return bool(removed)
+        return await self._apply([Remove(namespace=namespace, key=key)], connection) == [1]
 
     async def touch(self, namespace: Namespace, key: str) -> None:
         """Restart an item's time to live, if it has one."""
@@ -314,7 +313,7 @@ class BaseStore(ForTenants, Closing, ABC):
             InvalidArgumentError: An item is not valid; nothing was written.
         """
         made = []
-        for item in items:
+        for item in check_list("items", items):
             if not isinstance(item, tuple) or not 3 <= len(item) <= len(PutItem._fields):  # noqa: PLR2004
                 fields = ", ".join(PutItem._fields)
                 raise InvalidArgumentError(f"an item of put_batch is a tuple ({fields})")
@@ -323,9 +322,12 @@ class BaseStore(ForTenants, Closing, ABC):
 
     async def get_batch(self, keys: Sequence[Name]) -> dict[Name, Any]:
         """Return the values of existing items, by namespace and key."""
-        for namespace, key in keys:
-            check_name(namespace, key)
-        found = await self.read(list(dict.fromkeys(keys))) if keys else []
+        names = check_list("keys", keys)
+        for name in names:
+            if not isinstance(name, tuple) or len(name) != len(("namespace", "key")):
+                raise InvalidArgumentError("a key of get_batch is a tuple (namespace, key)")
+            check_name(*name)
+        found = await self.read(list(dict.fromkeys(names))) if names else []
         return {(it.namespace, it.key): restore(it.value) for it in found if it is not None}
 
     async def list(self, namespace: Namespace, limit: int = 100, after: str | None = None) -> Items:
@@ -510,14 +512,13 @@ class BaseStore(ForTenants, Closing, ABC):
         if item.embedding is not None:
             self._require_vectors()
             packed = (self._pack_embedding(item.embedding),)
-        value = encode_canonical_json(item.value, "value")
         metadata = NO_METADATA
         if item.metadata is not None:
             metadata = canonicalize_object(check_mapping("metadata", item.metadata), "metadata")
         put = Put(
             namespace=item.namespace,
             key=item.key,
-            json=value,
+            json=encode_canonical_json(item.value, "value"),
             metadata=metadata,
             ttl_seconds=item.ttl_seconds,
             expected_version=expected,
@@ -575,11 +576,10 @@ class BaseStore(ForTenants, Closing, ABC):
             )
 
 
-def _make_query(prefix: Namespace, of_value: Any, of_metadata: Any, **given: Any) -> Wanted:
+def _make_query(prefix: Namespace, values: Any, metadata: Any, **given: Any) -> Wanted:
     """Return the criteria of a search; ``given`` are fields of ``Wanted``."""
     check_namespace(prefix)
-    filters = Filter(of_value), Filter(of_metadata)
-    wanted = Wanted(prefix=prefix, filter=filters[0], metadata_filter=filters[1], **given)
+    wanted = Wanted(prefix=prefix, filter=Filter(values), metadata_filter=Filter(metadata), **given)
     check_limit(wanted.limit)
     check_limit(wanted.offset, "offset")
     return wanted
