@@ -143,28 +143,13 @@ class Encryption:
         Raises:
             InvalidArgumentError: It cannot be read, or a field is not valid.
         """
-        text, where = _read_source(source)
-        try:
-            fields = json.loads(text)
-            unknown = sorted(fields.keys() - set(_FIELDS))
-            decode = partial(base64.b64decode, validate=True)
-            keys = {name: decode(it) for name, it in fields["keys"].items()}
-            current, url = str(fields["current"]), str(fields["data_keys"])
-            required = fields.get("required", True)
-        except (ValueError, LookupError, AttributeError, TypeError):
-            raise InvalidArgumentError(
-                f"{where} must be a JSON object with keys (names to 32 bytes in base64), current "
-                "(a name) and data_keys (a URL)"
-            ) from None
-        if not isinstance(required, bool):
-            raise InvalidArgumentError(f"{where}: required must be true or false")
-        if unknown:
-            hint = did_you_mean(unknown[0], _FIELDS)
-            raise InvalidArgumentError(f"{where}: no field {unknown[0]!r}{hint}")
-        ring = LocalKeyRing(keys, current)
-        store = import_module("locus_store.open").open_store(url)
+        path = None if source.startswith(_ENVIRONMENT) else Path(source).expanduser().absolute()
+        ring, fields = _read_ring(source, path)
+        if path:
+            ring.reread = lambda: _read_ring(source, path)[0]
+        store = import_module("locus_store.open").open_store(str(fields["data_keys"]))
         named = {it: fields.get(it, ()) for it in ("clear", "hashed")}
-        return cls(ring, store, **named, required=required)
+        return cls(ring, store, **named, required=fields.get("required", True))
 
     def get(self, tenant: str) -> TenantKeys | None:
         """Return a tenant's keys, if they are loaded and fresh."""
@@ -456,14 +441,36 @@ def _get_ring_key(item: StoreItem) -> str:
     return name.decode(errors="replace") if end else ""
 
 
-def _read_source(source: str) -> tuple[str, str]:
-    if source.startswith(_ENVIRONMENT):
+def _read_ring(source: str, path: Path | None) -> tuple[LocalKeyRing, dict[str, Any]]:
+    """Return the key ring and all fields of a file, or of an environment variable."""
+    text, where = _read_source(source, path)
+    try:
+        fields = json.loads(text)
+        unknown = sorted(fields.keys() - set(_FIELDS))
+        decode = partial(base64.b64decode, validate=True)
+        keys = {name: decode(it) for name, it in fields["keys"].items()}
+        current, _ = str(fields["current"]), fields["data_keys"]
+    except (ValueError, LookupError, AttributeError, TypeError):
+        raise InvalidArgumentError(
+            f"{where} must be a JSON object with keys (names to 32 bytes in base64), current "
+            "(a name) and data_keys (a URL)"
+        ) from None
+    if not isinstance(fields.get("required", True), bool):
+        raise InvalidArgumentError(f"{where}: required must be true or false")
+    if unknown:
+        hint = did_you_mean(unknown[0], _FIELDS)
+        raise InvalidArgumentError(f"{where}: no field {unknown[0]!r}{hint}")
+    return LocalKeyRing(keys, current), fields
+
+
+def _read_source(source: str, path: Path | None) -> tuple[str, str]:
+    if path is None:
         name = source.removeprefix(_ENVIRONMENT)
         if name not in os.environ:
             raise InvalidArgumentError(f"encryption={source!r}: the environment has no {name}")
         return os.environ[name], f"the environment variable {name}"
     try:
-        return Path(source).expanduser().read_text(encoding="utf-8"), f"the file {source}"
+        return path.read_text(encoding="utf-8"), f"the file {source}"
     except (OSError, ValueError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
         is_name = "." in source and "{" not in source  # else it may be a key itself

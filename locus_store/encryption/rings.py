@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from locus_store.errors import EncryptionError, InvalidArgumentError, require_extra
+from locus_store.runtime.forks import make_lock
 from locus_store.types.arguments import did_you_mean
 from locus_store.values.sealing import KEY_BYTES, decrypt, encrypt, get_cipher
 
 RING_SECONDS: Final = 30.0
 """A key ring has to answer a question within this time."""
+
+REREAD_SECONDS: Final = 1.0
+"""A ring that was read from a file is read again at most this often."""
 
 _IV_BYTES: Final = 12
 
@@ -64,6 +70,9 @@ class LocalKeyRing:
         MissingExtraError: ``cryptography`` is not installed.
     """
 
+    reread: Callable[[], LocalKeyRing] | None = None
+    """Returns the ring as it is now, before a key wraps and before a data key is refused."""
+
     def __init__(self, keys: Mapping[str, bytes], current: str) -> None:
         require_cryptography()
         for name, key in keys.items():
@@ -78,33 +87,59 @@ class LocalKeyRing:
             raise InvalidArgumentError(
                 f"current={current!r} is not the name of a key{did_you_mean(current, keys)}"
             )
-        self._keys = dict(keys)
-        self.current = current
+        self._ring = dict(keys), current  # replaced as a whole: other threads use it
+        self._reread_at, self._lock = -math.inf, make_lock()
+        self._hint = "restart this process if the key is newer than it; else "
 
     def __repr__(self) -> str:
-        return f"LocalKeyRing(names={sorted(self._keys)}, current={self.current!r})"
+        keys, current = self._ring
+        return f"LocalKeyRing(names={sorted(keys)}, current={current!r})"
+
+    @property
+    def current(self) -> str:
+        """The name of the key that wraps."""
+        return self._ring[1]
 
     async def wrap(self, key: bytes, context: str) -> bytes:
-        name, iv = self.current.encode(), os.urandom(_IV_BYTES)
-        sealed = encrypt(self._keys[self.current], iv, key, context.encode())
-        return b"".join((name, b"\0", iv, sealed))
+        self._renew()
+        (keys, current), iv = self._ring, os.urandom(_IV_BYTES)
+        sealed = encrypt(keys[current], iv, key, context.encode())
+        return b"".join((current.encode(), b"\0", iv, sealed))
 
     async def unwrap(self, blob: bytes, context: str) -> bytes:
-        name, _, rest = blob.partition(b"\0")
-        key = self._keys.get(name.decode(errors="replace"))
-        if key is None:
-            raise EncryptionError(
-                f"a data key is wrapped with the key {name.decode(errors='replace')!r}, which the "
-                "key ring does not have; put it back, and retire it only when `locus-store db keys "
-                "status` counts no data key of it"
-            )
-        found = decrypt(key, rest[:_IV_BYTES], rest[_IV_BYTES:], context.encode())
+        found = self._decrypt(blob, context)
         if found is None:
+            self._renew()
+            found = self._decrypt(blob, context)
+        if found is not None:
+            return found
+        name = blob.partition(b"\0")[0].decode(errors="replace")
+        if name in self._ring[0]:
             raise EncryptionError(
-                f"a data key does not open with the key {name.decode()!r} of the ring: the key has "
-                "another value now, or the data key was changed or moved"
+                f"a data key does not open with the key {name!r} of the ring: the key has another "
+                "value now, or the data key was changed or moved"
             )
-        return found
+        raise EncryptionError(
+            f"a data key is wrapped with the key {name!r}, which the key ring does not have; "
+            f"{self._hint}put it back, and retire it only when `locus-store db keys status` counts "
+            "no data key of it"
+        )
+
+    def _decrypt(self, blob: bytes, context: str) -> bytes | None:
+        name, _, rest = blob.partition(b"\0")
+        key = self._ring[0].get(name.decode(errors="replace"))
+        return key and decrypt(key, rest[:_IV_BYTES], rest[_IV_BYTES:], context.encode())
+
+    def _renew(self) -> None:
+        """Read the ring again; if that fails, keep the former one."""
+        with self._lock:
+            if self.reread is None or time.monotonic() - self._reread_at < REREAD_SECONDS:
+                return
+            self._reread_at = time.monotonic()
+            try:
+                self._ring, self._hint = self.reread()._ring, ""  # noqa: SLF001
+            except InvalidArgumentError as exc:
+                self._hint = f"the former ring is used, as it cannot be read again: {exc}; else "
 
 
 async def ask_ring(ring: KeyRing, method: str, data: bytes, context: str) -> Any:

@@ -7,6 +7,8 @@ import base64
 import json
 import os
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,67 @@ async def test_data_keys_are_wrapped_again_without_their_data(old: Encryption, u
         await read(storage, states)
     with pytest.raises(EncryptionError, match="wrapped with the key 'new'"):
         await with_ring(old, LocalKeyRing({"old": OLD}, "old")).load("default")
+
+
+def write_ring(path: Path, current: str, **keys: bytes) -> None:
+    values = {name: base64.b64encode(key).decode() for name, key in keys.items()}
+    data_keys = f"sqlite:///{path.parent}/keys.db"
+    path.write_text(json.dumps({"keys": values, "current": current, "data_keys": data_keys}))
+
+
+async def test_a_key_that_was_added_to_the_file_is_used_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_module, "REREAD_SECONDS", 0.0)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "keys.json"
+    write_ring(path, "old", old=OLD)
+    running = Encryption.read("keys.json")
+    monkeypatch.chdir("/")
+    before = await running.load("acme")
+    write_ring(path, "new", old=OLD, new=NEW)
+    assert await Encryption.read(str(path)).rewrap() == 1
+    assert (await running.load("acme")).current == before.current
+    await running.load("other")
+    assert {it.wrapped_by for it in await running.list_keys()} == {"new"}
+    write_ring(path, "newer", new=NEW, newer=bytes(32))
+    await Encryption.read(str(path)).rewrap()
+    path.write_text(path.read_text()[:-20])
+    match = "wrapped with the key 'newer'.*keys.json must be a JSON object"
+    with pytest.raises(EncryptionError, match=match):
+        await running.load("acme")
+    write_ring(path, "newer", newer=bytes(32))
+    assert (await running.load("acme")).current == before.current
+
+
+async def test_a_ring_without_a_file_names_the_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    write_ring(path, "old", old=OLD)
+    monkeypatch.setenv("RING", path.read_text())
+    running = Encryption.read("env:RING")
+    await running.load("acme")
+    write_ring(path, "new", old=OLD, new=NEW)
+    await Encryption.read(str(path)).rewrap()
+    with pytest.raises(EncryptionError, match="restart this process"):
+        await running.load("acme")
+
+
+async def test_threads_that_miss_a_key_read_the_file_once(tmp_path: Path) -> None:
+    reads = list[int]()
+    ring, both = LocalKeyRing({"old": OLD}, "old"), LocalKeyRing({"old": OLD, "new": NEW}, "new")
+
+    def reread() -> LocalKeyRing:
+        reads.append(1)
+        time.sleep(0.05)  # the others ask meanwhile
+        return both
+
+    ring.reread = reread
+    wrapped = await LocalKeyRing({"new": NEW}, "new").wrap(b"secret", "")
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: asyncio.run(ring.unwrap(wrapped, "")), range(8)))
+    assert (found, len(reads)) == ([b"secret"] * 8, 1)
 
 
 async def test_a_ring_with_another_value_is_refused(old: Encryption) -> None:
