@@ -22,7 +22,7 @@ from locus_store.cli.output import (
     put_json,
     show_progress,
 )
-from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+from locus_store.errors import BackendError, InvalidArgumentError, LocusStoreError, NotFoundError
 from locus_store.types import Tenant
 from locus_store.types.tenants import Quota, QuotaUse
 
@@ -168,8 +168,16 @@ async def make_covered(backend: FullBackend, at: TenantsOptions) -> list[FullBac
     if not backend.capabilities.tenants:
         require_tenants(backend, at)
         return [backend]
+    if at.is_named and at.tenant is None:
+        return [backend]
     shared = needs(backend, SharedByTenants)
-    names = [it.name for it in await shared.tenants()]
+    try:
+        names = [it.name for it in await shared.tenants()]
+    except BackendError as exc:
+        if at.all_tenants:
+            raise
+        note(f"Other tenants were not looked for: {exc}")
+        return [backend]
     if at.all_tenants:
         if not await shared.may_see_all_tenants():
             raise InvalidArgumentError(

@@ -58,6 +58,9 @@ RIGHTS = (
 CLUSTER_RIGHTS = " +command +cluster|slots +cluster|shards +asking +ping"
 """And on a cluster."""
 
+OPERATOR_RIGHTS = "~locus:store:* +smembers +zcard +zcount +hdel"
+"""And for commands that look at all tenants, or remove items."""
+
 LONG = 3_600.0
 LINGER_MS = 60_000
 
@@ -537,6 +540,7 @@ def test_the_page_shows_the_rights_as_they_are_tested() -> None:
     assert lines == [
         f"ACL SETUSER app on >secret {RIGHTS}",
         f"ACL SETUSER app{CLUSTER_RIGHTS}",
+        f"ACL SETUSER app {OPERATOR_RIGHTS}",
     ]
 
 
