@@ -117,12 +117,10 @@ async def _collect_tenant_facts(backend: FullBackend, at: TenantsOptions) -> lis
         named = Fact("tenant", repr(backend.tenant))
         return [named, *await backend.tenant_facts(), *await _check_reading(backend)]
     found = [Fact("tenants", f"{len(each):,}")]
-    for tenant_backend in each:
-        about = f"tenant {tenant_backend.tenant!r}: "
-        found += [
-            replace(fact, name=about + fact.name) for fact in await tenant_backend.tenant_facts()
-        ]
-    return [*found, *await _check_reading(backend)]
+    for one in each:
+        facts = [*await one.tenant_facts(), *await _check_reading(one)]
+        found += [replace(it, name=f"tenant {one.tenant!r}: {it.name}") for it in facts]
+    return found
 
 
 async def _measure(backends: list[FullBackend]) -> list[Fact]:
@@ -163,9 +161,13 @@ def _format_largest(sizes: Counter[str]) -> str:
 
 
 async def _check_reading(backend: FullBackend) -> list[Fact]:
-    """Check that the storage can be read."""
+    """Check that the storage can be read, by the head of one thread."""
     with suppress(UnsupportedError):
-        await backend.scan(1)
+        try:
+            for thread_id in await backend.scan(1):
+                await backend.fetch(thread_id)
+        except IntegrityError as error:
+            return [_make_failure("reading", error)]
         return [Fact("reading", "works", "ok")]
     return []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,31 @@ def test_a_role_without_ddl_rights_can_look_and_remove(
         assert facts(run)["rights"]["verdict"] == "warn"
     finally:
         postgresql.execute("DROP OWNED BY looker; DROP ROLE looker", name)
+
+
+def test_doctor_warns_where_transactions_are_read_only(
+    run: Run, migrated_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = "?options=-c%20default_transaction_read_only%3Don"
+    monkeypatch.setenv("LOCUS_STORE_URL", migrated_database + options)
+    found = facts(run)["transactions"]
+    assert (found["verdict"], "ALTER ROLE" in found["remedy"]) == ("warn", True)
+    monkeypatch.setenv("LOCUS_STORE_URL", migrated_database)
+    assert "transactions" not in facts(run)
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_doctor_warns_of_a_file_that_is_read_only(
+    run: Run, migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = shutil.copy(migrated, tmp_path / "here.db")
+    monkeypatch.setenv("LOCUS_STORE_URL", f"sqlite:///{path}")
+    assert "file" not in facts(run)
+    # A fake: root may write everywhere, and mounts no read-only file system in a test.
+    refused = str(path if kind == "file" else tmp_path)
+    monkeypatch.setattr("os.access", lambda at, _: str(at) != refused)
+    found = facts(run)["file"]
+    assert (found["verdict"], "grant write permission" in found["remedy"]) == ("warn", True)
 
 
 def test_doctor_of_a_store_without_a_database_tells_its_capabilities(run: Run) -> None:

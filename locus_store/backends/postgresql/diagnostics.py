@@ -66,9 +66,17 @@ class PostgreSQLExamination(Examination):
             for right in ("SELECT", *list_changes(name))
             if not self._has_right(table, right)
         ]
+        if self._read_setting("default_transaction_read_only") == "on":
+            yield Fact(
+                "transactions",
+                "default_transaction_read_only=on",
+                "warn",
+                "if this role saves: ALTER ROLE … SET default_transaction_read_only = off, unless"
+                " the URL or the database sets it",
+            )
         yield Fact(
             "rights",
-            f"no {', '.join(lacking)}" if lacking else "all tables can be written",
+            f"no {', '.join(lacking)}" if lacking else "on all tables",
             "warn" if lacking else "ok",
             "if this role saves, grant them" if lacking else "",
         )

@@ -54,6 +54,11 @@ class SQLiteExamination(Examination):
             "journal mode", mode, "ok" if is_fine else "warn", "" if is_fine else f"{remedy}, once"
         )
 
+        path = self.connection.exec_driver_sql("PRAGMA database_list").all()[0].file
+        if path and not all(os.access(it, os.W_OK) for it in (path, os.path.dirname(path))):
+            remedy = "if this program saves: grant write permission on the file and its directory"
+            yield Fact("file", "read-only", "warn", f"{remedy}, on a file system that allows it")
+
         free = int(self._read_pragma("freelist_count")) * int(self._read_pragma("page_size"))
         is_much = free > _WORTH_SHRINKING and free > (self.measure_total() or 0) // 4
         remedy = 'later saves use it; to shrink the file: sqlite3 FILE "VACUUM"' if is_much else ""
