@@ -38,6 +38,7 @@ from locus_store.cli.tenants import (
     run_each,
     tell,
 )
+from locus_store.encryption.keys import DESTROYED
 from locus_store.errors import (
     BackendError,
     InvalidArgumentError,
@@ -83,9 +84,12 @@ def verify(
             _show(problems, at)
         tell(counts, _check_name, at)
     if problems:
-        damaged = "Restore a backup, or delete what is damaged; other versions still load."
-        is_sealed = all(it["what"] == NEEDS_KEYS for it in problems)
-        note("Nothing that could be read is damaged." if is_sealed else damaged)
+        advice = "Restore a backup, or delete what is damaged; other versions still load."
+        if all(it["what"] == NEEDS_KEYS for it in problems):
+            advice = "Nothing that could be read is damaged."
+        elif all(DESTROYED in it["what"] for it in problems):
+            advice = "No backup brings destroyed keys back: remove it, see docs/encryption.md."
+        note(advice)
         raise typer.Exit(PROBLEMS)
     _require_all(threads or (), seen)
 

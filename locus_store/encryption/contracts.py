@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from locus_store.encryption.keys import DESTROYED, Encryption, TenantKeys
 from locus_store.encryption.values import (
     CLEAR,
-    Encrypts,
     Sealing,
     count_item_key,
     make_item_subject,
@@ -27,6 +27,7 @@ from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
 from locus_store.values.sealing import (
     CLIENT_FORMAT,
+    FORMAT,
     THREAD,
     ForgottenError,
     Subject,
@@ -42,6 +43,59 @@ _PAGE: Final = 1000
 _EVERYTHING: Final = 2**30
 
 
+class Encrypts:
+    """The part of a backend, a message log or a store that encrypts."""
+
+    encryption: Encryption
+    sealed_format: ClassVar[int] = FORMAT
+
+    @property
+    def _tenant_name(self) -> str:
+        """The tenant; empty where the storage has none."""
+        owner: Any = getattr(self, "backend", self)
+        return getattr(owner, "tenant", None) or ""
+
+    def _make_sealing(self, keys: TenantKeys) -> Sealing:
+        of = self.encryption
+        return Sealing(keys, of.clear, of.hashed, of.required, self.sealed_format)
+
+    async def get_sealing(self) -> Sealing:
+        """Return the sealing of this object's tenant, with its keys loaded."""
+        keys = await self.encryption.get_or_load(self._tenant_name, self.has_sealed)
+        return self._make_sealing(keys)
+
+    async def has_keys(self) -> bool:
+        """Return whether this object's tenant has data keys; ``get_sealing`` creates one."""
+        return await self.encryption.has_keys(self._tenant_name)
+
+    async def has_sealed(self) -> bool:
+        """Return whether the storage has sealed values, as far as a few of its threads tell."""
+        owner: Any = getattr(self, "shards", None) or getattr(self, "backend", None)
+        return await owner.has_sealed() if isinstance(owner, Encrypts) else False
+
+    async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:
+        """Return what is opened with the tenant's keys; a key that is new here is loaded."""
+        async with self._name_destruction():
+            try:
+                return open_with(await self.get_sealing())
+            except UnknownKeyError:
+                keys = await self.encryption.load(self._tenant_name)
+            return open_with(self._make_sealing(keys))
+
+    @asynccontextmanager
+    async def _name_destruction(self) -> AsyncIterator[None]:
+        """Add to an error that the keys of this tenant were destroyed, if they were."""
+        try:
+            yield
+        except IntegrityError as exc:
+            tenant = self._tenant_name
+            is_unread = type(exc) in {IntegrityError, UnknownKeyError}
+            if is_unread and (at := await self.encryption.find_destruction(tenant)):
+                told = f"the data keys of tenant {tenant!r} were {DESTROYED} {at}"
+                exc.args = (f"{exc}; {told}: remove what they sealed, see docs/encryption.md",)
+            raise
+
+
 class LoadsKeys(Encrypts):
     """A storage whose rules open records: where they rewrite them, or divide a segment."""
 
@@ -52,11 +106,12 @@ def _load_keys(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def method(self: LoadsKeys, *args: Any, **kwargs: Any) -> Any:
         ask = getattr(super(LoadsKeys, self), name)
         await self.get_sealing()
-        try:
+        async with self._name_destruction():
+            try:
+                return await ask(*args, **kwargs)
+            except UnknownKeyError:  # it may be new here
+                await self.encryption.load(self._tenant_name, self.has_sealed)
             return await ask(*args, **kwargs)
-        except UnknownKeyError:  # it may be new here
-            await self.encryption.load(self._tenant_name, self.has_sealed)
-        return await ask(*args, **kwargs)
 
     return method
 

@@ -12,16 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from locus_store.encryption.rings import KeyRing, LocalKeyRing, ask_ring, require_cryptography
+from locus_store.encryption.rings import KeyRing, ask_ring, read_ring, require_cryptography
 from locus_store.errors import ConflictError, EncryptionError, InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
 from locus_store.store import BaseStore
-from locus_store.types.arguments import did_you_mean
 from locus_store.types.items import Change, Namespace, Put, Remove, StoreItem
 from locus_store.values.encoding import encode
 from locus_store.values.sealing import (
@@ -38,13 +35,14 @@ from locus_store.values.sealing import (
 REFRESH_SECONDS: Final = 60.0
 """A process learns of new and destroyed data keys at least this often."""
 
+DESTROYED: Final = "destroyed by `db keys destroy` at"
+"""In the error of a value whose data key was."""
+
 _ROOT: Final = "data-keys"
 _RECEIPTS: Final = "destroyed-data-keys"
 _NOTED: Final = "keys-to-destroy"
 _PAGE: Final = 100
 _MOST_KEYS: Final = 10_000
-_ENVIRONMENT: Final = "env:"
-_FIELDS: Final = ("current", "keys", "data_keys", "clear", "hashed", "required")
 
 
 HasValues = Callable[[], Awaitable[bool]]
@@ -143,10 +141,7 @@ class Encryption:
         Raises:
             InvalidArgumentError: It cannot be read, or a field is not valid.
         """
-        path = None if source.startswith(_ENVIRONMENT) else Path(source).expanduser().absolute()
-        ring, fields = _read_ring(source, path)
-        if path:
-            ring.reread = lambda: _read_ring(source, path)[0]
+        ring, fields = read_ring(source)
         store = import_module("locus_store.open").open_store(str(fields["data_keys"]))
         named = {it: fields.get(it, ()) for it in ("clear", "hashed")}
         return cls(ring, store, **named, required=fields.get("required", True))
@@ -357,6 +352,15 @@ class Encryption:
             after = page[-1].key
         return found
 
+    async def find_destruction(self, tenant: str) -> str | None:
+        """Return when data keys of a tenant were destroyed last, if there is a receipt."""
+        times = [
+            it.destroyed_at
+            for it in await self.list_receipts(tenant)
+            if any(len(key_id) == 2 * KEY_ID_BYTES for key_id in it.key_ids)  # not of a subject
+        ]
+        return max(times, default=None)
+
     async def note(self, tenant: str, subjects: Collection[Subject]) -> None:
         """Store which subjects are about to be forgotten, before their data is deleted.
 
@@ -439,45 +443,6 @@ def _make_context(tenant: str, number: int, key_id: str) -> str:
 def _get_ring_key(item: StoreItem) -> str:
     name, end, _ = base64.b64decode(item.value["wrapped"]).partition(b"\0")
     return name.decode(errors="replace") if end else ""
-
-
-def _read_ring(source: str, path: Path | None) -> tuple[LocalKeyRing, dict[str, Any]]:
-    """Return the key ring and all fields of a file, or of an environment variable."""
-    text, where = _read_source(source, path)
-    try:
-        fields = json.loads(text)
-        unknown = sorted(fields.keys() - set(_FIELDS))
-        decode = partial(base64.b64decode, validate=True)
-        keys = {name: decode(it) for name, it in fields["keys"].items()}
-        current, _ = str(fields["current"]), fields["data_keys"]
-    except (ValueError, LookupError, AttributeError, TypeError):
-        raise InvalidArgumentError(
-            f"{where} must be a JSON object with keys (names to 32 bytes in base64), current "
-            "(a name) and data_keys (a URL)"
-        ) from None
-    if not isinstance(fields.get("required", True), bool):
-        raise InvalidArgumentError(f"{where}: required must be true or false")
-    if unknown:
-        hint = did_you_mean(unknown[0], _FIELDS)
-        raise InvalidArgumentError(f"{where}: no field {unknown[0]!r}{hint}")
-    return LocalKeyRing(keys, current), fields
-
-
-def _read_source(source: str, path: Path | None) -> tuple[str, str]:
-    if path is None:
-        name = source.removeprefix(_ENVIRONMENT)
-        if name not in os.environ:
-            raise InvalidArgumentError(f"encryption={source!r}: the environment has no {name}")
-        return os.environ[name], f"the environment variable {name}"
-    try:
-        return path.read_text(encoding="utf-8"), f"the file {source}"
-    except (OSError, ValueError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
-        is_name = "." in source and "{" not in source  # else it may be a key itself
-        raise InvalidArgumentError(
-            f"encryption={repr(source) if is_name else '…'} cannot be read: {why}; pass the name of"
-            " a file, or env:NAME"
-        ) from None
 
 
 def make_encryption(option: Any) -> Encryption:

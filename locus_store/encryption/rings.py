@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from locus_store.errors import EncryptionError, InvalidArgumentError, require_extra
@@ -21,6 +25,8 @@ REREAD_SECONDS: Final = 1.0
 """A ring that was read from a file is read again at most this often."""
 
 _IV_BYTES: Final = 12
+_ENVIRONMENT: Final = "env:"
+_FIELDS: Final = ("current", "keys", "data_keys", "clear", "hashed", "required")
 
 
 def require_cryptography() -> None:
@@ -160,3 +166,50 @@ async def ask_ring(ring: KeyRing, method: str, data: bytes, context: str) -> Any
         raise EncryptionError(
             f"{method} of the key ring {what}; nothing was sealed or opened with it"
         ) from exc
+
+
+def read_ring(source: str) -> tuple[LocalKeyRing, dict[str, Any]]:
+    """Return the key ring and all fields of ``Encryption.read``; a file is read again."""
+    path = None if source.startswith(_ENVIRONMENT) else Path(source).expanduser().absolute()
+    ring, fields = _read_ring(source, path)
+    if path:
+        ring.reread = lambda: _read_ring(source, path)[0]
+    return ring, fields
+
+
+def _read_ring(source: str, path: Path | None) -> tuple[LocalKeyRing, dict[str, Any]]:
+    text, where = _read_source(source, path)
+    try:
+        fields = json.loads(text)
+        unknown = sorted(fields.keys() - set(_FIELDS))
+        decode = partial(base64.b64decode, validate=True)
+        keys = {name: decode(it) for name, it in fields["keys"].items()}
+        current, _ = str(fields["current"]), fields["data_keys"]
+    except (ValueError, LookupError, AttributeError, TypeError):
+        raise InvalidArgumentError(
+            f"{where} must be a JSON object with keys (names to 32 bytes in base64), current "
+            "(a name) and data_keys (a URL)"
+        ) from None
+    if not isinstance(fields.get("required", True), bool):
+        raise InvalidArgumentError(f"{where}: required must be true or false")
+    if unknown:
+        hint = did_you_mean(unknown[0], _FIELDS)
+        raise InvalidArgumentError(f"{where}: no field {unknown[0]!r}{hint}")
+    return LocalKeyRing(keys, current), fields
+
+
+def _read_source(source: str, path: Path | None) -> tuple[str, str]:
+    if path is None:
+        name = source.removeprefix(_ENVIRONMENT)
+        if name not in os.environ:
+            raise InvalidArgumentError(f"encryption={source!r}: the environment has no {name}")
+        return os.environ[name], f"the environment variable {name}"
+    try:
+        return path.read_text(encoding="utf-8"), f"the file {source}"
+    except (OSError, ValueError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
+        is_name = "." in source and "{" not in source  # else it may be a key itself
+        raise InvalidArgumentError(
+            f"encryption={repr(source) if is_name else '…'} cannot be read: {why}; pass the name of"
+            " a file, or env:NAME"
+        ) from None

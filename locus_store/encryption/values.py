@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 
-from locus_store.encryption.keys import Encryption, TenantKeys
+from locus_store.encryption.keys import TenantKeys
 from locus_store.errors import EncryptionError, IntegrityError
 from locus_store.types import (
     ArchivedLine,
@@ -29,12 +29,10 @@ from locus_store.values import frames
 from locus_store.values.encoding import MAX_INT, MIN_INT, UNLIMITED, encode, read_varint
 from locus_store.values.frames import Change
 from locus_store.values.sealing import (
-    FORMAT,
     Place,
     RecordOpener,
     Subject,
     SubjectKey,
-    UnknownKeyError,
     get_key_id,
     is_sealed,
     make_thread_subject,
@@ -513,42 +511,3 @@ def count_item_key(item: StoreItem) -> str:
     value = item.value
     is_item = isinstance(value, dict) and value.keys() == {SEALED}
     return get_key_id(base64.b64decode(value[SEALED])).hex() if is_item else CLEAR
-
-
-class Encrypts:
-    """The part of a backend, a message log or a store that encrypts."""
-
-    encryption: Encryption
-    sealed_format: ClassVar[int] = FORMAT
-
-    @property
-    def _tenant_name(self) -> str:
-        """The tenant; empty where the storage has none."""
-        owner: Any = getattr(self, "backend", self)
-        return getattr(owner, "tenant", None) or ""
-
-    def _make_sealing(self, keys: TenantKeys) -> Sealing:
-        of = self.encryption
-        return Sealing(keys, of.clear, of.hashed, of.required, self.sealed_format)
-
-    async def get_sealing(self) -> Sealing:
-        """Return the sealing of this object's tenant, with its keys loaded."""
-        keys = await self.encryption.get_or_load(self._tenant_name, self.has_sealed)
-        return self._make_sealing(keys)
-
-    async def has_keys(self) -> bool:
-        """Return whether this object's tenant has data keys; ``get_sealing`` creates one."""
-        return await self.encryption.has_keys(self._tenant_name)
-
-    async def has_sealed(self) -> bool:
-        """Return whether the storage has sealed values, as far as a few of its threads tell."""
-        owner: Any = getattr(self, "shards", None) or getattr(self, "backend", None)
-        return await owner.has_sealed() if isinstance(owner, Encrypts) else False
-
-    async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:
-        """Return what is opened with the tenant's keys; a key that is new here is loaded."""
-        try:
-            return open_with(await self.get_sealing())
-        except UnknownKeyError:
-            keys = await self.encryption.load(self._tenant_name)
-        return open_with(self._make_sealing(keys))

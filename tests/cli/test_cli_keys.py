@@ -122,6 +122,28 @@ def test_a_tenant_is_destroyed_with_a_receipt(run: Run) -> None:
     assert "destroyed" in run("threads", "show", "t", "--url", URL)[2]
 
 
+def test_what_destroyed_keys_have_sealed_is_named_and_removed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCUS_STORE_URL", URL)
+    write_ring("a", clear=["user_id"])
+    fill()
+    run("db", "keys", "destroy", "--yes")
+    named = "the data keys of tenant 'default' were destroyed by `db keys destroy` at 20"
+    for command in ("threads list", "threads history t", "threads show t", "store list m/zoe"):
+        code, _, errors = run(*command.split())
+        assert (code, named in errors) == (1, True), (command, errors)
+    code, out, errors = run("verify")
+    assert (code, "No backup brings destroyed keys back" in errors) == (3, True)
+    code, out, _ = run("doctor", "--json")
+    found = {it["name"]: it for it in json.loads(out)["facts"]}["reading"]
+    assert (code, found["verdict"], named in found["remedy"]) == (3, "fail", True)
+    assert run("threads", "vacuum", "--older-than", "0", "--yes")[0] == 0
+    assert run("store", "delete", "/", "--all", "--recursive", "--yes")[0] == 0
+    assert (run("verify")[0], run("doctor")[0], run("store", "list", "m")[0]) == (0, 0, 0)
+    assert status(run)["values"] == {}
+
+
 @pytest.mark.parametrize("names", ["user", "namespace"])
 def test_forget_prints_a_receipt(run: Run, names: str) -> None:
     write_ring("a")
