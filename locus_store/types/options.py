@@ -164,7 +164,7 @@ def _check(kind: type, options: Mapping[str, object], *, is_text: bool = False) 
             return cast("dict[str, Any]", adapter.validate_strings(options, strict=False))
         return cast("dict[str, Any]", adapter.validate_python(options))
     except import_module("pydantic").ValidationError as exc:
-        raise _make_refusal(exc, options, is_text=is_text) from None
+        raise _make_refusal(kind, exc, options, is_text=is_text) from None
 
 
 def split_options(kind: type, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -222,7 +222,7 @@ def split_url(url: str, ours: type) -> tuple[str, str]:
 
 
 def _make_refusal(
-    exc: ValidationError, options: Mapping[str, object], *, is_text: bool
+    known: type, exc: ValidationError, options: Mapping[str, object], *, is_text: bool
 ) -> InvalidArgumentError:
     """Return the error for an option; a string may be a secret, unless the option is none."""
     errors = exc.errors(include_url=False)
@@ -233,4 +233,6 @@ def _make_refusal(
     is_shown = is_other or value is None or isinstance(value, int | float)
     shown = repr(value) if is_shown else type(value).__name__
     message = " or ".join(it["msg"] for it in errors if it["loc"][0] == name)
+    if kind == "string_pattern_mismatch":
+        message = f"it must be {read_options(known)[str(name)].description}"
     return InvalidArgumentError(f"{name}={shown}: {message.replace('Input should', 'it must')}")

@@ -44,7 +44,7 @@ class OCIOptions(StateOptions, total=False):
     ]
     region: Annotated[
         Annotated[str, Bounds(pattern="^[A-Za-z0-9-]+$")] | None,
-        Option(None, "instead of the region of the profile, as `us-ashburn-1`"),
+        Option(None, "a region instead of the profile's, as `us-ashburn-1`"),
     ]
     config_file: Annotated[
         Text, Option("~/.oci/config", "the SDK's configuration file; `~` is expanded")

@@ -16,6 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from locus_store.backends.postgresql import connecting, dsn, row_security
 from locus_store.backends.postgresql.columns import set_config
 from locus_store.backends.postgresql.failures import (
+    FORBIDDEN,
+    NO_SCHEMA,
     REMEDIES,
     get_driver_errors,
     get_sqlstate,
@@ -122,7 +124,9 @@ class PostgreSQLDefinition(SchemaDefinition):
     secure = staticmethod(row_security.secure)
 
     def find_remedy(self, error: DBAPIError) -> str | None:
-        return REMEDIES.get(get_sqlstate(error))
+        state = get_sqlstate(error)
+        is_of_schema = state == FORBIDDEN and (error.statement or "").startswith("CREATE SCHEMA")
+        return NO_SCHEMA if is_of_schema else REMEDIES.get(state)
 
     def find_schema(self, connection: Connection, ours: Tables) -> str:
         """Return the schema where the version table is found, else where tables are made."""

@@ -19,6 +19,10 @@ READ_ONLY: Final = "25006"
 """The server does not write: the database is read-only, or the server a standby."""
 
 FORBIDDEN: Final = "42501"
+NO_SCHEMA: Final = (
+    "this role may not create the schema; let a role that may do it: CREATE SCHEMA … AUTHORIZATION"
+    " of this role, or GRANT CREATE ON DATABASE … TO it; then: {command}"
+)
 REMEDIES: Final = {
     FORBIDDEN: "this role may not make, change or read the schema; let a role that may do it:"
     " {command}, and grant this one USAGE on the database schema, and SELECT, INSERT, UPDATE and"

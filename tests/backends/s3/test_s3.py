@@ -53,6 +53,13 @@ def test_an_option_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None
         S3Backend(**{"bucket_name": "agents", **wrong})
 
 
+def test_an_option_of_another_form_is_refused_with_its_meaning() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"endpoint_url=str: it must be .*`https://host`"
+    ):
+        S3Backend("agents", endpoint_url="127.0.0.1:9")
+
+
 def test_without_boto3_the_command_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install .*s3"):

@@ -652,6 +652,14 @@ def test_a_role_without_ddl_rights_is_told_where_the_schema_is_missing(
     assert made.things() == set()
 
 
+def test_a_role_that_may_not_create_a_schema_is_told_the_right(made: Made, role: str) -> None:
+    right = "GRANT CREATE ON DATABASE"
+    for schema, is_named in (("locus_threads", True), ("public", False)):
+        with pytest.raises(SchemaError) as told:
+            migrate.upgrade(as_role(made, role), schema=schema)
+        assert (right in str(told.value)) is is_named
+
+
 @BOTH
 def test_a_role_without_ddl_rights_can_do_everything_but_migrate(ours: Made, role: str) -> None:
     with pytest.raises(SchemaError, match="grant this one"):
