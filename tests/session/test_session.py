@@ -25,6 +25,7 @@ from locus_store import (
     StorageBackend,
     StorageBackendAdapter,
     UnsupportedError,
+    open_checkpointer,
 )
 from locus_store.session import (
     AgentState,
@@ -893,6 +894,28 @@ async def test_50_users_at_once(session) -> None:
         assert len(await session.alist_threads({"user_id": f"u{user}"})) == 10
     for n in range(50):
         assert texts(await session.alist_messages({"thread_id": f"t{n}"})) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("kind", ["file", *first_of("redis", "s3")])
+async def test_a_session_may_be_over_each_storage_with_message_logs(kind, request) -> None:
+    if kind == "file":
+        url = f"file:{request.getfixturevalue('tmp_path')}/agents"
+    else:
+        found = request.getfixturevalue({"redis": "redis_url", "s3": "s3_place"}[kind])
+        url = found if kind == "redis" else found.url()
+    async with open_checkpointer(url) as checkpointer:
+        session = SessionCheckpointer(checkpointer.backend, LocalCache())
+        await session.aput_messages(ALICE, [Message.text_message("m")])
+        await session.aput_state(ALICE, said("a"))
+        await session.aput_tool_result(ALICE, "call", {"found": 1})
+        await session.aput_thread(ALICE, ThreadInfo(thread_id="t", thread_name="Porto"))
+        assert texts((await session.aget_state(T)).context) == ["a"]
+        assert texts(await session.alist_messages(T)) == ["m"]
+        assert [it.thread_name for it in await session.alist_threads(ALICE)] == ["Porto"]
+        with pytest.raises(NotOwnerError):
+            await session.aput_state(BOB, said("b"))
+        await session.aclean_thread(ALICE)
+        assert await session.alist_threads(ALICE) == []
 
 
 async def test_what_keeps_no_messages_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -734,3 +735,30 @@ async def test_the_sql_for_a_dba_does_the_same(place: Place) -> None:
 def test_other_databases_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="feature of PostgreSQL"):
         row_security.enable("sqlite:///no.db")
+
+
+async def test_a_role_for_reports_reads_the_view_with_rights_on_three_tables(
+    secured: Place,
+) -> None:
+    """As docs/row-security.md says."""
+    page = (Path(__file__).parents[4] / "docs" / "row-security.md").read_text("utf-8")
+    [grant] = [it for it in page.splitlines() if it.endswith(" TO locus_reports;")]
+    admin = await secured.connect()
+    await admin.execute(
+        "CREATE ROLE locus_reports LOGIN; GRANT SELECT ON locus_heads TO locus_reports"
+    )
+    role, query = await secured.connect("locus_reports"), "SELECT DISTINCT tenant FROM locus_heads"
+    try:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await role.fetch(query)
+        await admin.execute(grant.replace("locus.", ""))
+        with pytest.raises(asyncpg.UndefinedObjectError, match="tenant_is_unset"):
+            await role.fetch(query)
+        async with role.transaction():
+            await role.execute("SELECT set_config('locus.tenant', 'acme', true)")
+            assert await role.fetch(query) == [("acme",)]
+        await admin.execute("ALTER ROLE locus_reports BYPASSRLS")
+        assert sorted(await role.fetch(query)) == [("acme",), ("globex",)]
+    finally:
+        await role.close()
+        await admin.execute("DROP OWNED BY locus_reports; DROP ROLE locus_reports")
