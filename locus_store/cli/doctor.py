@@ -111,15 +111,15 @@ async def _collect_facts(at: TenantsOptions, *, sizes: bool) -> list[Fact]:
 async def _collect_tenant_facts(backend: FullBackend, at: TenantsOptions) -> list[Fact]:
     """Return facts of the chosen tenants; with several, each fact names its tenant."""
     each = await make_covered(backend, at)
-    if backend.tenant is None:
-        return await _check_reading(backend)
-    if not at.all_tenants:
-        named = Fact("tenant", repr(backend.tenant))
-        return [named, *await backend.tenant_facts(), *await _check_reading(backend)]
-    found = [Fact("tenants", f"{len(each):,}")]
+    found = []
+    if at.all_tenants:
+        found.append(Fact("tenants", f"{len(each):,}"))
+    elif backend.tenant is not None:
+        found.append(Fact("tenant", repr(backend.tenant)))
     for one in each:
+        about = f"tenant {one.tenant!r}: " if at.all_tenants else ""
         facts = [*await one.tenant_facts(), *await _check_reading(one)]
-        found += [replace(it, name=f"tenant {one.tenant!r}: {it.name}") for it in facts]
+        found += [replace(it, name=about + it.name) for it in facts]
     return found
 
 

@@ -95,7 +95,7 @@ class LocalKeyRing:
             )
         self._ring = dict(keys), current  # replaced as a whole: other threads use it
         self._reread_at, self._lock = -math.inf, make_lock()
-        self._hint = "restart this process if the key is newer than it; else "
+        self._hint = "restart this process if the key is newer than it, or "
 
     def __repr__(self) -> str:
         keys, current = self._ring
@@ -127,8 +127,8 @@ class LocalKeyRing:
             )
         raise EncryptionError(
             f"a data key is wrapped with the key {name!r}, which the key ring does not have; "
-            f"{self._hint}put it back, and retire it only when `locus-store db keys status` counts "
-            "no data key of it"
+            f"{self._hint}put the key back, and retire it only when `locus-store db keys status` "
+            "counts no data key of it"
         )
 
     def _decrypt(self, blob: bytes, context: str) -> bytes | None:
@@ -145,7 +145,7 @@ class LocalKeyRing:
             try:
                 self._ring, self._hint = self.reread()._ring, ""  # noqa: SLF001
             except InvalidArgumentError as exc:
-                self._hint = f"the former ring is used, as it cannot be read again: {exc}; else "
+                self._hint = f"the ring was not read again, because {exc}; repair that, or "
 
 
 async def ask_ring(ring: KeyRing, method: str, data: bytes, context: str) -> Any:
