@@ -355,9 +355,9 @@ class Encryption:
     async def find_destruction(self, tenant: str) -> str | None:
         """Return when data keys of a tenant were destroyed last, if there is a receipt."""
         times = [
-            it.destroyed_at
-            for it in await self.list_receipts(tenant)
-            if any(len(key_id) == 2 * KEY_ID_BYTES for key_id in it.key_ids)  # not of a subject
+            receipt.destroyed_at
+            for receipt in await self.list_receipts(tenant)
+            if any(len(it) == 2 * KEY_ID_BYTES for it in receipt.key_ids)  # not of a subject
         ]
         return max(times, default=None)
 

@@ -222,7 +222,7 @@ def split_url(url: str, ours: type) -> tuple[str, str]:
 
 
 def _make_refusal(
-    known: type, exc: ValidationError, options: Mapping[str, object], *, is_text: bool
+    table: type, exc: ValidationError, options: Mapping[str, object], *, is_text: bool
 ) -> InvalidArgumentError:
     """Return the error for an option; a string may be a secret, unless the option is none."""
     errors = exc.errors(include_url=False)
@@ -234,5 +234,5 @@ def _make_refusal(
     shown = repr(value) if is_shown else type(value).__name__
     message = " or ".join(it["msg"] for it in errors if it["loc"][0] == name)
     if kind == "string_pattern_mismatch":
-        message = f"it must be {read_options(known)[str(name)].description}"
+        message = f"it must be {read_options(table)[str(name)].description}"
     return InvalidArgumentError(f"{name}={shown}: {message.replace('Input should', 'it must')}")
