@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -75,25 +75,23 @@ class Encrypts:
 
     async def _unseal(self, open_with: Callable[[Sealing], T]) -> T:
         """Return what is opened with the tenant's keys; a key that is new here is loaded."""
-        async with self._name_destruction():
+        try:
             try:
                 return open_with(await self.get_sealing())
             except UnknownKeyError:
                 keys = await self.encryption.load(self._tenant_name)
             return open_with(self._make_sealing(keys))
-
-    @asynccontextmanager
-    async def _name_destruction(self) -> AsyncIterator[None]:
-        """Add to an error that the keys of this tenant were destroyed, if they were."""
-        try:
-            yield
         except IntegrityError as exc:
-            tenant = self._tenant_name
-            is_unread = type(exc) in {IntegrityError, UnknownKeyError}
-            if is_unread and (at := await self.encryption.find_destruction(tenant)):
-                told = f"the data keys of tenant {tenant!r} were {DESTROYED} {at}"
-                exc.args = (f"{exc}; {told}: remove what they sealed, see docs/encryption.md",)
+            await self._name_destruction(exc)
             raise
+
+    async def _name_destruction(self, error: IntegrityError) -> None:
+        """Add to an error that the keys of this tenant were destroyed, if they were."""
+        tenant = self._tenant_name
+        is_unread = type(error) in {IntegrityError, UnknownKeyError}
+        if is_unread and (at := await self.encryption.find_destruction(tenant)):
+            told = f"the data keys of tenant {tenant!r} were {DESTROYED} {at}"
+            error.args = (f"{error}; {told}: remove what they sealed, see docs/encryption.md",)
 
 
 class LoadsKeys(Encrypts):
@@ -106,12 +104,15 @@ def _load_keys(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def method(self: LoadsKeys, *args: Any, **kwargs: Any) -> Any:
         ask = getattr(super(LoadsKeys, self), name)
         await self.get_sealing()
-        async with self._name_destruction():
+        try:
             try:
                 return await ask(*args, **kwargs)
             except UnknownKeyError:  # it may be new here
                 await self.encryption.load(self._tenant_name, self.has_sealed)
             return await ask(*args, **kwargs)
+        except IntegrityError as exc:
+            await self._name_destruction(exc)
+            raise
 
     return method
 
