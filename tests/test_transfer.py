@@ -37,7 +37,7 @@ from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import ArchivedMessage, PendingWrite
 from locus_store.types.messages import compute_checksum
-from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame
 from locus_store.versions import segments
 from locus_store.versions.archives import Problem, find_problems
 
@@ -87,7 +87,7 @@ async def source(tmp_path, migrated):
             metadata={"k": 1},
             created_at=thread.created_at,
             text="hi",
-            payload=b"\1",
+            payload=pack_frame(b'["hi"]'),
         )
         await made.delete("latest")
         await made.write_thread(
@@ -200,6 +200,27 @@ async def test_no_changed_character_of_a_states_text_gets_in(source) -> None:
     changed = lines.replace(b"text 3", b"text 4")
     with pytest.raises(IntegrityError, match="do not give the state"):
         await import_threads(MemoryBackend(), io.BytesIO(changed))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (b'"text":"hi"', b'"text":"ho"', "message 'm1'"),
+        (b'"role":"user"', b'"role":"used"', "message 'm1'"),
+        (b'"metadata":{"k":1}', b'"metadata":{"k":3}', "message 'm1'"),
+        (b'"payload":"AP8="', b'"payload":"AP4="', "a pending write of checkpoint 'v4'"),
+        (b'"task_id":"a"', b'"task_id":"c"', "a pending write of checkpoint 'v4'"),
+    ],
+)
+async def test_a_thread_with_a_changed_message_or_write_is_refused_and_no_other(
+    source, target, old: bytes, new: bytes, told: str
+) -> None:
+    lines = (await exported(source)).splitlines(keepends=True)
+    begins = next(at for at, it in enumerate(lines) if b'"thread_id":"latest"' in it)
+    lines[begins:] = [it.replace(old, new) for it in lines[begins:]]
+    with pytest.raises(IntegrityError, match=f"^thread 'latest': {told} is not what was exported"):
+        await import_threads(target, lines)
+    assert sorted([*await target.scan(), "latest"]) == sorted(await source.scan())
 
 
 async def test_a_thread_is_cut_at_any_version_with_what_it_was_made_from(database_file) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,11 +14,15 @@ from typing import Any
 import pytest
 
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.errors import ConflictError
+from locus_store.errors import ConflictError, IntegrityError
 from locus_store.testing.kit import expect, needs, refused, requires, seam
 from locus_store.testing.steps import BackendKit, find_problems, make_write
+from locus_store.transfer.verifying import verify
 from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedThread, ArchivedWrite
+from locus_store.types.records import PendingWrite
 from locus_store.types.thread_info import DescribesThreads
+from locus_store.values.encoding import pack_frame
+from locus_store.versions import JSON_WRITE
 
 DAY = timedelta(days=1)
 
@@ -46,7 +51,7 @@ def make_message(sequence: int = 1, days: float = 0, text: str | None = "hello")
         metadata={"n": sequence, "of": [1.5, None]},
         created_at=datetime.now(UTC) - days * DAY,
         text=text,
-        payload=None if text else b"\0payload",
+        payload=None if text else pack_frame(b"[1]"),
     )
 
 
@@ -243,6 +248,21 @@ class Existence(BackendKit):
         assert counts["messages"] == len(thread.messages)
         assert await backend.exists("t") is False
         assert await backend.scan() == []
+
+    @pytest.mark.parametrize("name", ["message 'm2'", "a pending write"])
+    async def test_damaged_content_is_refused_and_found(self, backend: Any, name: str) -> None:
+        damaged = pack_frame(b'"hello"').replace(b"hello", b"jello")
+        line, write = make_pending_line(), PendingWrite("a", 0, "c", JSON_WRITE, damaged)
+        line.writes[0] = replace(line.writes[0], write=write)
+        messages = [make_message(), make_message(2)._replace(payload=damaged)]
+        changes = {"messages": messages} if name.startswith("message") else {"lines": [line]}
+        thread = without_versions("t", **changes)
+        with pytest.raises(IntegrityError, match=name):
+            await backend.write_thread(thread)
+        assert await backend.read_thread("t") is None
+        with suppress(IntegrityError):  # a service checks what is sent
+            await backend.restore(thread)
+            assert name in " ".join([str(it) async for it in verify(backend, ["t"])])
 
     @requires("branching", "list_threads")
     async def test_threads_without_versions_stand_among_the_others(self, backend: Any) -> None:

@@ -2,8 +2,9 @@
 
 A thread is one line of kind ``thread``, which names its tenant in an export of several tenants;
 then per namespace one ``line``, its ``version`` and its ``write`` lines; then its ``log`` and
-``message`` lines; then ``end``, which counts them. A version holds the operations that make it from
-the one before in its chain (docs/concepts.md), so that the file grows with what was said.
+``message`` lines; then ``end``, which counts them. A write and a message have a digest of their
+own, a version that of its state. A version holds the operations that make it from the one before in
+its chain (docs/concepts.md), so that the file grows with what was said.
 
 If the storage encrypts, each of these lines is sealed with the key of its thread, behind the line
 before, as {"sealed": …}. The first one of a thread also names it.
@@ -36,11 +37,14 @@ from locus_store.types import (
     ArchivedMessage,
     ArchivedRecord,
     ArchivedThread,
+    ArchivedWrite,
 )
 from locus_store.types.arguments import check_tenant
+from locus_store.types.messages import compute_message_checksum
 from locus_store.values import frames
 from locus_store.values.sealing import UnknownKeyError, get_key_id
 from locus_store.versions.archives import (
+    compute_write_checksum,
     describe_log,
     describe_message,
     describe_write,
@@ -146,7 +150,7 @@ async def import_threads(
     targets: dict[str | None, StoresThreads] = {None: backend, from_tenant: backend}
     tally = Tally(progress)
     opener = _Opener(backend, tally, from_tenant, in_clear=in_clear)
-    async for tenant, thread in from_lines(lines, opener):
+    async for tenant, thread, damage in from_lines(lines, opener):
         if from_tenant is not None and tenant != from_tenant:
             continue
         if all_tenants and tenant is not None and tenant not in targets:
@@ -156,8 +160,8 @@ async def import_threads(
                 f"the file holds threads of tenant {tenant!r}: import each tenant's by "
                 "--all-tenants (all_tenants=True), or one tenant's by --from-tenant (from_tenant=)"
             )
-        target = targets[tenant]
-        await tally.add(thread.thread_id, target.write_thread(thread), tenant=tenant)
+        writing = targets[tenant].write_thread(thread) if damage is None else _refuse(damage)
+        await tally.add(thread.thread_id, writing, tenant=tenant)
     return tally.finish()
 
 
@@ -296,7 +300,7 @@ async def _find_sealing(owner: EncryptedBackend, content: bytes) -> Sealing:
     return await owner.get_sealing()
 
 
-async def _refuse(exc: UnknownKeyError) -> None:
+async def _refuse(exc: LocusStoreError) -> None:
     raise exc
 
 
@@ -336,17 +340,23 @@ def _iterate_objects(
                 "operations": frames.read_restorable_operations(record.payload, max_state_bytes),
             }
         for write in line.writes:
-            yield {"kind": "write", **describe_write(write)}
+            yield {"kind": "write", **describe_write(write), "digest": _compute_digest(write)}
     for log in thread.logs:
         yield {"kind": "log", **describe_log(log)}
     for message in thread.messages:
-        yield {"kind": "message", **describe_message(message)}
+        yield {"kind": "message", **describe_message(message), "digest": _compute_digest(message)}
+
+
+def _compute_digest(entry: ArchivedMessage | ArchivedWrite) -> str:
+    if isinstance(entry, ArchivedMessage):
+        return compute_message_checksum(entry).hex()
+    return compute_write_checksum(entry.checkpoint_id, entry.write).hex()
 
 
 async def from_lines(
     lines: Iterable[bytes], opener: _Opener | None = None
-) -> AsyncIterator[tuple[str | None, ArchivedThread]]:
-    """Yield the threads of such lines, each with its tenant, if named.
+) -> AsyncIterator[tuple[str | None, ArchivedThread, IntegrityError | None]]:
+    """Yield the threads of such lines, each with its tenant, if named, and its damage, if any.
 
     Raises:
         IntegrityError: A line is damaged, missing, or not of this form; names its number.
@@ -368,7 +378,7 @@ async def from_lines(
                 f" ({_explain(exc)}); the threads before it were imported"
             ) from exc
         if thread is not None:
-            yield reader.tenant, thread
+            yield reader.tenant, thread, reader.damage
     if reader.is_inside:
         raise IntegrityError("the file ends in the middle of a thread; export it again")
 
@@ -383,6 +393,8 @@ class _Reader:
     def __init__(self) -> None:
         self.tenant: str | None = None
         """Tenant of the thread that was read last."""
+        self.damage: IntegrityError | None = None
+        """Names the first message or pending write of that thread that differs from its digest."""
         self._thread: dict[str, Any] | None = None
         self._lines: list[dict[str, Any]] = []
         self._messages: list[ArchivedMessage] = []
@@ -409,15 +421,25 @@ class _Reader:
         elif kind == "version":
             self._lines[-1]["records"].append(_parse_version(entry))
         elif kind == "write":
-            self._lines[-1]["writes"].append(parse_write(entry))
+            write = parse_write(entry)
+            self._lines[-1]["writes"].append(write)
+            name = f"a pending write of checkpoint {write.checkpoint_id!r}"
+            self._require_digest(name, _compute_digest(write), entry["digest"])
         elif kind == "log":
             self._logs.append(parse_log(entry))
         elif kind == "message":
-            self._messages.append(parse_message(entry))
+            message = parse_message(entry)
+            self._messages.append(message)
+            name = f"message {message.message_id!r}"
+            self._require_digest(name, _compute_digest(message), entry["digest"])
         else:
             raise ValueError(f"unknown kind {kind!r}")
         self._count += 1
         return None
+
+    def _require_digest(self, name: str, actual: str, exported: str) -> None:
+        if actual != exported and self.damage is None:
+            self.damage = IntegrityError(f"{name} is not what was exported; nothing was written")
 
     def _begin(self, entry: dict[str, Any]) -> None:
         if self._thread is not None:
@@ -429,6 +451,7 @@ class _Reader:
             check_tenant(self.tenant)
         self._thread = {**entry, **{name: _parse_time(entry[name]) for name in _TIMES}}
         self._lines, self._messages, self._logs, self._count = [], [], [], 0
+        self.damage = None
 
     def _end(self, lines: int) -> ArchivedThread:
         if lines != self._count:

@@ -25,10 +25,11 @@ from locus_store.types import (
     PendingWrite,
 )
 from locus_store.types.arguments import check_names, check_text, check_writes
+from locus_store.types.messages import decode_message
 from locus_store.types.thread_info import MAX_NAME_CHARACTERS
 from locus_store.values import frames
 from locus_store.values.canonical import canonicalize
-from locus_store.values.encoding import TooLargeError, check_frames, digest, encode_canonical
+from locus_store.values.encoding import FRAME_VERSION, digest, encode_canonical
 from locus_store.values.filters import has_value, is_found
 from locus_store.values.sealing import is_sealed_by_client
 from locus_store.versions import JSON_WRITE, expand_write, select_current
@@ -64,7 +65,8 @@ class Problem:
 def find_problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
     """Yield the problems of a thread: versions that do not match their digests, broken links.
 
-    A state, a pending write or a message above ``max_state_bytes`` is a problem, too.
+    A state, a pending write or a message that cannot be decoded, or is above ``max_state_bytes``,
+    is a problem, too. What a client of a service has sealed can be verified by such a client only.
     """
     for line in thread.lines:
         for checkpoint_id, what in _check_line(line, max_state_bytes):
@@ -75,13 +77,11 @@ def find_problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Prob
                 what=what,
             )
     for message in thread.messages:
-        too_large = _check_size(message.payload or b"", max_state_bytes)
-        if too_large is not None:
-            yield Problem(
-                thread_id=thread.thread_id,
-                namespace=message.namespace,
-                what=f"message {message.message_id!r}: {too_large}",
-            )
+        try:
+            if not is_sealed_by_client(message.payload or b""):
+                decode_message(message, max_state_bytes)
+        except IntegrityError as exc:
+            yield Problem(thread_id=thread.thread_id, namespace=message.namespace, what=str(exc))
 
 
 def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
@@ -276,23 +276,19 @@ def _check_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None
     yield from _check_states(line.records, _select_framed_writes(line), max_bytes)
     sequences = {it.checkpoint_id: it.sequence for it in line.records}
     for write in line.writes:
-        # Writes of other types are not compressed.
-        if write.write.type == JSON_WRITE and (what := _check_size(write.write.payload, max_bytes)):
-            yield write.checkpoint_id, f"a pending write: {what}"
+        try:
+            _require_decodable(write.write, max_bytes)
+        except IntegrityError as exc:
+            yield write.checkpoint_id, f"a pending write: {exc}"
         sequence = sequences.get(write.checkpoint_id)
         if sequence is not None and write.write.basis not in {None, sequence}:
             yield write.checkpoint_id, "a pending write is a change of another version"
 
 
-def _check_size(payload: bytes, max_bytes: int) -> str | None:
-    """Return the problem of frames that are too large."""
-    try:
-        check_frames(payload, max_bytes)
-    except TooLargeError as exc:
-        return str(exc)
-    except IntegrityError:  # an application's own payload, or damage that the seal shows
-        return None
-    return None
+def _require_decodable(write: PendingWrite, max_bytes: int) -> None:
+    """Refuse frames that are damaged or too large; any other payload is an application's own."""
+    if write.type == JSON_WRITE and write.payload[:1] == bytes([FRAME_VERSION]):
+        frames.read_stored_operations(write.payload, max_bytes)
 
 
 def _check_links(record: ArchivedRecord, sequences: Collection[int]) -> Iterator[tuple[str, str]]:
@@ -317,8 +313,6 @@ def _check_states(
     records: list[ArchivedRecord], framed_writes: dict[str, list[PendingWrite]], max_bytes: int
 ) -> Iterator[tuple[str, str]]:
     """Fold each chain once; after a damaged record the rest of its chain is unknown.
-
-    A chain that a client of a service has sealed can be verified by such a client only.
 
     ``framed_writes``: by checkpoint id, the pending writes that are changes of the state.
     """
@@ -364,7 +358,7 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
 
 def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
     """Return the payload after a digest of the whole write."""
-    return _seal(checkpoint_id, write) + write.payload
+    return compute_write_checksum(checkpoint_id, write) + write.payload
 
 
 def verify_checksum(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
@@ -375,7 +369,7 @@ def verify_checksum(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
     """
     seal, payload = write.payload[:SEAL_BYTES], write.payload[SEAL_BYTES:]
     opened = replace(write, payload=payload)
-    if seal != _seal(checkpoint_id, opened):
+    if seal != compute_write_checksum(checkpoint_id, opened):
         raise IntegrityError(
             f"a pending write of checkpoint {checkpoint_id!r} is not what was saved; restore the "
             "database from a backup, or delete the thread"
@@ -383,7 +377,8 @@ def verify_checksum(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
     return opened
 
 
-def _seal(checkpoint_id: str, write: PendingWrite) -> bytes:
+def compute_write_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
+    """Return the start of the digest of a pending write."""
     names = [write.task_id, write.idx, write.channel, write.type, write.task_path]
     names += [] if write.basis is None else [write.basis]
     return digest(encode_canonical([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]
