@@ -189,10 +189,37 @@ async def test_a_damaged_export_is_told_by_its_line_and_what_is_damaged_is_not_w
         cut, without = [*lines[:at], lines[at][:-9]], lines[:at] + lines[at + 1 :]
         for damaged in (cut, without):
             memory = MemoryBackend()
-            with pytest.raises(IntegrityError, match=r"line \d+|ends in the middle|there is|fold|"):
+            with pytest.raises(IntegrityError, match=r"line \d+|is cut off"):
                 await import_threads(memory, damaged)
             for thread_id in await memory.scan():
                 assert await memory.read_thread(thread_id) == await source.read_thread(thread_id)
+
+
+async def test_a_file_that_is_cut_anywhere_is_reported_and_its_threads_are_imported(source) -> None:
+    lines = (await exported(source)).splitlines(keepends=True)
+    ends = [at for at, it in enumerate(lines, 1) if it.startswith(b'{"kind":"end"')]
+    for complete, end in enumerate([0, *ends]):
+        memory = MemoryBackend()
+        with pytest.raises(IntegrityError, match=r"^the file is cut off: its last line"):
+            await import_threads(memory, lines[:end])
+        assert len(await memory.scan()) == complete
+
+
+async def test_a_file_without_one_of_its_threads_is_reported(source) -> None:
+    lines = (await exported(source)).splitlines(keepends=True)
+    begins = [at for at, it in enumerate(lines) if it.startswith(b'{"kind":"thread"')]
+    memory, missing = MemoryBackend(), [*lines[: begins[1]], *lines[begins[2] :]]
+    with pytest.raises(IntegrityError, match="cut off: 6 threads expected, 5 found"):
+        await import_threads(memory, missing)
+    assert len(await memory.scan()) == 5
+
+
+async def test_files_may_be_joined_and_without_threads(source) -> None:
+    empty = await exported(MemoryBackend())
+    assert (await import_threads(MemoryBackend(), [empty])).written == 0
+    lines = [*(await exported(source)).splitlines(), empty, *(await exported(source)).splitlines()]
+    counts = await import_threads(MemoryBackend(), lines)
+    assert (counts.written, counts.same) == (6, 6)
 
 
 async def test_no_changed_character_of_a_states_text_gets_in(source) -> None:

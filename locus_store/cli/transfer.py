@@ -32,6 +32,7 @@ from locus_store.cli.tenants import (
     OfTenant,
     Outcome,
     TenantsOptions,
+    add_up,
     describe,
     open_covered,
     require_tenants,
@@ -48,7 +49,7 @@ from locus_store.errors import (
 )
 from locus_store.open import list_options
 from locus_store.runtime.progress import expect
-from locus_store.transfer.archive import all_threads, export_threads
+from locus_store.transfer.archive import all_threads, export_threads, make_last_line
 from locus_store.transfer.copying import copy as copy_threads
 from locus_store.transfer.verifying import Checked, verify as check_stored
 from locus_store.types.arguments import check_text
@@ -224,9 +225,10 @@ def export(
 ) -> None:
     """Write threads as JSON Lines, which 'import file' reads: some, a user's, or all.
 
-    A file is written whole or not at all. Threads of a storage that encrypts are sealed, and an
-    import needs its keys. With --user, namespaces of the store that have the
-    user's id as a segment are listed with the commands that print their items.
+    A file is written whole or not at all; if the command is killed, delete the hidden file
+    .export-…, which has the data. Threads of a storage that encrypts are sealed, and an import
+    needs its keys. With --user, the store's namespaces with the user's id as a segment are listed,
+    with commands that print their items.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
     at.require_one("THREADS", is_named=bool(threads))
@@ -269,6 +271,7 @@ async def _export_all(
                     file,
                     names_tenant=at.all_tenants,
                     in_clear=in_clear,
+                    is_last=False,
                     progress=noted,
                 )
                 return {"threads": count}
@@ -281,6 +284,7 @@ async def _export_all(
     _require_all(threads or (), seen)
     if user is not None and not seen:
         raise NotFoundError(f"user {user!r} has no threads")
+    file.writelines([make_last_line(add_up(found)["threads"])])
     return found
 
 

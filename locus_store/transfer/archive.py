@@ -4,7 +4,8 @@ A thread is one line of kind ``thread``, which names its tenant in an export of 
 then per namespace one ``line``, its ``version`` and its ``write`` lines; then its ``log`` and
 ``message`` lines; then ``end``, which counts them. A write and a message have a digest of their
 own, a version that of its state. A version holds the operations that make it from the one before in
-its chain (docs/concepts.md), so that the file grows with what was said.
+its chain (docs/concepts.md), so that the file grows with what was said. The last line of a file is
+``complete``, which counts its threads; files may be joined.
 
 If the storage encrypts, each of these lines is sealed with the key of its thread, behind the line
 before, as {"sealed": …}. The first one of a thread also names it.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from datetime import datetime
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import orjson
 
@@ -56,6 +57,8 @@ from locus_store.versions.archives import (
 )
 from locus_store.versions.reading import iterate_ids
 
+Entry = TypeVar("Entry", ArchivedMessage, ArchivedWrite)
+
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 
 FORMAT: Final = 1
@@ -76,6 +79,7 @@ async def export_threads(
     *,
     names_tenant: bool = False,
     in_clear: bool = False,
+    is_last: bool = True,
     progress: Progress | None = None,
 ) -> int:
     """Write threads to ``out``, each from one consistent read; return how many.
@@ -90,6 +94,8 @@ async def export_threads(
             tenants; see ``import_threads``.
         in_clear: Write threads of a storage that encrypts in clear. Else they are sealed with its
             data keys, and only ``import_threads`` with the same store of data keys reads them.
+        is_last: Write the last line of the file. Else end it with ``make_last_line`` of all threads
+            of the calls that wrote to it.
         progress: See ``counts.Progress``.
 
     Raises:
@@ -106,7 +112,14 @@ async def export_threads(
         count += 1
         if progress:
             progress(thread_id, True)
+    if is_last:
+        out.writelines([make_last_line(count)])
     return count
+
+
+def make_last_line(threads: int) -> bytes:
+    """Return the line that ends a file; an import of a file without it reports that it is cut."""
+    return _encode({"kind": "complete", "threads": threads})
 
 
 async def import_threads(
@@ -133,8 +146,8 @@ async def import_threads(
         progress: See ``counts.Progress``.
 
     Raises:
-        IntegrityError: A line is damaged or missing, and names it: what came before is written. Or
-            a thread is.
+        IntegrityError: A line is damaged or missing, and names it, or the file is cut off: what
+            came before is written. Or a thread is damaged.
         EncryptionError: A thread is sealed with keys that ``backend`` does not have, or is in clear
             and encryption is required.
         ConflictError: A thread with that id exists with other versions.
@@ -160,8 +173,11 @@ async def import_threads(
                 f"the file holds threads of tenant {tenant!r}: import each tenant's by "
                 "--all-tenants (all_tenants=True), or one tenant's by --from-tenant (from_tenant=)"
             )
-        writing = targets[tenant].write_thread(thread) if damage is None else _refuse(damage)
-        await tally.add(thread.thread_id, writing, tenant=tenant)
+        if damage is None:
+            writing = targets[tenant].write_thread(thread)
+            await tally.add(thread.thread_id, writing, tenant=tenant)
+        else:
+            tally.refuse(thread.thread_id, damage, tenant)
     return tally.finish()
 
 
@@ -280,7 +296,7 @@ class _Opener:
             self._sealing = await _find_sealing(owner, content)
             found = self._open(self._sealing, content)
         except UnknownKeyError as exc:
-            await self._tally.add(thread_id, _refuse(exc), tenant=tenant)
+            self._tally.refuse(thread_id, exc, tenant)
             return None
         self._is_left_out = False
         if found.get("tenant") != tenant:
@@ -298,10 +314,6 @@ async def _find_sealing(owner: EncryptedBackend, content: bytes) -> Sealing:
     if not await owner.has_keys():
         raise UnknownKeyError.make(get_key_id(content))
     return await owner.get_sealing()
-
-
-async def _refuse(exc: LocusStoreError) -> None:
-    raise exc
 
 
 def to_lines(
@@ -340,17 +352,19 @@ def _iterate_objects(
                 "operations": frames.read_restorable_operations(record.payload, max_state_bytes),
             }
         for write in line.writes:
-            yield {"kind": "write", **describe_write(write), "digest": _compute_digest(write)}
+            yield {"kind": "write", **describe_write(write), "digest": _identify(write)[1]}
     for log in thread.logs:
         yield {"kind": "log", **describe_log(log)}
     for message in thread.messages:
-        yield {"kind": "message", **describe_message(message), "digest": _compute_digest(message)}
+        yield {"kind": "message", **describe_message(message), "digest": _identify(message)[1]}
 
 
-def _compute_digest(entry: ArchivedMessage | ArchivedWrite) -> str:
+def _identify(entry: ArchivedMessage | ArchivedWrite) -> tuple[str, str]:
+    """Return the name of a message or pending write, for an error, and its digest."""
     if isinstance(entry, ArchivedMessage):
-        return compute_message_checksum(entry).hex()
-    return compute_write_checksum(entry.checkpoint_id, entry.write).hex()
+        return f"message {entry.message_id!r}", compute_message_checksum(entry).hex()
+    name = f"a pending write of checkpoint {entry.checkpoint_id!r}"
+    return name, compute_write_checksum(entry.checkpoint_id, entry.write).hex()
 
 
 async def from_lines(
@@ -361,104 +375,108 @@ async def from_lines(
     Raises:
         IntegrityError: A line is damaged, missing, or not of this form; names its number.
     """
-    reader = _Reader()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    reader: _Reader | None = None
+    count, is_complete = 0, False
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    for number, line in numbered:
         try:
-            found = orjson.loads(line)
-            if opener is not None and isinstance(found, dict):
-                found = await opener.open(found)
-            thread = None if found is None else reader.take(found)
+            found = _decode(line)
+            kind = found.get("kind")
+            if kind in {"thread", "complete"} and reader is not None:
+                raise ValueError("the thread before it has no end")
+            count += kind == "thread"
+            if is_complete := kind == "complete":
+                _require_count(count, found["threads"])
+                count = 0
+                continue
+            opened = found if opener is None else await opener.open(found)
+            if opened is None:
+                continue
+            if reader is None:
+                reader = _Reader(opened)
+                continue
+            thread = reader.take(opened)
         except EncryptionError:
             raise
         except _MALFORMED as exc:
+            why = f"no {exc}" if isinstance(exc, KeyError) else str(exc)[:200]
             raise IntegrityError(
                 f"line {number} is not of an export of locus-store, or damaged"
-                f" ({_explain(exc)}); the threads before it were imported"
+                f" ({why}); the threads before it were imported"
             ) from exc
         if thread is not None:
             yield reader.tenant, thread, reader.damage
-    if reader.is_inside:
-        raise IntegrityError("the file ends in the middle of a thread; export it again")
+            reader = None
+    if not is_complete:
+        raise IntegrityError(
+            "the file is cut off: its last line, which counts the threads, is missing; the complete"
+            " threads in it were imported; export it again"
+        )
 
 
-def _explain(exc: BaseException) -> str:
-    return f"no {exc}" if isinstance(exc, KeyError) else str(exc)[:200]
+def _decode(line: bytes) -> dict[str, Any]:
+    found = orjson.loads(line)
+    if not isinstance(found, dict):
+        raise TypeError("no JSON object")
+    return found
+
+
+def _require_count(count: int, exported: int) -> None:
+    if count != exported:
+        raise ValueError(f"the file is cut off: {exported} threads expected, {count} found")
 
 
 class _Reader:
-    """Assembles a thread line by line."""
+    """Assembles a thread line by line; ``head`` is the first one."""
 
-    def __init__(self) -> None:
-        self.tenant: str | None = None
-        """Tenant of the thread that was read last."""
+    def __init__(self, head: dict[str, Any]) -> None:
+        if (kind := head.pop("kind")) != "thread":
+            raise ValueError(f"a {kind!r} before any thread")
+        if (form := head.pop("format")) != FORMAT:
+            raise ValueError(f"of format {form!r}; import it with the release that wrote it")
+        self.tenant: str | None = head.pop("tenant", None)
+        if self.tenant is not None:
+            check_tenant(self.tenant)
         self.damage: IntegrityError | None = None
-        """Names the first message or pending write of that thread that differs from its digest."""
-        self._thread: dict[str, Any] | None = None
+        """Names the first message or pending write that differs from its digest."""
+        self._head = {**head, **{name: _parse_time(head[name]) for name in _TIMES}}
         self._lines: list[dict[str, Any]] = []
         self._messages: list[ArchivedMessage] = []
         self._logs: list[ArchivedLog] = []
-        self._count = 0
-
-    @property
-    def is_inside(self) -> bool:
-        return self._thread is not None
+        self._count = 1
 
     def take(self, entry: dict[str, Any]) -> ArchivedThread | None:
         """Return the thread that this line completes."""
-        if not isinstance(entry, dict):
-            raise TypeError("no JSON object")
         kind = entry.pop("kind")
-        if kind == "thread":
-            self._begin(entry)
-        elif self._thread is None:
-            raise ValueError(f"a {kind!r} before any thread")
-        elif kind == "end":
+        if kind == "end":
             return self._end(entry["lines"])
-        elif kind == "line":
+        if kind == "line":
             self._lines.append({**entry, "records": [], "writes": [], "segments": []})
         elif kind == "version":
             self._lines[-1]["records"].append(_parse_version(entry))
         elif kind == "write":
-            write = parse_write(entry)
-            self._lines[-1]["writes"].append(write)
-            name = f"a pending write of checkpoint {write.checkpoint_id!r}"
-            self._require_digest(name, _compute_digest(write), entry["digest"])
+            self._lines[-1]["writes"].append(self._verify(parse_write(entry), entry["digest"]))
         elif kind == "log":
             self._logs.append(parse_log(entry))
         elif kind == "message":
-            message = parse_message(entry)
-            self._messages.append(message)
-            name = f"message {message.message_id!r}"
-            self._require_digest(name, _compute_digest(message), entry["digest"])
+            self._messages.append(self._verify(parse_message(entry), entry["digest"]))
         else:
             raise ValueError(f"unknown kind {kind!r}")
         self._count += 1
         return None
 
-    def _require_digest(self, name: str, actual: str, exported: str) -> None:
-        if actual != exported and self.damage is None:
+    def _verify(self, entry: Entry, exported: str) -> Entry:
+        """Return a message or pending write; if it is not what was exported, note the damage."""
+        name, digest = _identify(entry)
+        if digest != exported and self.damage is None:
             self.damage = IntegrityError(f"{name} is not what was exported; nothing was written")
-
-    def _begin(self, entry: dict[str, Any]) -> None:
-        if self._thread is not None:
-            raise ValueError("the thread before it has no end")
-        if (form := entry.pop("format")) != FORMAT:
-            raise ValueError(f"of format {form!r}; import it with the release that wrote it")
-        self.tenant = entry.pop("tenant", None)
-        if self.tenant is not None:
-            check_tenant(self.tenant)
-        self._thread = {**entry, **{name: _parse_time(entry[name]) for name in _TIMES}}
-        self._lines, self._messages, self._logs, self._count = [], [], [], 0
-        self.damage = None
+        return entry
 
     def _end(self, lines: int) -> ArchivedThread:
         if lines != self._count:
             raise ValueError(f"{lines} lines expected, {self._count} found")
-        thread, self._thread = self._thread or {}, None
         made = ArchivedThread(
-            **thread,
+            **self._head,
             lines=[ArchivedLine(**it) for it in self._lines],
             messages=self._messages,
             logs=self._logs,

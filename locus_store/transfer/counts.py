@@ -60,14 +60,18 @@ class Tally:
         try:
             is_new = await taking
         except _OF_A_THREAD as exc:
-            self._failed[tenant, thread_id] = exc
-            step()
+            self.refuse(thread_id, exc, tenant)
             return
         if is_new is not None:
             done = self._counts
             self._counts = Counts(done.written + is_new, done.same + (not is_new))
             if self._progress:
                 self._progress(thread_id, is_new)
+
+    def refuse(self, thread_id: str, exc: LocusStoreError, tenant: str | None) -> None:
+        """Keep the error of a thread."""
+        self._failed[tenant, thread_id] = exc
+        step()
 
     def finish(self, source: str = "") -> Counts:
         """Return the counts.

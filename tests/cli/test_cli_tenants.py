@@ -166,6 +166,7 @@ def test_an_export_of_all_tenants_is_imported_into_each(
         "tenant 'default': 1 thread exported\n"
         "tenant 'globex': 1 thread exported\n"
     )
+    assert (tmp_path / "all.jsonl").read_text().count('"kind":"complete","threads":4}\n') == 1
     code, _, errors = run("import", "file", file, "--url", there)
     assert code == 1
     assert "threads of tenant 'acme'" in errors

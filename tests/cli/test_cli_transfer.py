@@ -285,7 +285,7 @@ def test_an_export_needs_no_hard_links(run: Run, url: str, monkeypatch: pytest.M
     before = set(Path().iterdir())
     name = Path("t" * 255)  # the longest there is
     assert run("export", "t", "--output", str(name))[0] == 0
-    assert lines(name.read_text())[-1]["kind"] == "end"
+    assert lines(name.read_text())[-1] == {"kind": "complete", "threads": 1}
     assert set(Path().iterdir()) == before | {name}
 
 
@@ -302,6 +302,16 @@ def test_a_damaged_file_is_told_by_its_line(run: Run, url: str, there: str) -> N
     assert (code, out) == (1, "")
     assert errors.startswith("Error: ")
     assert ids(there) == []
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_file_that_is_cut_off_is_reported(run: Run, url: str, there: str, at: int) -> None:
+    run("export", "--all", "--output", "all.jsonl")
+    Path("cut.jsonl").write_text("".join(Path("all.jsonl").read_text().splitlines(True)[:at]))
+    code, out, errors = run("import", "file", "cut.jsonl", "--url", there)
+    assert (code, out) == (1, "")
+    assert "the file is cut off: its last line" in errors
+    assert len(ids(there)) == (2 if at else 0)
 
 
 def test_a_file_that_is_not_there_is_told(run: Run, there: str) -> None:

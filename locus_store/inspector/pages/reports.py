@@ -14,7 +14,7 @@ from locus_store.inspector.page_requests import Download, Page, PageRequest
 from locus_store.inspector.pages.versions import find_in_state
 from locus_store.timeline.paths import parse_path
 from locus_store.timeline.report import report
-from locus_store.transfer.archive import make_lines
+from locus_store.transfer.archive import make_last_line, make_lines
 from locus_store.values.encoding import encode
 
 
@@ -35,7 +35,7 @@ async def export(request: PageRequest) -> Download:
     backend = needs(request.parts.threads, StoresThreads)
     found = request.require(await backend.read_thread(request.thread))
     lines = await make_lines(backend, found)
-    content = await request.jobs.run(lambda _: b"".join(lines))
+    content = await request.jobs.run(lambda _: b"".join([*lines, make_last_line(1)]))
     return Download(f"{request.thread}.jsonl", content, "application/jsonl")
 
 

@@ -45,7 +45,7 @@ from locus_store.values.frames.operations import (
     extract_text as extract_text,
     read_operations as read_operations,
     read_restorable_operations as read_restorable_operations,
-    read_stored_operations,
+    read_stored_operations as read_stored_operations,
 )
 
 
