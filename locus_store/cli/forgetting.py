@@ -248,13 +248,13 @@ def forget(
 ) -> None:
     """Delete all data of a user, or of a metadata value.
 
-    That is threads with their versions and messages, and store items. Store items are found by
-    --namespace; in SQL databases, and with encryption, also by their metadata. Namespaces that have
-    the user's id as a segment are listed with the command that deletes them. Threads that name no
-    user are counted, those with pending writes only apart: they may be the user's. --json:
-    {threads, checkpoints, writes, messages, …, tenant, left: [{tenant, namespaces, pending_only,
-    unowned}]}, how many of each. An encrypted storage also destroys the keys of what it removes;
-    receipts: [{tenant, key_ids, destroyed_at}].
+    That is threads with their versions and messages, and store items, found by --namespace; in SQL
+    databases, and with encryption, also by metadata. Namespaces with the user's id as a segment are
+    listed with the command that deletes them. Threads that name no user are counted, those with
+    pending writes only apart: they may be the user's. --json: {threads, checkpoints, writes,
+    messages, …, tenant, left: [{tenant, namespaces, pending_only, unowned}]}, how many of each. An
+    encrypted storage also destroys the keys of what it removes; receipts: [{tenant, key_ids,
+    destroyed_at}].
     """
     owner = _find_owner(user, where)
     wheres = [parse_namespace(it) for it in namespace or ()]

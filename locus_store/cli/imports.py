@@ -54,9 +54,9 @@ def import_file(
 ) -> None:
     """Import threads from JSON Lines; run again, it continues where it stopped.
 
-    A damaged thread is left out. A file that is cut off is reported, once the threads before the
-    cut are imported. Files may be joined. Threads of 'export --all-tenants' name their tenant: say
-    --all-tenants or --from-tenant. --json: {written, same, tenant}, in threads.
+    A damaged thread is left out and reported, as is a cut-off file; other threads are imported.
+    Files may be joined. Threads of 'export --all-tenants' name their tenant: say --all-tenants or
+    --from-tenant. --json: {written, same, tenant}, in threads.
     """
     if all_tenants and (tenant, from_tenant) != (None, None):
         raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")

@@ -102,7 +102,7 @@ def vacuum(
 
     A thread is deleted when no version, message or pending write of it is younger; every other
     thread keeps its head. A thread that another transaction holds is skipped, and one whose
-    versions cannot be rewritten is left as it is. --json: {removed, threads, messages, skipped,
+    versions cannot be rewritten is left. --json: {removed, threads, messages, skipped,
     unreadable, tenant}: removed versions, threads that were deleted and their messages, and threads
     that were left. With --dry-run: {removed, threads, messages, tenant}.
     """

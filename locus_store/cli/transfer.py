@@ -28,6 +28,7 @@ from locus_store.cli.output import (
     put_table,
     show_progress,
 )
+from locus_store.cli.store import count_items
 from locus_store.cli.tenants import (
     OfTenant,
     Outcome,
@@ -47,7 +48,7 @@ from locus_store.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from locus_store.open import list_options
+from locus_store.open import Storage, list_options
 from locus_store.runtime.progress import expect
 from locus_store.transfer.archive import all_threads, export_threads, make_last_line
 from locus_store.transfer.copying import copy as copy_threads
@@ -167,8 +168,9 @@ def copy(
 ) -> None:
     """Copy threads with all versions, metadata and pending writes, and check them by digest.
 
-    After an interruption run it again: existing threads are skipped. A thread that exists with
-    other versions is a conflict. --json: {written, same, tenant}, in threads.
+    The store's items are counted, not copied. After an interruption run it again: existing threads
+    are skipped. A thread that exists with other versions is a conflict. --json: {written,
+    same, items_left, tenant}.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
     at.require_one("--thread", is_named=bool(thread))
@@ -196,6 +198,8 @@ async def _copy_all(
                 return asdict(await copy_threads(here, place(here), threads, progress=advance))
 
             found = await run_each(sources, copied)
+        for here in sources if threads is None else ():
+            found[here.tenant] |= await _count_left(here, "copied")
         to = place(sources[0]).tenant
         is_same = at.all_tenants or to in {None, sources[0].tenant}
         return found, "" if is_same else f", into tenant {to!r}"
@@ -204,6 +208,24 @@ async def _copy_all(
 def report_moved(counts: dict[str, int], done: str) -> str:
     """Return how many threads were moved."""
     return f"{format_count(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
+
+
+async def _count_left(backend: FullBackend, done: str) -> dict[str, int]:
+    """Return how many items the store beside a backend has; report that they are not moved."""
+    tenant = "" if backend.tenant is None else f"tenant {backend.tenant!r}: "
+    try:
+        count = await count_items(Storage(backend).store(), (), recursive=True)
+    except UnsupportedError:  # there is no store
+        count = 0
+    except LocusStoreError as exc:  # such as a role without rights to the store
+        note(f"{tenant}not {done}: the items of the store, which cannot be counted: {exc}")
+        return {}
+    if count:
+        note(
+            f"{tenant}not {done}: {format_count(count, 'item')} of the store; 'locus-store store "
+            "search NAMESPACE --json' prints items, 'store put' stores one"
+        )
+    return {"items_left": count}
 
 
 def export(
@@ -225,10 +247,10 @@ def export(
 ) -> None:
     """Write threads as JSON Lines, which 'import file' reads: some, a user's, or all.
 
-    A file is written whole or not at all; if the command is killed, delete the hidden file
-    .export-…, which has the data. Threads of a storage that encrypts are sealed, and an import
-    needs its keys. With --user, the store's namespaces with the user's id as a segment are listed,
-    with commands that print their items.
+    With --all, the store's items are counted, not written. A file is written whole or not at all; a
+    killed command leaves a hidden file .export-… with the data. Threads of a storage that encrypts
+    are sealed, and an import needs its keys. With --user, the store's namespaces with the user's id
+    as a segment are listed, with commands that print their items.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
     at.require_one("THREADS", is_named=bool(threads))
@@ -277,6 +299,8 @@ async def _export_all(
                 return {"threads": count}
 
             found = await run_each(backends, exported)
+        for backend in backends if user is None and not threads else ():
+            await _count_left(backend, "exported")
         if user is not None:
             for left in await find_left(backends, user, []):
                 left.tell_unexported()

@@ -421,9 +421,9 @@ def _decode(line: bytes) -> dict[str, Any]:
     return found
 
 
-def _require_count(count: int, exported: int) -> None:
-    if count != exported:
-        raise ValueError(f"the file is cut off: {exported} threads expected, {count} found")
+def _require_count(count: int, total: int) -> None:
+    if count != total:
+        raise ValueError(f"the file is cut off: {total} threads expected, {count} found")
 
 
 class _Reader:
@@ -465,10 +465,10 @@ class _Reader:
         self._count += 1
         return None
 
-    def _verify(self, entry: Entry, exported: str) -> Entry:
+    def _verify(self, entry: Entry, digest: str) -> Entry:
         """Return a message or pending write; if it is not what was exported, note the damage."""
-        name, digest = _identify(entry)
-        if digest != exported and self.damage is None:
+        name, actual = _identify(entry)
+        if actual != digest and self.damage is None:
             self.damage = IntegrityError(f"{name} is not what was exported; nothing was written")
         return entry
 

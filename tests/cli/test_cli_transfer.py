@@ -135,7 +135,7 @@ def test_verify_finds_damage_and_tells_it_by_its_exit_code(run: Run) -> None:
 
 def test_copy_takes_everything_and_skips_what_is_there(run: Run, url: str, there: str) -> None:
     found = parsed(run, "copy", "--from", url, "--to", there)
-    assert found == with_tenant(url, {"written": 2, "same": 0})
+    assert found == with_tenant(url, {"written": 2, "same": 0, "items_left": 0})
     assert whole(there, "t") == whole(url, "t")
     code, out, _ = run("copy", "--from", url, "--to", there)
     into = "" if named(url) else ", into tenant 'default'"
@@ -149,13 +149,30 @@ def test_a_copy_goes_through_every_store_and_back_unchanged(
     stores.append(f"sqlite:///{tmp_path / 'two.db'}")
     for here, next_ in pairwise(stores):
         found = parsed(run, "copy", "--from", here, "--to", next_)
-        assert found == with_tenant(here, {"written": 2, "same": 0})
+        assert found == with_tenant(here, {"written": 2, "same": 0, "items_left": 0})
     for thread in ids(url):
         assert [whole(it, thread) for it in stores] == [whole(url, thread)] * len(stores)
     found = parsed(run, "copy", "--from", stores[-1], "--to", url)
-    assert found == with_tenant(stores[-1], {"written": 0, "same": 2})
+    assert found == with_tenant(stores[-1], {"written": 0, "same": 2, "items_left": 0})
     found = parsed(run, "copy", "--from", url, "--to", "memory://")
-    assert found == with_tenant(url, {"written": 2, "same": 0})
+    assert found == with_tenant(url, {"written": 2, "same": 0, "items_left": 0})
+
+
+def test_a_copy_and_an_export_of_all_name_the_items_that_they_leave(
+    run: Run, url: str, there: str
+) -> None:
+    for key in "abc":
+        run("store", "put", "memory/u", key, "1")
+    run("store", "put", "/", "d", "1")
+    left = f"{named(url)}not {{}}: 4 items of the store; "
+    left += "'locus-store store search NAMESPACE --json' prints items, 'store put' stores one\n"
+    code, out, errors = run("copy", "--from", url, "--to", there)
+    assert (code, "2 threads copied, 0 there already" in out) == (0, True)
+    assert errors == left.format("copied")
+    assert json.loads(run("copy", "--from", url, "--to", there, "--json")[1])["items_left"] == 4
+    assert left.format("exported") in run("export", "--all", "-o", "all.jsonl")[2]
+    for command in (["copy", "--from", url, "--to", there, "--thread", "t"], ["export", "t"]):
+        assert "items of the store" not in run(*command)[2]
 
 
 def test_copy_takes_only_the_threads_that_are_named(run: Run, url: str, there: str) -> None:
