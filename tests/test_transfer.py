@@ -205,6 +205,13 @@ async def test_a_file_that_is_cut_anywhere_is_reported_and_its_threads_are_impor
         assert len(await memory.scan()) == complete
 
 
+async def test_a_file_that_is_cut_off_names_its_damaged_threads_too(source) -> None:
+    lines = (await exported(source)).replace(b"text 3", b"text 4").splitlines()[:-1]
+    told = r"^the file is cut off: .* export it again\. Besides, thread .* the state that was saved"
+    with pytest.raises(IntegrityError, match=told):
+        await import_threads(MemoryBackend(), lines)
+
+
 async def test_a_file_without_one_of_its_threads_is_reported(source) -> None:
     lines = (await exported(source)).splitlines(keepends=True)
     begins = [at for at, it in enumerate(lines) if it.startswith(b'{"kind":"thread"')]

@@ -2,9 +2,9 @@
 
 A thread is one line of kind ``thread``, which names its tenant in an export of several tenants;
 then per namespace one ``line``, its ``version`` and its ``write`` lines; then its ``log`` and
-``message`` lines; then ``end``, which counts them. A write and a message have a digest of their
-own, a version that of its state. A version holds the operations that make it from the one before in
-its chain (docs/concepts.md), so that the file grows with what was said. The last line of a file is
+``message`` lines; then ``end``, which counts them. A write and a message have their digest, a
+version that of its state and the operations that make it from the one before in its chain
+(docs/concepts.md), so that the file grows with what was said. The last line of a file is
 ``complete``, which counts its threads; files may be joined.
 
 If the storage encrypts, each of these lines is sealed with the key of its thread, behind the line
@@ -94,8 +94,7 @@ async def export_threads(
             tenants; see ``import_threads``.
         in_clear: Write threads of a storage that encrypts in clear. Else they are sealed with its
             data keys, and only ``import_threads`` with the same store of data keys reads them.
-        is_last: Write the last line of the file. Else end it with ``make_last_line`` of all threads
-            of the calls that wrote to it.
+        is_last: Write the last line of the file; else write ``make_last_line`` after the last call.
         progress: See ``counts.Progress``.
 
     Raises:
@@ -104,8 +103,7 @@ async def export_threads(
     backend = needs(backend, StoresThreads)
     count = 0
     async for thread_id in _iterate_ids(thread_ids):
-        thread = await backend.read_thread(thread_id)
-        if thread is None:
+        if (thread := await backend.read_thread(thread_id)) is None:
             continue
         tenant = backend.tenant if names_tenant else None
         out.writelines(await make_lines(backend, thread, tenant, in_clear=in_clear))
@@ -163,21 +161,26 @@ async def import_threads(
     targets: dict[str | None, StoresThreads] = {None: backend, from_tenant: backend}
     tally = Tally(progress)
     opener = _Opener(backend, tally, from_tenant, in_clear=in_clear)
-    async for tenant, thread, damage in from_lines(lines, opener):
-        if from_tenant is not None and tenant != from_tenant:
-            continue
-        if all_tenants and tenant is not None and tenant not in targets:
-            targets[tenant] = backend.for_tenant(tenant)
-        if tenant not in targets:
-            raise InvalidArgumentError(
-                f"the file holds threads of tenant {tenant!r}: import each tenant's by "
-                "--all-tenants (all_tenants=True), or one tenant's by --from-tenant (from_tenant=)"
-            )
-        if damage is None:
-            writing = targets[tenant].write_thread(thread)
-            await tally.add(thread.thread_id, writing, tenant=tenant)
-        else:
-            tally.refuse(thread.thread_id, damage, tenant)
+    try:
+        async for tenant, thread, damage in from_lines(lines, opener):
+            if from_tenant is not None and tenant != from_tenant:
+                continue
+            if all_tenants and tenant is not None and tenant not in targets:
+                targets[tenant] = backend.for_tenant(tenant)
+            target = targets.get(tenant)
+            if target is None:
+                raise InvalidArgumentError(
+                    f"the file holds threads of tenant {tenant!r}: import each tenant's by "
+                    "--all-tenants (all_tenants=True), or one tenant's by --from-tenant "
+                    "(from_tenant=)"
+                )
+            if damage is None:
+                await tally.add(thread.thread_id, target.write_thread(thread), tenant=tenant)
+            else:
+                tally.refuse(thread.thread_id, damage, tenant)
+    except IntegrityError as exc:  # of the file; the threads that failed before it are named, too
+        tally.finish(f"{exc}. Besides")
+        raise
     return tally.finish()
 
 
@@ -377,8 +380,7 @@ async def from_lines(
     """
     reader: _Reader | None = None
     count, is_complete = 0, False
-    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-    for number, line in numbered:
+    for number, line in ((at, it) for at, it in enumerate(lines, 1) if it.strip()):
         try:
             found = _decode(line)
             kind = found.get("kind")
