@@ -222,8 +222,8 @@ async def _count_left(backend: FullBackend, done: str) -> dict[str, int]:
         return {}
     if count:
         note(
-            f"{tenant}not {done}: {format_count(count, 'item')} of the store; 'locus-store store "
-            "search NAMESPACE --json' prints items, 'store put' stores one"
+            f"{tenant}not {done}: {format_count(count, 'item')} of the store; 'locus-store store' "
+            "prints and puts items"
         )
     return {"items_left": count}
 

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     Run = Callable[..., tuple[int, str, str]]
 
 run = test_cli.run
-ITEM_LEFT = (
-    "1 item of the store; 'locus-store store search NAMESPACE --json' prints items, 'store put'"
-    " stores one"
-)
+ITEM_LEFT = "1 item of the store; 'locus-store store' prints and puts items"
 WARNING = "Not covered: 2 other tenants ('acme', 'globex'); --all-tenants covers all.\n"
 
 

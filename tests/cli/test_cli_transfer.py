@@ -165,7 +165,7 @@ def test_a_copy_and_an_export_of_all_name_the_items_that_they_leave(
         run("store", "put", "memory/u", key, "1")
     run("store", "put", "/", "d", "1")
     left = f"{named(url)}not {{}}: 4 items of the store; "
-    left += "'locus-store store search NAMESPACE --json' prints items, 'store put' stores one\n"
+    left += "'locus-store store' prints and puts items\n"
     code, out, errors = run("copy", "--from", url, "--to", there)
     assert (code, "2 threads copied, 0 there already" in out) == (0, True)
     assert errors == left.format("copied")
