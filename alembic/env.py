@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from alembic import context
@@ -10,7 +11,7 @@ from alembic.util import CommandError
 from sqlalchemy import Text
 from sqlalchemy.schema import CreateSchema
 
-from locus_store.errors import LocusStoreError
+from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql import migrate
 from locus_store.sql.schema.definition import load_definition
 from locus_store.sql.schema.migrations import get_dialect_name, lock, run_on
@@ -31,13 +32,23 @@ def main() -> None:
     given = context.get_x_argument(as_dictionary=True)
     options.setdefault("prefix", given.get("prefix", DEFAULT_PREFIX))
     options.setdefault("schema", given.get("schema"))
-    url = given.get("url") or os.environ.get("LOCUS_STORE_URL") or migrate.DEFAULT_URL
     if context.is_offline_mode():
-        offline(options.get("dialect") or get_dialect_name(url))
+        offline(options.get("dialect") or get_dialect_name(find_url(given)))
     elif "connection" in options:
         online(options["connection"])
     else:
-        run_on(url, alone, prefix=options["prefix"], schema=options["schema"])
+        run_on(find_url(given), alone, prefix=options["prefix"], schema=options["schema"])
+
+
+def find_url(given: dict[str, str]) -> str:
+    """Return the URL of ``-x url=``, of the environment, or the default, which is printed."""
+    url = given.get("url", os.environ.get("LOCUS_STORE_URL"))
+    if url is None:
+        print(f"the storage is the default, {migrate.DEFAULT_URL}", file=sys.stderr)
+        return migrate.DEFAULT_URL
+    if not url.strip():
+        raise InvalidArgumentError("the URL is empty: set LOCUS_STORE_URL, or pass -x url=…")
+    return url
 
 
 def alone(connection: Connection, ours: Tables) -> None:

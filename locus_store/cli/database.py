@@ -72,13 +72,17 @@ class TableOptions:
         """The operations on the schema of what the URL names."""
         return _Indexes() if self.url.startswith("opensearch") else _import()
 
+    def tell(self, done: str) -> None:
+        """Print what was done, after the address of the database."""
+        print_line(f"{self.definition.name_place(self.url, **self.names)}: {done}")
+
 
 @add_command(db)
 def upgrade(revision: Revision = "head", *, at: TableOptions) -> None:
     """Create the schema, or upgrade it to a revision."""
     with show_progress("upgrading"):
         reached = at.definition.upgrade(at.url, revision, **at.names)
-    print_line(f"schema revision {reached}")
+    at.tell(f"schema revision {reached}")
 
 
 @add_command(db)
@@ -91,7 +95,7 @@ def downgrade(revision: Revision, *, at: TableOptions, yes: Yes = False) -> None
         deletes = f"deletes {'; '.join(lost)}" if lost else "deletes nothing that is stored"
         confirm(f"This goes down to {revision} and {deletes}.")
     reached = at.definition.downgrade(at.url, revision, **at.names)
-    print_line(f"schema revision {reached or 'none'}")
+    at.tell(f"schema revision {reached or 'none'}")
 
 
 def _list_losses(
@@ -157,7 +161,7 @@ def search_index(*, at: TableOptions) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
     with show_progress("creating"):
         created = run(_search_index(at))
-    print_line(_describe("the full-text index", is_new=created))
+    at.tell(_describe("the full-text index", is_new=created))
 
 
 def _describe(what: str, *, is_new: bool) -> str:
@@ -177,7 +181,7 @@ def create_vector_index(
     made = vectors.create_vector_index(
         at.url, dimension=dimension, metric=metric, method=method, **at.names
     )
-    print_line(
+    at.tell(
         _describe(f"the vector index of dimension {dimension} ({metric}, {method})", is_new=made)
     )
 
@@ -200,9 +204,9 @@ def partition(
     with show_progress("copying"):
         waited = module.partition(at.url, by_line, **at.names)
     if waited is None:
-        print_line(f"partitions by line: {by_line} already; nothing was changed")
+        at.tell(f"partitions by line: {by_line} already; nothing was changed")
     else:
-        print_line(f"partitions by line: {by_line}; saves waited for {waited:.2f} s at most")
+        at.tell(f"partitions by line: {by_line}; saves waited for {waited:.2f} s at most")
 
 
 @add_command(db, "user-ids")
@@ -226,9 +230,7 @@ def set_user_id_type(
         return
     changed = module.set_user_id_type(at.url, users, **at.names)
     was = "are now" if changed else "were"
-    print_line(
-        f"users' ids {was} of the type {users}" + ("" if changed else "; nothing was changed")
-    )
+    at.tell(f"users' ids {was} of the type {users}" + ("" if changed else "; nothing was changed"))
 
 
 async def _search_index(at: TableOptions) -> bool:
@@ -284,6 +286,11 @@ class _Indexes:
             f"an index of OpenSearch is not downgraded to {revision!r}; restore a snapshot of it"
         )
 
+    def name_place(self, url: str, *, prefix: str, schema: str | None) -> str:
+        """Return the name of the index of threads, as messages have it."""
+        with _open_indexes(url, prefix, schema) as (threads, _):
+            return str(threads.place)
+
     def read_revision(self, url: str, *, prefix: str, schema: str | None) -> str | None:
         """Return the version of the mapping of threads."""
         with _open_indexes(url, prefix, schema) as (threads, _):
@@ -338,7 +345,7 @@ def _change_policies(action: str, at: TableOptions, done: str, *values: str, as_
         sys.stdout.write(module.render_sql(action, *values, **at.names))
         return
     changed = getattr(module, action.replace("-", "_"))(at.url, *values, **at.names)
-    print_line(done if changed else "nothing was changed")
+    at.tell(done if changed else "nothing was changed")
 
 
 @add_command(row_security)

@@ -41,8 +41,20 @@ class Command(_Described, TyperCommand):
         self.help = re.sub(r"(?<=\S)\n(?=\S)", " ", self.help or "")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, after the URL that preceded the command."""
-        return super().parse_args(ctx, _with_given(ctx, self.params, args))
+        """Parse the arguments, after the URL that preceded the command.
+
+        Raises:
+            InvalidArgumentError: A variable that stands for an option is set and empty.
+        """
+        rest = super().parse_args(ctx, _with_given(ctx, self.params, args))
+        for option in (it for it in self.params if it.envvar):
+            is_typed = ctx.get_parameter_source(option.name).name == "COMMANDLINE"
+            if not is_typed and not os.environ.get(option.envvar, "unset").strip():
+                raise InvalidArgumentError(
+                    f"{option.envvar} is set, but empty; give it a value, unset it, or pass "
+                    f"{option.opts[0]}"
+                )
+        return rest
 
 
 class HelpGroup(_Described, TyperGroup):

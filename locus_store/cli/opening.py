@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 from locus_store.backend import FullBackend
-from locus_store.cli.output import format_count
+from locus_store.cli.output import format_count, note
 from locus_store.errors import InvalidArgumentError, NotFoundError, SchemaError
 from locus_store.open import list_options, open_storage
 from locus_store.timeline.ancestry import read_line
@@ -86,11 +86,13 @@ def make_options(url: str, options: dict[str, Any], *, creates: bool = False) ->
         InvalidArgumentError: The URL takes no such option.
         SchemaError: It is the default, and there is no such file.
     """
-    if not creates and url == DEFAULT_URL and not Path(url.removeprefix("sqlite:///")).exists():
-        raise SchemaError(
-            f"no storage is named, and the default, {url}, does not exist; pass --url, set "
-            "LOCUS_STORE_URL, or create the default: locus-store db upgrade"
-        )
+    if not creates and url == DEFAULT_URL:
+        if not Path(url.removeprefix("sqlite:///")).exists():
+            raise SchemaError(
+                f"no storage is named, and the default, {url}, does not exist; pass --url, set "
+                "LOCUS_STORE_URL, or create the default: locus-store db upgrade"
+            )
+        note(f"the storage is the default, {url}")
     known = list_options(url)
     if "tenant" in options.keys() - known:
         scheme = url.partition(":")[0]

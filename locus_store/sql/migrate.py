@@ -268,6 +268,18 @@ def _drop_revisions(connection: Connection, ours: Tables) -> None:
         connection.commit()
 
 
+def name_place(
+    target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
+) -> str:
+    """Return the address of the database without secrets, as messages have it."""
+    return run_on(
+        target,
+        lambda connection, ours: make_place(connection).with_schema(ours.schema),
+        prefix=prefix,
+        schema=schema,
+    )
+
+
 def read_revision(
     target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
 ) -> str | None:

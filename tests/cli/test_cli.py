@@ -74,7 +74,8 @@ def script(path: str, text: str) -> None:
 
 
 def test_upgrade_makes_the_database_that_the_default_checkpointer_opens(run: Run) -> None:
-    assert run("db", "upgrade") == (0, f"schema revision {status.HEAD}\n", "")
+    place = "sqlite:///locus_checkpoints.db"
+    assert run("db", "upgrade") == (0, f"{place}: schema revision {status.HEAD}\n", "")
     assert Path("locus_checkpoints.db").exists()
     assert run("db", "current") == (0, f"{status.HEAD}\n", "")
 
@@ -89,7 +90,22 @@ def test_a_command_without_a_storage_says_how_to_name_one(run: Run, command: Any
     assert "no storage is named" in errors
     assert "pass --url, set LOCUS_STORE_URL, or create the default" in errors
     run("db", "upgrade")
-    assert run(*command)[0] == 0
+    code, _, errors = run(*command)
+    assert (code, "the storage is the default, sqlite:///locus_checkpoints.db" in errors) == (0, True)
+
+
+@pytest.mark.parametrize("value", ["", " "])
+@pytest.mark.parametrize("command", [("db", "upgrade"), ("db", "check"), ("verify",)])
+def test_an_empty_variable_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: Any, value: str
+) -> None:
+    monkeypatch.setenv("LOCUS_STORE_URL", value)
+    code, out, errors = run(*command)
+    assert (code, out, "LOCUS_STORE_URL is set, but empty" in errors) == (1, "", True)
+    assert not list(Path().iterdir())
+    monkeypatch.setenv("LOCUS_STORE_TOKEN_FILE", value)
+    assert "TOKEN_FILE is set, but empty" in run("serve", "--url", "memory://")[2]
+    assert run("db", "upgrade", "--url", "sqlite:///a.db")[0] == 0
 
 
 def test_upgrade_twice_changes_nothing(run: Run) -> None:
@@ -220,7 +236,11 @@ def test_a_schema_is_refused_where_the_database_has_none(run: Run) -> None:
 
 def test_downgrade_with_yes_does_not_ask(run: Run) -> None:
     run("db", "upgrade")
-    assert run("db", "downgrade", "base", "--yes") == (0, "schema revision none\n", "")
+    assert run("db", "downgrade", "base", "--yes") == (
+        0,
+        "sqlite:///locus_checkpoints.db: schema revision none\n",
+        "",
+    )
     assert run("db", "check")[0] == 3
 
 
@@ -317,9 +337,10 @@ def test_the_exit_codes_are_one_line_of_the_first_help_page(run: Run) -> None:
 
 def test_an_index_is_answered_in_words(run: Run) -> None:
     run("db", "upgrade")
-    assert run("db", "search-index")[1] == "created the full-text index\n"
+    place = "sqlite:///locus_checkpoints.db: "
+    assert run("db", "search-index")[1] == f"{place}created the full-text index\n"
     assert run("db", "search-index")[1] == (
-        "the full-text index exists already; nothing was changed\n"
+        f"{place}the full-text index exists already; nothing was changed\n"
     )
 
 

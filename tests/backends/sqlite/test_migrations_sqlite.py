@@ -806,7 +806,15 @@ def test_an_async_engine_is_told_how_to_migrate(tmp_path: Path) -> None:
 def test_alembic_upgrade_head_makes_the_default_database(tmp_path: Path) -> None:
     ran = alembic("upgrade", "head", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
+    assert "the storage is the default, sqlite:///locus_checkpoints.db" in ran.stderr
     assert migrate.check(f"sqlite:///{tmp_path / 'locus_checkpoints.db'}").state == "ok"
+
+
+def test_alembic_refuses_an_empty_variable(tmp_path: Path) -> None:
+    ran = alembic("upgrade", "head", cwd=tmp_path, LOCUS_STORE_URL="")
+    assert ran.returncode != 0
+    assert "the URL is empty: set LOCUS_STORE_URL" in ran.stderr + ran.stdout
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full

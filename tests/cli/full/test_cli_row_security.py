@@ -38,10 +38,11 @@ def test_row_security_is_enabled_shown_and_removed(run: Run, database: str, role
         return call("row-security", *words)
 
     assert call("upgrade")[0] == 0
-    assert secure("enable") == (0, "row security is enabled\n", "")
-    assert secure("enable") == (0, "nothing was changed\n", "")
+    place = call("check")[1].partition(": schema revision")[0]
+    assert secure("enable") == (0, f"{place}: row security is enabled\n", "")
+    assert secure("enable") == (0, f"{place}: nothing was changed\n", "")
     code, out, _ = secure("add-role", "acme", role)
-    assert (code, out) == (0, "role locus_customer sees tenant 'acme' only\n")
+    assert (code, out) == (0, f"{place}: role locus_customer sees tenant 'acme' only\n")
     assert secure("status") == (
         0,
         "row security is enabled\nrole locus_customer: tenant 'acme'\n",
@@ -51,8 +52,9 @@ def test_row_security_is_enabled_shown_and_removed(run: Run, database: str, role
     assert found == {"enabled": True, "problems": [], "roles": {role: "acme"}}
     code, _, errors = secure("disable")
     assert (code, "remove-role" in errors) == (1, True)
-    assert secure("remove-role", role)[1] == "role locus_customer sees no rows any more\n"
-    assert secure("disable") == (0, "row security is disabled\n", "")
+    removed = f"{place}: role locus_customer sees no rows any more\n"
+    assert secure("remove-role", role)[1] == removed
+    assert secure("disable") == (0, f"{place}: row security is disabled\n", "")
     assert secure("status")[1] == "row security is disabled\n"
 
 
