@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from locus_store.backend import FullBackend
-from locus_store.cli.opening import DryRun, Yes, describe_contents, run
+from locus_store.cli.opening import DryRun, Yes, count_contents, describe_counts, run
 from locus_store.cli.output import (
     confirm,
     format_count,
@@ -190,16 +191,6 @@ async def _count_unowned(backend: FullBackend, thread_ids: set[str]) -> int:
     return count
 
 
-_NOUNS = {
-    "threads": "thread",
-    "checkpoints": "version",
-    "writes": "pending write",
-    "messages": "message",
-    "store": "store item",
-}
-"""Nouns for the counts."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Owner:
     """The owner of the data to delete: a user, or a metadata value."""
@@ -263,17 +254,23 @@ def forget(
     if wheres and at.all_tenants:
         raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
     if dry_run or not yes:
-        (held, *each_tenant), left = run(_count_held(at, owner, wheres))
+        held, left = run(_count_held(at, owner, wheres))
+        if dry_run and at.as_json:
+            _put_outcome(held, left, [], at)
+            return
+        what = f"all {owner}: {_describe_held(add_up(held), format_tenants(held), wheres)}."
+        each_tenant = [
+            f"tenant {name!r}: {_describe_held(it)}" for name, it in held.items() if at.all_tenants
+        ]
         if dry_run:
-            print_line(f"This would delete all {owner}: {held}.")
-            for line in each_tenant:
+            for line in [f"This would delete {what}", *each_tenant]:
                 print_line(line)
             _tell_left(left, "not covered")
             at.tell_others()
             return
         for line in each_tenant:
             note(line)
-        confirm(f"This deletes all {owner}: {held}.")
+        confirm(f"This deletes {what}")
     found, left, receipts = run(_forget_all(at, owner, wheres))
     if not receipts and not any(add_up(found).values()):
         _tell_left(left)
@@ -283,15 +280,20 @@ def forget(
             f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
         )
     if at.as_json:
-        shown = {"left": [it.to_json() for it in left]}
-        more = {"receipts": [asdict(it) for it in receipts]} if receipts else {}
-        put_json({**describe(found, at), **shown, **more})
-        at.tell_others()
-    else:
-        tell(found, _describe_removed, at)
-        _tell_left(left)
-        for receipt in receipts:
-            print_line(f"receipt: {receipt}")
+        _put_outcome(found, left, receipts, at)
+        return
+    tell(found, lambda it: f"removed: {describe_counts(it) or 'nothing'}", at)
+    _tell_left(left)
+    for receipt in receipts:
+        print_line(f"receipt: {receipt}")
+
+
+def _put_outcome(
+    found: Outcome, left: list[Left], receipts: list[Receipt], at: TenantsOptions
+) -> None:
+    more = {"receipts": [asdict(it) for it in receipts]} if receipts else {}
+    put_json({**describe(found, at), "left": [it.to_json() for it in left], **more})
+    at.tell_others()
 
 
 def _tell_left(remainders: list[Left], label: str = "not removed") -> None:
@@ -320,33 +322,33 @@ def _parse_json(value: str) -> Any:
 
 async def _count_held(
     at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
-) -> tuple[list[str], list[Left]]:
-    """Return the amount of data to be deleted, in all and by tenant, and what is left."""
-    ids: list[str] = []
-    held: list[str] = []
+) -> tuple[Outcome, list[Left]]:
+    """Return the amount of data to be deleted by tenant, and what is left."""
+    held: Outcome = {}
     async with open_covered(at) as backends:
         for backend in backends:
             found = await owner.list_threads(backend)
-            ids += found
             with show_progress("counting", len(found)) as advance:
-                label = await describe_contents(backend, found, advance)
-            threads = format_count(len(found), "thread")
-            held.append(f"{threads} with {label}" if label else threads)
+                counts = await count_contents(backend, found, advance)
+            held[backend.tenant] = {"threads": len(found), **counts}
         left = await find_left(backends, owner.user, wheres)
-        names = [it.tenant for it in backends]
-        items = sum(
-            [await count_items(Storage(backends[0]).store(), it, recursive=True) for it in wheres]
-        )
-    if at.all_tenants:
-        label = format_count(len(ids), "thread") + format_tenants(names)
-        held = [f"tenant {name!r}: {it}" for name, it in zip(names, held, strict=True)]
-    else:
-        threads, with_, label = held.pop().partition(" with ")
-        label = threads + format_tenants(names) + with_ + label
-    if not wheres:
-        return [label, *held], left
-    beside = f"{format_count(items, 'store item')} of {format_count(len(wheres), 'namespace')}"
-    return [f"{label}; {beside}"], left
+        if wheres:
+            store = Storage(backends[0]).store()
+            items = [await count_items(store, it, recursive=True) for it in wheres]
+            held[backends[0].tenant]["store"] = sum(items)
+    return held, left
+
+
+def _describe_held(
+    counts: dict[str, int], of_tenants: str = "", wheres: Sequence[Namespace] = ()
+) -> str:
+    items, inside = counts.get("store", 0), {**counts, "threads": 0, "store": 0}
+    text = f"{format_count(counts['threads'], 'thread')}{of_tenants}"
+    if any(inside.values()):
+        text += f" with {describe_counts(inside)}"
+    if wheres:
+        text += f"; {format_count(items, 'store item')} of {format_count(len(wheres), 'namespace')}"
+    return text
 
 
 async def _forget_all(
@@ -374,9 +376,3 @@ async def _clear_items(backend: FullBackend, wheres: list[Namespace]) -> int:
     removed = sum([int(await forget_namespace(it)) for it in wheres])
     await store.expire()  # expired items are not counted, but may be the user's
     return removed
-
-
-def _describe_removed(counts: dict[str, int]) -> str:
-    some = {kind: number for kind, number in counts.items() if number}
-    kinds = (format_count(number, _NOUNS.get(kind, kind)) for kind, number in some.items())
-    return "removed: " + (", ".join(kinds) or "nothing")

@@ -9,7 +9,7 @@ import asyncio
 import glob
 import shlex
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -103,21 +103,37 @@ def make_options(url: str, options: dict[str, Any], *, creates: bool = False) ->
     return {**{name: it for name, it in wanted.items() if name in known}, **options}
 
 
-async def describe_contents(
-    backend: FullBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
-) -> str:
-    """Return the numbers of versions, messages and writes in threads, as text."""
+NOUNS = {
+    "threads": "thread",
+    "checkpoints": "version",
+    "namespaces": "namespace",
+    "writes": "pending write",
+    "messages": "message",
+    "store": "store item",
+}
+"""Nouns for the counts of what is stored."""
+
+
+async def count_contents(
+    backend: FullBackend, thread_ids: Iterable[str], advance: Callable[..., None] = lambda: None
+) -> Counter[str]:
+    """Return the numbers of versions, namespaces, pending writes and messages in threads."""
     counts: Counter[str] = Counter()
     for thread_id in thread_ids:
         thread = await backend.read_thread(thread_id)
         for line in thread.lines if thread else ():
-            counts["version"] += len(line.records)
-            counts["namespace"] += 1
-            counts["pending write"] += len(line.writes)
-        counts["message"] += len(thread.messages) if thread else 0
-        if advance:
-            advance()
-    return ", ".join(format_count(number, noun) for noun, number in counts.items() if number)
+            counts["checkpoints"] += len(line.records)
+            counts["namespaces"] += 1
+            counts["writes"] += len(line.writes)
+        counts["messages"] += len(thread.messages) if thread else 0
+        advance()
+    return counts
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Return the counts above 0, as text."""
+    some = {NOUNS.get(kind, kind): number for kind, number in counts.items() if number}
+    return ", ".join(format_count(number, noun) for noun, number in some.items())
 
 
 def require(value: T | None, thread_id: str, checkpoint_id: str | None = None) -> T:

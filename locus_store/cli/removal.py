@@ -13,7 +13,8 @@ from locus_store.cli.opening import (
     DryRun,
     Thread,
     Yes,
-    describe_contents,
+    count_contents,
+    describe_counts,
     find_thread_id,
     find_version_id,
     require,
@@ -83,7 +84,7 @@ async def _describe_deletion(
 async def _describe_held(backend: FullBackend, thread: str) -> str:
     """Return a description of a thread's data; "" if there is none."""
     if backend.capabilities.branching:
-        held = await describe_contents(backend, [thread])
+        held = describe_counts(await count_contents(backend, [thread]))
         return held or ("no versions" if await backend.exists(thread) else "")
     found = await list_all_versions(backend, thread)
     return format_count(len(found), "version") if found else ""

@@ -15,7 +15,8 @@ from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import (
     Namespace,
     Thread,
-    describe_contents,
+    count_contents,
+    describe_counts,
     find_named,
     find_thread_id,
     require,
@@ -361,7 +362,7 @@ def fork(
         head = await backend.version(new, namespace=namespace)
         versions = len(await list_all_versions(backend, new, namespace))
         if head is None:
-            return None, versions, await describe_contents(backend, [new])
+            return None, versions, describe_counts(await count_contents(backend, [new]))
         name = head.checkpoint_id
         return name, versions, f"{format_count(versions, 'version')}, the head is {name}"
 

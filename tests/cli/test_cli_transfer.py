@@ -457,6 +457,14 @@ def test_forget_counts_what_it_removed(run: Run, url: str) -> None:
     assert (found["threads"], found["checkpoints"], found["writes"]) == (1, 3, 1)
 
 
+def test_a_dry_run_of_forget_prints_json_and_removes_nothing(run: Run, url: str) -> None:
+    before = ids(url)
+    found = parsed(run, "forget", "--user", "u", "--dry-run")
+    assert (found["threads"], found["checkpoints"], found["writes"]) == (1, 3, 1)
+    assert len(found["left"]) == 1
+    assert ids(url) == before
+
+
 def test_forget_says_in_words_what_it_removed(run: Run, url: str) -> None:
     _, out, _ = run("forget", "--user", "u", "--yes")
     assert out == f"{named(url)}removed: 1 thread, 3 versions, 1 pending write\n"
