@@ -44,7 +44,7 @@ def find_url(given: dict[str, str]) -> str:
     """Return the URL of ``-x url=``, of the environment, or the default, which is printed."""
     url = given.get("url", os.environ.get("LOCUS_STORE_URL"))
     if url is None:
-        print(f"the storage is the default, {migrate.DEFAULT_URL}", file=sys.stderr)
+        sys.stderr.write(f"the storage is the default, {migrate.DEFAULT_URL}\n")
         return migrate.DEFAULT_URL
     if not url.strip():
         raise InvalidArgumentError("the URL is empty: set LOCUS_STORE_URL, or pass -x url=…")

@@ -253,24 +253,8 @@ def forget(
         raise InvalidArgumentError("the root namespace belongs to all users: name the user's own")
     if wheres and at.all_tenants:
         raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
-    if dry_run or not yes:
-        held, left = run(_count_held(at, owner, wheres))
-        if dry_run and at.as_json:
-            _put_outcome(held, left, [], at)
-            return
-        what = f"all {owner}: {_describe_held(add_up(held), format_tenants(held), wheres)}."
-        each_tenant = [
-            f"tenant {name!r}: {_describe_held(it)}" for name, it in held.items() if at.all_tenants
-        ]
-        if dry_run:
-            for line in [f"This would delete {what}", *each_tenant]:
-                print_line(line)
-            _tell_left(left, "not covered")
-            at.tell_others()
-            return
-        for line in each_tenant:
-            note(line)
-        confirm(f"This deletes {what}")
+    if (dry_run or not yes) and not _approve(at, owner, wheres, dry_run=dry_run):
+        return
     found, left, receipts = run(_forget_all(at, owner, wheres))
     if not receipts and not any(add_up(found).values()):
         _tell_left(left)
@@ -286,6 +270,27 @@ def forget(
     _tell_left(left)
     for receipt in receipts:
         print_line(f"receipt: {receipt}")
+
+
+def _approve(at: TenantsOptions, owner: _Owner, wheres: list[Namespace], *, dry_run: bool) -> bool:
+    """Ask before the deletion; with ``dry_run`` only print it, and return ``False``."""
+    held, left = run(_count_held(at, owner, wheres))
+    if dry_run and at.as_json:
+        _put_outcome(held, left, [], at)
+        return False
+    what = f"all {owner}: {_describe_held(add_up(held), format_tenants(held), wheres)}."
+    of_all = held.items() if at.all_tenants else ()
+    each_tenant = [f"tenant {name!r}: {_describe_held(it)}" for name, it in of_all]
+    if not dry_run:
+        for line in each_tenant:
+            note(line)
+        confirm(f"This deletes {what}")
+        return True
+    for line in [f"This would delete {what}", *each_tenant]:
+        print_line(line)
+    _tell_left(left, "not covered")
+    at.tell_others()
+    return False
 
 
 def _put_outcome(

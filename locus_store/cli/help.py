@@ -47,11 +47,11 @@ class Command(_Described, TyperCommand):
             InvalidArgumentError: A variable that stands for an option is set and empty.
         """
         rest = super().parse_args(ctx, _with_given(ctx, self.params, args))
-        for option in (it for it in self.params if it.envvar):
-            is_typed = ctx.get_parameter_source(option.name).name == "COMMANDLINE"
-            if not is_typed and not os.environ.get(option.envvar, "unset").strip():
+        for option in self.params:
+            variable, source = str(option.envvar), ctx.get_parameter_source(option.name)
+            if source.name != "COMMANDLINE" and not os.environ.get(variable, "unset").strip():
                 raise InvalidArgumentError(
-                    f"{option.envvar} is set, but empty; give it a value, unset it, or pass "
+                    f"{variable} is set, but empty; give it a value, unset it, or pass "
                     f"{option.opts[0]}"
                 )
         return rest

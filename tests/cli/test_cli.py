@@ -91,7 +91,8 @@ def test_a_command_without_a_storage_says_how_to_name_one(run: Run, command: Any
     assert "pass --url, set LOCUS_STORE_URL, or create the default" in errors
     run("db", "upgrade")
     code, _, errors = run(*command)
-    assert (code, "the storage is the default, sqlite:///locus_checkpoints.db" in errors) == (0, True)
+    assert code == 0
+    assert "the storage is the default, sqlite:///locus_checkpoints.db" in errors
 
 
 @pytest.mark.parametrize("value", ["", " "])
