@@ -258,7 +258,7 @@ def search(
     about = _parse_object(metadata_filter, "--metadata-filter")
     items = _ask(at, lambda it: it.search(where, query, wanted, limit, offset, about))
     _tell(items, as_json=at.as_json)
-    if items and len(items) == limit and not at.as_json:
+    if items and len(items) == limit:
         _tell_more(f"--offset={offset + limit}, or ")
 
 
