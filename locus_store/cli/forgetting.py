@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from locus_store.backend import FullBackend
-from locus_store.cli.opening import DryRun, Yes, count_contents, describe_counts, run
+from locus_store.cli.opening import NAMED, DryRun, Yes, count_contents, describe_counts, run
 from locus_store.cli.output import (
     confirm,
     format_count,
@@ -52,43 +52,118 @@ AT_ONCE = 8
 USER_ID = "user_id"
 """The key of metadata and labels that names a user."""
 
+ADK_APP = "adk-app"
+"""Namespace of the log of an app's state: ``APP`` of the adapter for ADK."""
+
+EVERY = 1_000_000
+"""The limit of a command that prints every item; 'store search' says if there may be more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The owner of the data to delete: a user, or a metadata value."""
+
+    user: str | None
+    key: str
+    value: Any
+
+    @classmethod
+    def of_user(cls, user: str) -> Owner:
+        """Return a user, whom ``user_id`` names in metadata."""
+        return cls(user, USER_ID, user)
+
+    def __str__(self) -> str:
+        if self.user is not None:
+            return f"of user {self.user!r}"
+        return self.metadata
+
+    @property
+    def metadata(self) -> str:
+        """The metadata that names the owner, as text."""
+        return f"with the metadata {self.key}={json.dumps(self.value, ensure_ascii=False)}"
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """The same as conditions of a search in a store."""
+        found: Any = self.value
+        for part in reversed(self.key.split(".")):
+            found = {part: found}
+        return dict(found)
+
+    async def list_threads(self, backend: FullBackend) -> list[str]:
+        if self.user is not None:
+            return await backend.threads_of(self.user)
+        return await backend.threads_where(self.key, self.value)
+
+    async def forget(self, backend: FullBackend) -> dict[str, int]:
+        if self.user is not None:
+            return await backend.forget_user(self.user)
+        return await backend.forget_where(self.key, self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
     """The data of a tenant that a deletion leaves."""
 
     tenant: str | None
-    user: str | None
+    owner: Owner
     namespaces: list[str]
     """Namespaces of the store, as they are typed, that end with the user's id."""
+
+    items: int
+    """Items of the store elsewhere whose metadata names the owner."""
 
     pending_only: int
     """Threads that hold only pending writes."""
 
-    unowned: int = 0
+    unowned_threads: list[str]
     """Threads of which neither the facts nor the newest version name a user."""
+
+    @property
+    def unowned(self) -> int:
+        """The number of these threads."""
+        return len(self.unowned_threads)
+
+    def __bool__(self) -> bool:
+        return bool(self.namespaces or self.items or self.pending_only or self.unowned)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the JSON of a command shows."""
-        return select(self, ("tenant", "namespaces", "pending_only", "unowned"))
+        names = ("tenant", "namespaces", "items", "pending_only", "unowned", "unowned_threads")
+        return select(self, names)
 
-    def tell_unremoved(self, label: str) -> None:
-        """Print a note about store items, with the command that deletes them."""
-        user = shlex.quote(str(self.user))
+    def tell_unremoved(self, label: str, items_label: str) -> None:
+        """Print notes about store items, with the commands that delete and print them."""
         named = " ".join(f"--namespace {it}" for it in self._quoted)
-        command = f"locus-store forget --user {user} {named}{self._tenant}"
-        self._tell(label, f"If they are the user's: {command}")
+        command = f"locus-store forget --user {self._user} {named}{self._tenant}"
+        self._tell_namespaces(label, f"If they are the user's: {command}")
+        self._tell_items(items_label, "; 'locus-store store delete' deletes an item")
 
     def tell_unexported(self) -> None:
-        """Print a note about store items, with the commands that print them."""
-        commands = (f"locus-store store search {it} --json{self._tenant}" for it in self._quoted)
-        self._tell("not exported", f"To print them: {'; '.join(commands)}")
+        """Print notes about store items, with the commands that print them."""
+        commands = "; ".join(map(self._write_search, self._quoted))
+        self._tell_namespaces("not exported", f"To print them: {commands}")
+        self._tell_items("not exported")
 
-    def _tell(self, label: str, command: str) -> None:
+    def _tell_namespaces(self, label: str, command: str) -> None:
         if self.namespaces:
             names = ", ".join(self.namespaces)
-            about = f"the store items of {names}, where {self.user!r} is a segment"
+            about = f"the store items of {names}, where {self.owner.user!r} is a segment"
             note(f"{self._where}{label}: {about}. {command}")
+
+    def _tell_items(self, label: str, more: str = "") -> None:
+        if self.items:
+            about = f"{format_count(self.items, 'store item')} {self.owner.metadata}"
+            conditions = shlex.quote(json.dumps(self.owner.conditions, ensure_ascii=False))
+            command = self._write_search(f"/ --metadata-filter {conditions}")
+            note(f"{self._where}{label}: {about}. To print them: {command}{more}")
+
+    def _write_search(self, wanted: str) -> str:
+        return f"locus-store store search {wanted} --limit {EVERY} --json{self._tenant}"
+
+    @property
+    def _user(self) -> str:
+        return shlex.quote(str(self.owner.user))
 
     @property
     def _quoted(self) -> list[str]:
@@ -101,11 +176,13 @@ class Left:
     def tell_unattributed(self) -> None:
         """Print notes about threads that no user can be found for."""
         if self.unowned:
+            names = ", ".join(map(repr, self.unowned_threads[:NAMED]))
+            more = ", …" if self.unowned > NAMED else ""
             note(
                 f"{self._where}not attributed: {format_count(self.unowned, 'thread')} that"
-                f" {'names' if self.unowned == 1 else 'name'} no user, as adapters without user_id="
-                ' (LangGraph: config["metadata"]["user_id"]) write them;'
-                " 'locus-store threads list' shows them, and 'threads delete' deletes"
+                f" {'names' if self.unowned == 1 else 'name'} no user ({names}{more}), as adapters"
+                ' without user_id= (LangGraph: config["metadata"]["user_id"]) write them; to list'
+                f" all: locus-store forget --user {self._user} --dry-run --json{self._tenant}"
             )
         if self.pending_only:
             note(
@@ -120,18 +197,38 @@ class Left:
 
 
 async def find_left(
-    backends: list[FullBackend], user: str | None, but: list[Namespace]
+    backends: list[FullBackend],
+    owner: Owner,
+    but: list[Namespace],
+    found: Mapping[str | None, Collection[str]],
 ) -> list[Left]:
-    """Return the data of each tenant that no user is found for, but some namespaces."""
-    return [
-        Left(
-            backend.tenant,
-            user,
-            [format_namespace(it) for it in await _find_namespaces(backend, user, but)],
-            *await _count_unattributed(backend, user),
-        )
-        for backend in backends
-    ]
+    """Return the data of each tenant that is not found for an owner.
+
+    Args:
+        backends: One for each tenant.
+        owner: Whose data is exported or deleted.
+        but: Namespaces of the store that were named.
+        found: The threads that were found, by tenant.
+    """
+    left: list[Left] = []
+    for backend in backends:
+        names = await _find_namespaces(backend, owner.user, but)
+        typed = [format_namespace(it) for it in names]
+        items = await _count_items(backend, owner, [*names, *but])
+        others = await _find_unattributed(backend, owner.user, found.get(backend.tenant, ()))
+        left.append(Left(backend.tenant, owner, typed, items, *others))
+    return left
+
+
+async def _count_items(backend: FullBackend, owner: Owner, but: list[Namespace]) -> int:
+    """Return the number of items outside of some namespaces whose metadata names the owner."""
+    count = offset = 0
+    with suppress(InvalidArgumentError, UnsupportedError):  # no store, or a value with a $
+        store = Storage(backend).store()
+        while page := await store.search((), None, None, PAGE, offset, owner.conditions):
+            offset += len(page)
+            count += sum(not _is_in(it.namespace, but) for it in page)
+    return count
 
 
 async def _find_namespaces(
@@ -159,18 +256,21 @@ def _is_in(namespace: Namespace, others: list[Namespace]) -> bool:
     return any(namespace[: len(it)] == it for it in others)
 
 
-async def _count_unattributed(backend: FullBackend, user: str | None) -> tuple[int, int]:
-    """Return the numbers of threads with pending writes only, and of those that name no user.
+async def _find_unattributed(
+    backend: FullBackend, user: str | None, found: Collection[str]
+) -> tuple[int, list[str]]:
+    """Return the number of threads with pending writes only, and those that name no user.
 
     Scans list the former, and lists do not. The latter matter only where a user is asked for.
     """
     known = {it async for it in iterate_ids(backend.list_threads, page=PAGE)}
     others = [it async for it in all_threads(backend) if it not in known]
     pending_only = sum([not await backend.exists(it) for it in others])
-    return pending_only, 0 if user is None else await _count_unowned(backend, known)
+    rest = known.difference(found)
+    return pending_only, [] if user is None else await _find_unowned(backend, rest)
 
 
-async def _count_unowned(backend: FullBackend, thread_ids: set[str]) -> int:
+async def _find_unowned(backend: FullBackend, thread_ids: set[str]) -> list[str]:
     owned: set[str] = set()
     if isinstance(backend, DescribesThreads):
         offset = 0
@@ -183,36 +283,23 @@ async def _count_unowned(backend: FullBackend, thread_ids: set[str]) -> int:
     async def names_no_user(thread_id: str) -> bool:
         async with gate:
             head = await backend.version(thread_id)
-        return head is None or not {*head.metadata, *head.labels} & {USER_ID}
+            if head is not None:
+                return not {*head.metadata, *head.labels} & {USER_ID}
+            return not (thread_id.endswith("//") and await _is_of_app(backend, thread_id))
 
-    count, rest = 0, sorted(thread_ids - owned)
+    unowned: list[str] = []
+    rest = sorted(thread_ids - owned)
     for first in range(0, len(rest), PAGE):
-        count += sum(await asyncio.gather(*map(names_no_user, rest[first : first + PAGE])))
-    return count
+        some = rest[first : first + PAGE]
+        answers = await asyncio.gather(*map(names_no_user, some))
+        unowned += [it for it, is_unowned in zip(some, answers, strict=True) if is_unowned]
+    return unowned
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    """The owner of the data to delete: a user, or a metadata value."""
-
-    user: str | None
-    key: str
-    value: Any
-
-    def __str__(self) -> str:
-        if self.user is not None:
-            return f"of user {self.user!r}"
-        return f"with the metadata {self.key}={json.dumps(self.value, ensure_ascii=False)}"
-
-    async def list_threads(self, backend: FullBackend) -> list[str]:
-        if self.user is not None:
-            return await backend.threads_of(self.user)
-        return await backend.threads_where(self.key, self.value)
-
-    async def forget(self, backend: FullBackend) -> dict[str, int]:
-        if self.user is not None:
-            return await backend.forget_user(self.user)
-        return await backend.forget_where(self.key, self.value)
+async def _is_of_app(backend: FullBackend, thread_id: str) -> bool:
+    """Return whether a thread is the state that all users of an ADK app share."""
+    thread = await backend.read_thread(thread_id)
+    return thread is not None and {it.namespace for it in thread.messages} == {ADK_APP}
 
 
 def forget(
@@ -239,13 +326,13 @@ def forget(
 ) -> None:
     """Delete all data of a user, or of a metadata value.
 
-    That is threads with their versions and messages, and store items, found by --namespace; in SQL
-    databases, and with encryption, also by metadata. Namespaces with the user's id as a segment are
-    listed with the command that deletes them. Threads that name no user are counted, those with
-    pending writes only apart: they may be the user's. --json: {threads, checkpoints, writes,
-    messages, …, tenant, left: [{tenant, namespaces, pending_only, unowned}]}, how many of each. An
-    encrypted storage also destroys the keys of what it removes; receipts: [{tenant, key_ids,
-    destroyed_at}].
+    That is threads with their versions and messages, and store items. Store items are found by
+    --namespace; in SQL databases, and with encryption, also by their metadata. What may be the
+    user's and stays is listed with commands: other items whose metadata names the user, namespaces
+    that have the user's id as a segment, and threads that name no user. --json: {threads,
+    checkpoints, writes, messages, …, tenant, left: [{tenant, namespaces, items, pending_only,
+    unowned, unowned_threads}]}, how many of each. An encrypted storage also destroys the keys of
+    what it removes; receipts: [{tenant, key_ids, destroyed_at}].
     """
     owner = _find_owner(user, where)
     wheres = [parse_namespace(it) for it in namespace or ()]
@@ -259,9 +346,8 @@ def forget(
     if not receipts and not any(add_up(found).values()):
         _tell_left(left)
         at.tell_others()
-        beside = any(it.namespaces or it.pending_only or it.unowned for it in left)
         raise NotFoundError(
-            f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
+            f"nothing was found and removed {owner}" if any(left) else f"nothing is stored {owner}"
         )
     if at.as_json:
         _put_outcome(found, left, receipts, at)
@@ -272,7 +358,7 @@ def forget(
         print_line(f"receipt: {receipt}")
 
 
-def _approve(at: TenantsOptions, owner: _Owner, wheres: list[Namespace], *, dry_run: bool) -> bool:
+def _approve(at: TenantsOptions, owner: Owner, wheres: list[Namespace], *, dry_run: bool) -> bool:
     """Ask before the deletion; with ``dry_run`` only print it, and return ``False``."""
     held, left = run(_count_held(at, owner, wheres))
     if dry_run and at.as_json:
@@ -288,7 +374,7 @@ def _approve(at: TenantsOptions, owner: _Owner, wheres: list[Namespace], *, dry_
         return True
     for line in [f"This would delete {what}", *each_tenant]:
         print_line(line)
-    _tell_left(left, "not covered")
+    _tell_left(left, "not covered", "removed in SQL databases and with encryption only")
     at.tell_others()
     return False
 
@@ -301,21 +387,25 @@ def _put_outcome(
     at.tell_others()
 
 
-def _tell_left(remainders: list[Left], label: str = "not removed") -> None:
+def _tell_left(
+    remainders: list[Left],
+    label: str = "not removed",
+    items_label: str = "not removed, as items are not searched by metadata here",
+) -> None:
     for remainder in remainders:
-        remainder.tell_unremoved(label)
+        remainder.tell_unremoved(label, items_label)
         remainder.tell_unattributed()
 
 
-def _find_owner(user: str | None, where: str | None) -> _Owner:
+def _find_owner(user: str | None, where: str | None) -> Owner:
     if (user is None) is (where is None):
         raise typer.BadParameter("pass --user or --where")
     if where is None:
-        return _Owner(user, "", None)
+        return Owner.of_user(str(user))
     key, equals, value = where.partition("=")
     if not equals:
         raise typer.BadParameter(f"--where {where!r} is not KEY=VALUE")
-    return _Owner(None, check_key(key), _parse_json(value))
+    return Owner(None, check_key(key), _parse_json(value))
 
 
 def _parse_json(value: str) -> Any:
@@ -326,17 +416,18 @@ def _parse_json(value: str) -> Any:
 
 
 async def _count_held(
-    at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
+    at: TenantsOptions, owner: Owner, wheres: list[Namespace]
 ) -> tuple[Outcome, list[Left]]:
     """Return the amount of data to be deleted by tenant, and what is left."""
     held: Outcome = {}
+    found: dict[str | None, list[str]] = {}
     async with open_covered(at) as backends:
         for backend in backends:
-            found = await owner.list_threads(backend)
-            with show_progress("counting", len(found)) as advance:
-                counts = await count_contents(backend, found, advance)
-            held[backend.tenant] = {"threads": len(found), **counts}
-        left = await find_left(backends, owner.user, wheres)
+            found[backend.tenant] = ids = await owner.list_threads(backend)
+            with show_progress("counting", len(ids)) as advance:
+                counts = await count_contents(backend, ids, advance)
+            held[backend.tenant] = {"threads": len(ids), **counts}
+        left = await find_left(backends, owner, wheres, found)
         if wheres:
             store = Storage(backends[0]).store()
             items = [await count_items(store, it, recursive=True) for it in wheres]
@@ -357,14 +448,14 @@ def _describe_held(
 
 
 async def _forget_all(
-    at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
+    at: TenantsOptions, owner: Owner, wheres: list[Namespace]
 ) -> tuple[Outcome, list[Left], list[Receipt]]:
     began, receipts = datetime.now(UTC).isoformat(timespec="microseconds"), []
     with show_progress("forgetting"):
         async with open_covered(at) as backends:
             cleared = await _clear_items(backends[0], wheres) if wheres else 0
             found = await run_each(backends, owner.forget)
-            left = await find_left(backends, owner.user, wheres)
+            left = await find_left(backends, owner, wheres, {})
             for backend in backends:
                 if encryption := getattr(backend, "encryption", None):
                     receipts += await encryption.list_receipts(backend.tenant or "", began)

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import typer
 
 from locus_store.backend import FullBackend
-from locus_store.cli.forgetting import find_left
+from locus_store.cli.forgetting import Owner, find_left
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, open_backend, run
 from locus_store.cli.output import (
     PROBLEMS,
@@ -249,8 +249,9 @@ def export(
 
     With --all, the store's items are counted, not written. A file is written whole or not at all; a
     killed command leaves a hidden file .export-… with the data. Threads of a storage that encrypts
-    are sealed, and an import needs its keys. With --user, the store's namespaces with the user's id
-    as a segment are listed, with commands that print their items.
+    are sealed, and an import needs its keys. With --user, commands that print the user's store
+    items are listed: items whose metadata names the user, and namespaces that have the user's id as
+    a segment.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
     at.require_one("THREADS", is_named=bool(threads))
@@ -275,6 +276,7 @@ async def _export_all(
     in_clear: bool,
 ) -> Outcome:
     seen = set()
+    of_user: dict[str | None, list[str]] = {}
     total = len(threads) if threads else None
     async with open_covered(at) as backends:
         with show_progress("exporting", total, prints=prints) as advance:
@@ -286,7 +288,7 @@ async def _export_all(
             async def exported(backend: FullBackend) -> dict[str, int]:
                 wanted: Any = threads or all_threads(backend)
                 if user is not None:
-                    wanted = await backend.threads_of(user)
+                    wanted = of_user[backend.tenant] = await backend.threads_of(user)
                 count = await export_threads(
                     backend,
                     wanted,
@@ -302,7 +304,7 @@ async def _export_all(
         for backend in backends if user is None and not threads else ():
             await _count_left(backend, "exported")
         if user is not None:
-            for left in await find_left(backends, user, []):
+            for left in await find_left(backends, Owner.of_user(user), [], of_user):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shlex
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -26,7 +27,7 @@ if TESTS_RUN:
     from locus_store.cli.store import PAGE, count_items, format_namespace, parse_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from locus_store.store import BaseStore
@@ -236,8 +237,9 @@ def test_search_finds_below_by_filter_metadata_and_words(run: Run, url: str) -> 
     assert found("m", "--filter", '{"n": {"$gte": 2}}') == ["b"]
     assert found("m", "--metadata-filter", '{"by": "x"}') == ["a"]
     assert found("/", "--query", "tea green") == ["a"]
-    assert found("/", "--limit", "1", "--offset", "1") == ["b"]
-    assert "--offset=1, or" in run("store", "search", "/", "--limit", "1")[2]
+    _, out, errors = run("store", "search", "/", "--limit", "1", "--offset", "1", "--json")
+    assert [it["key"] for it in json.loads(out)] == ["b"]
+    assert "--offset=2, or" in errors
     for bad in ('{"n": {"$regex": 1}}', "[1]", "n=1"):
         code, out, errors = run("store", "search", "m", "--filter", bad)
         assert (code, out, errors.count("\n")) == (1, "", 1)
@@ -412,7 +414,7 @@ def test_forget_and_export_list_namespaces_with_the_users_id(run: Run, url: str)
     code, out, errors = run("export", "--user", "u")
     assert (code, '"thread_id":"t"' in out) == (0, True)
     assert "not exported: the store items of" in errors
-    assert "locus-store store search memory/u --json" in errors
+    assert "locus-store store search memory/u --limit 1000000 --json" in errors
     code, _, errors = run("forget", "--user", "u", "--dry-run")
     assert (code, "not covered: the store items of" in errors) == (0, True)
     found = parsed(run, "forget", "--user", "u", "--yes")
@@ -429,6 +431,68 @@ def test_forget_and_export_list_namespaces_with_the_users_id(run: Run, url: str)
     keys = [it["key"] for it in parsed(run, "store", "search", "/")]
     assert sorted(keys) == ["e", "f"]
     assert "segment" not in run("forget", "--user", "*", "--yes")[2]
+
+
+def test_a_search_says_in_json_too_that_there_may_be_more(run: Run, url: str) -> None:
+    fill(url, *((("m",), str(it), it) for it in range(11)))
+    code, out, errors = run("store", "search", "m", "--json")
+    assert (code, len(json.loads(out))) == (0, 10)
+    assert errors == "There may be more: --offset=10, or a greater --limit.\n"
+
+
+def commands(errors: str) -> Iterator[list[str]]:
+    """The words of the commands that print store items."""
+    for line in errors.splitlines():
+        for command in line.partition("To print them: ")[2].split("; "):
+            if command.startswith("locus-store "):
+                yield [it for it in shlex.split(command)[1:] if it != "--json"]
+
+
+def test_an_export_names_the_commands_that_print_all_items_of_a_user(run: Run, url: str) -> None:
+    save(url, "t", {"n": 1}, with_={"labels": {"user_id": "u"}})
+    of_user = {"user_id": "u"}
+    fill(url, *((("memory", "u"), str(it), it, of_user) for it in range(25)))
+    fill(url, (("prefs",), "k7", "pt", of_user), (("prefs",), "k8", "de", {"user_id": "w"}))
+    errors = run("export", "--user", "u")[2]
+    assert '1 store item with the metadata user_id="u"' in errors
+    found = [parsed(run, *it) for it in commands(errors)]
+    assert [len(it) for it in found] == [25, 26]
+    assert "k7" in {it["key"] for it in found[1]}
+
+
+@pytest.mark.parametrize("place", ["file:threads", "sqlite:///forget.db"])
+def test_forget_says_if_items_are_not_searched_by_metadata(
+    run: Run, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("LOCUS_STORE_URL", place)
+    save(place, "t", {"n": 1}, with_={"metadata": {"user_id": "u"}})
+    fill(place, (("prefs",), "k7", "pt", {"user_id": "u", "org": {"name": "acme"}}))
+    errors = run("forget", "--user", "u", "--dry-run")[2]
+    assert "removed in SQL databases and with encryption only: 1 store item" in errors
+    stays = place.startswith("file")
+    code, _, errors = run("forget", "--user", "u", "--yes")
+    assert (code, "not removed, as items are not searched by metadata here" in errors) == (0, stays)
+    assert [parsed(run, *it)[0]["key"] for it in commands(errors)] == ["k7"] * stays
+    errors = run("forget", "--where", "org.name=acme", "--yes")[2]
+    assert ('1 store item with the metadata org.name="acme"' in errors) is stays
+
+
+def test_forget_counts_only_threads_that_it_leaves(run: Run, url: str) -> None:
+    save(url, "t", {"n": 1}, with_={"metadata": {"user_id": "u"}})
+    save(url, "t", {"n": 2}, name="v1")
+    save(url, "nobody", {"n": 1})
+    app = NewMessage({"theme": "dark"}, "state", "theme", text="")
+    with blocking.open_message_log(url) as log:
+        log.append("tickets//", [app], namespace="adk-app")  # shared by all users of an ADK app
+        log.append("a//", [NewMessage("Hi.")])
+    (left,) = parsed(run, "forget", "--user", "u", "--dry-run")["left"]
+    assert (left["unowned"], left["unowned_threads"]) == (2, ["a//", "nobody"])
+    code, out, errors = run("forget", "--user", "u", "--dry-run")
+    assert (code, "1 thread" in out) == (0, True)
+    assert "2 threads that name no user ('a//', 'nobody')" in errors
+    assert "locus-store forget --user u --dry-run --json" in errors
+    assert "threads delete" not in errors
+    assert "2 threads that name no user" in run("export", "--user", "u")[2]
 
 
 def test_forget_says_how_many_threads_it_cannot_attribute(run: Run, url: str) -> None:
