@@ -38,6 +38,7 @@ from locus_store.cli.tenants import (
     open_covered,
     require_tenants,
     run_each,
+    select_tenant,
     tell,
 )
 from locus_store.encryption.keys import DESTROYED
@@ -183,26 +184,37 @@ async def _copy_all(
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
-    takes_tenant = "tenant" in list_options(target) and not is_named
-    options = at.options if takes_tenant else {}
-    async with open_covered(at) as sources, open_backend(target, creates=True, **options) as there:
-        require_tenants(there, at)
+    if is_named and at.all_tenants:
+        raise InvalidArgumentError(
+            "--all-tenants copies each tenant to that of the same name: leave ?tenant= of --to out"
+        )
+    takes_tenant = "tenant" in list_options(target) and not (is_named or at.all_tenants)
+    async with open_covered(at) as sources:
+        options = select_tenant(sources[0].tenant if takes_tenant else None)
+        async with open_backend(target, creates=True, **options) as there:
+            return await _copy_each(at, sources, there, threads)
 
-        def place(here: FullBackend) -> FullBackend:
-            is_other = at.all_tenants and here.tenant is not None
-            return there.for_tenant(str(here.tenant)) if is_other else there
 
-        with show_progress("copying") as advance:
+async def _copy_each(
+    at: TenantsOptions, sources: list[FullBackend], there: FullBackend, threads: list[str] | None
+) -> tuple[Outcome, str]:
+    require_tenants(there, at)
 
-            async def copied(here: FullBackend) -> dict[str, int]:
-                return asdict(await copy_threads(here, place(here), threads, progress=advance))
+    def place(here: FullBackend) -> FullBackend:
+        is_other = at.all_tenants and here.tenant is not None
+        return there.for_tenant(str(here.tenant)) if is_other else there
 
-            found = await run_each(sources, copied)
-        for here in sources if threads is None else ():
-            found[here.tenant] |= await _count_left(here, "copied")
-        to = place(sources[0]).tenant
-        is_same = at.all_tenants or to in {None, sources[0].tenant}
-        return found, "" if is_same else f", into tenant {to!r}"
+    with show_progress("copying") as advance:
+
+        async def copied(here: FullBackend) -> dict[str, int]:
+            return asdict(await copy_threads(here, place(here), threads, progress=advance))
+
+        found = await run_each(sources, copied)
+    for here in sources if threads is None else ():
+        found[here.tenant] |= await _count_left(here, "copied")
+    to = place(sources[0]).tenant
+    is_same = at.all_tenants or to in {None, sources[0].tenant}
+    return found, "" if is_same else f", into tenant {to!r}"
 
 
 def report_moved(counts: dict[str, int], done: str) -> str:

@@ -145,6 +145,17 @@ def test_a_copy_into_another_tenant_says_so(run: Run, url: str, there: str) -> N
     assert held(there, "acme") == {}
 
 
+def test_a_copy_keeps_the_tenant_that_the_sources_url_names(run: Run, url: str, there: str) -> None:
+    code, out, _ = run("copy", "--from", f"{url}?tenant=acme", "--to", there)
+    assert (code, out) == (0, "tenant 'acme': 2 threads copied, 0 there already\n")
+    assert (held(there, "acme"), held(there, "default")) == (held(url, "acme"), {})
+
+
+def test_all_tenants_are_not_copied_into_one(run: Run, url: str, there: str) -> None:
+    code, out, errors = run("copy", "--from", url, "--to", f"{there}?tenant=new", "--all-tenants")
+    assert (code, out, "leave ?tenant= of --to out" in errors) == (1, "", True)
+
+
 def test_all_tenants_are_not_merged_into_a_storage_without_tenants(
     run: Run, url: str, tmp_path: Path
 ) -> None:
