@@ -149,20 +149,21 @@ def _with_given(ctx: Any, parameters: list[Any], args: list[str]) -> list[str]:
 def _find_url(profile: str) -> str:
     path = Path(os.environ.get(_CONFIG) or Path(typer.get_app_dir("locus-store")) / "config.toml")
     try:
-        profiles = tomllib.loads(path.read_text(encoding="utf-8"))["profiles"]
-        urls = {name: it["url"] for name, it in profiles.items()}
+        profiles = dict(tomllib.loads(path.read_text(encoding="utf-8"))["profiles"])
+        url = profiles[profile]["url"] if profile in profiles else None
     except FileNotFoundError as exc:
         raise InvalidArgumentError(
             f"there is no profile {profile!r}: {path} does not exist; it has lines such as"
             f" [profiles.{profile}] and url = 'postgresql://host/database'"
         ) from exc
     except (LookupError, TypeError, AttributeError, ValueError) as exc:
+        why = f"{exc} is missing" if isinstance(exc, KeyError) else exc
         raise InvalidArgumentError(
-            f"{path} is not a file of [profiles.NAME] tables, each with a url = '…': {exc}"
+            f"{path} is not a file of [profiles.NAME] tables, each with a url = '…': {why}"
         ) from exc
-    if not isinstance(urls.get(profile), str):
-        known = ", ".join(urls) or "none"
+    if not isinstance(url, str):
+        known = ", ".join(profiles) or "none"
         raise InvalidArgumentError(
-            f"{path} has no profile {profile!r}{did_you_mean(profile, urls)}; it has: {known}"
+            f"{path} has no profile {profile!r}{did_you_mean(profile, profiles)}; it has: {known}"
         )
-    return str(urls[profile])
+    return url

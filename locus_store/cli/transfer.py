@@ -435,9 +435,10 @@ async def _find_path(url: str) -> str:
         if folder != "sqlite" or path in {None, ":memory:"}:
             tool = TOOLS.get(folder)
             how = f"use {tool}, or " if tool else ""
+            which = "--all-tenants" if backend.capabilities.tenants else "--all"
             raise UnsupportedError(
                 f"{type(backend).__name__} is not copied as a file: {how}"
-                "'locus-store export --all-tenants --output FILE'"
+                f"'locus-store export {which} --output FILE'"
             )
         await backend.open()
         return str(path)

@@ -268,9 +268,7 @@ def _drop_revisions(connection: Connection, ours: Tables) -> None:
         connection.commit()
 
 
-def name_place(
-    target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None
-) -> str:
+def name_place(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> str:
     """Return the address of the database without secrets, as messages have it."""
     return run_on(
         target,

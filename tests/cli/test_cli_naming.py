@@ -69,8 +69,15 @@ def test_a_misspelt_scheme_or_option_is_suggested(run: Run) -> None:
         ("postgresq://a", "postgresql"),
         ("sqlite:///a.db?prefx=a", "prefix"),
     ):
-        code, _, errors = run("doctor", "--url", wrong)
-        assert (code, f"(did you mean '{right}'?)" in errors) == (1, True)
+        for command in (["doctor"], ["db", "upgrade"], ["db", "check"]):
+            code, _, errors = run(*command, "--url", wrong)
+            assert (code, f"(did you mean '{right}'?)" in errors) == (1, True)
+
+
+@pytest.mark.parametrize("url", ["memory://", "file:a", "s3://a/b", "http://h"])
+def test_a_url_without_a_schema_needs_no_upgrade(run: Run, url: str) -> None:
+    code, _, errors = run("db", "upgrade", "--url", url)
+    assert (code, "has no schema; nothing to make" in errors) == (1, True)
 
 
 def test_the_url_may_precede_the_command(run: Run, url: str) -> None:
@@ -93,6 +100,10 @@ def test_a_profile_names_a_url(run: Run, url: str, monkeypatch: pytest.MonkeyPat
     assert (code, "(did you mean 'staging'?); it has: staging" in errors) == (1, True)
     code, _, errors = run("--profile", "staging", "--url", url, "doctor")
     assert (code, "not both" in errors) == (1, True)
+    others = f"[profiles.staging]\nurl = '{url}'\n[profiles.bad]\nur = 'x'\n"
+    Path("profiles.toml").write_text(others, encoding="utf-8")
+    assert run("--profile", "staging", "threads", "show", "visit")[0] == 0
+    assert "'url' is missing" in run("--profile", "bad", "doctor")[2]
     for text in ("x", "profiles = 1", "[profiles]\na = 1", "[profiles.a]\n"):
         Path("profiles.toml").write_text(text, encoding="utf-8")
         code, _, errors = run("--profile", "a", "doctor")
@@ -147,6 +158,8 @@ def test_a_backup_of_another_storage_names_its_tool(run: Run) -> None:
     Path("files").mkdir()
     code, _, errors = run("--url", "file:files", "backup", "copy")
     assert (code, "a copy of the directory, or 'locus-store export" in errors) == (1, True)
+    *_, command = errors.split("'")[:-1]
+    assert run("--url", "file:files", *command.split()[1:])[0] == 0
 
 
 def test_doctor_shows_bytes_by_tenant_user_and_thread(run: Run, url: str) -> None:

@@ -65,7 +65,7 @@ class Tried:
         except driver.NoPermissionError:  # an answer, too; other calls may be permitted
             return
         except (driver.ConnectionError, driver.TimeoutError, OSError) as exc:
-            raise failures.StaleError("no answer on an idle connection") from exc
+            raise failures.StaleError("no answer to PING; is it Redis?") from exc
 
 
 class Connections(loops.ResourcesPerLoop["LoopClient"]):

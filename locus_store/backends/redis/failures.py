@@ -33,6 +33,9 @@ class NoPrimaryError(SentinelError):
     """The primary that the sentinels name cannot be used: a fail-over is due."""
 
 
+_OURS: Final = (StaleError, SentinelError)
+"""Errors whose texts have no secrets."""
+
 REPLACING: Final = (StaleError, SilentError, driver.ReadOnlyError)
 """After these the other connections are of no use either; the last: the master was demoted."""
 
@@ -121,8 +124,8 @@ def translate_error(exc: BaseException, where: str, *, is_unsure: bool) -> Locus
             # Without the position in a script.
             message = re.split(r"\.? script: \w{40}|, on @user_script", str(exc))[0]
             return kind(f"Redis {where}" + remedy.replace("{said}", message))
-    named = str(exc) if isinstance(exc, SentinelError) else get_code(exc) or get_reason(exc)
-    what = named or type(exc).__name__
+    found = "" if isinstance(exc, SentinelError) else get_code(exc) or get_reason(exc)
+    what = found or (str(exc) if isinstance(exc, _OURS) else type(exc).__name__)
     if is_lost(exc) or is_transient(exc):
         end = _UNSURE if is_unsure else _NOTHING
         return ConnectionFailedError(f"cannot reach Redis {where} ({what}); {end}")

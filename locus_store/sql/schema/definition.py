@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.columns.dialect_columns import DIALECTS
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables
+from locus_store.types.arguments import did_you_mean
 from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
@@ -177,7 +178,10 @@ def load_definition(dialect: str) -> SchemaDefinition:
         InvalidArgumentError: The library has no such dialect.
     """
     if dialect not in DIALECTS:
-        raise InvalidArgumentError(f"dialect {dialect!r}: choose one of {', '.join(DIALECTS)}")
+        similar = did_you_mean(dialect, DIALECTS)
+        raise InvalidArgumentError(
+            f"dialect {dialect!r}{similar}: choose one of {', '.join(DIALECTS)}"
+        )
     module = import_module(f"locus_store.backends.{dialect}.definition")
     found: SchemaDefinition = module.DEFINITION
     return found

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Target = Engine | Connection | URL | str
 
-_WITHOUT_SCHEMA: Final = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
+_WITHOUT_SCHEMA: Final = frozenset(
+    {"redis", "rediss", "valkey", "valkeys", "unix", "file", "memory", "s3", "oci", "http", "https"}
+)
 
 
 def run_on(target: Target, body: OnTables[T], *, prefix: str, schema: str | None) -> T:
@@ -87,7 +89,7 @@ def get_dialect_name(target: Target) -> str:
     scheme = text.partition(":")[0].partition("+")[0].lower()
     name = {"postgres": "postgresql"}.get(scheme, scheme)
     if name in _WITHOUT_SCHEMA:
-        raise InvalidArgumentError("Redis has no schema; nothing to make")
+        raise InvalidArgumentError(f"what {name}: URLs name has no schema; nothing to make")
     if name == "sharded":
         raise InvalidArgumentError(
             "a set of shards has no schema; give the URL of each shard in turn"

@@ -795,13 +795,23 @@ async def test_a_database_that_is_not_there_is_told(redis_url: str) -> None:
         assert "DB index is out of range" in await told(backend.load("t"))
 
 
+async def test_a_server_that_is_not_redis_is_told_as_one() -> None:
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with RedisBackend(f"redis://127.0.0.1:{port}", retry_seconds=0) as backend:
+            assert "(no answer to PING; is it Redis?)" in await told(backend.load("t"))
+
+
 @pytest.mark.parametrize(
     "url",
     ["redis://h", "rediss+cluster://u:p@h", "redis+sentinel://h/x", "valkey://h", "unix:///x"],
 )
 def test_commands_of_a_schema_say_that_there_is_none(url: str) -> None:
     for call in (migrate.upgrade, migrate.read_revision):
-        with pytest.raises(InvalidArgumentError, match="Redis has no schema; nothing to make"):
+        with pytest.raises(InvalidArgumentError, match="has no schema; nothing to make"):
             call(url)
 
 
