@@ -796,7 +796,8 @@ async def test_a_database_that_is_not_there_is_told(redis_url: str) -> None:
 
 
 async def test_a_server_that_is_not_redis_is_told_as_one() -> None:
-    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
         writer.close()
 
     async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
