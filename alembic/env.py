@@ -17,6 +17,7 @@ from locus_store.sql.schema.definition import load_definition
 from locus_store.sql.schema.migrations import get_dialect_name, lock, run_on
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, make_tables
 from locus_store.sql.schema.user_ids import read_user_id_type
+from locus_store.types.arguments import did_you_mean
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -27,9 +28,14 @@ if TYPE_CHECKING:
 # Migrations find prefix and schema here too.
 options = context.config.attributes
 
+OPTIONS = {"url", "prefix", "schema"}
+
 
 def main() -> None:
     given = context.get_x_argument(as_dictionary=True)
+    for name in given.keys() - OPTIONS:
+        similar = did_you_mean(name, OPTIONS)
+        raise InvalidArgumentError(f"no option -x {name}={similar}; options: url, prefix, schema")
     options.setdefault("prefix", given.get("prefix", DEFAULT_PREFIX))
     options.setdefault("schema", given.get("schema"))
     if context.is_offline_mode():

@@ -817,6 +817,13 @@ def test_alembic_refuses_an_empty_variable(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_alembic_refuses_an_option_that_it_does_not_know(tmp_path: Path) -> None:
+    ran = alembic("-x", "prefx=app_", "-x", "url=sqlite:///a.db", "upgrade", "head", cwd=tmp_path)
+    assert ran.returncode != 0
+    assert "no option -x prefx= (did you mean 'prefix'?)" in ran.stderr + ran.stdout
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.full
 def test_alembic_takes_url_prefix_and_schema(tmp_path: Path) -> None:
     options = ("-x", "url=sqlite+aiosqlite:///x.db", "-x", "prefix=mine_", "-x", "schema=main")
