@@ -21,6 +21,7 @@ from locus_store.turns import HasTurns
 from locus_store.types.arguments import (
     check_limit,
     check_list,
+    check_mapping,
     check_max_state_bytes,
     check_names,
     check_text,
@@ -169,7 +170,8 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
         change = self._change(
             thread_id, namespace, messages, metadata, expected_revision, user_id=user_id
         )
-        change.also = [make_edit(change, *it, self.max_state_bytes) for it in (also or {}).items()]
+        others = check_mapping("also", also or {}).items()
+        change.also = [make_edit(change, *it, self.max_state_bytes) for it in others]
         for edit in change.also:
             edit.turn = self._find_number(edit.thread_id)
         require_distinct(change)

@@ -312,13 +312,11 @@ class BaseStore(ForTenants, Closing, ABC):
             ConflictError: One has not the version that was expected; nothing was written.
             InvalidArgumentError: An item is not valid; nothing was written.
         """
-        made = []
-        for item in check_list("items", items):
-            if not isinstance(item, tuple) or not 3 <= len(item) <= len(PutItem._fields):  # noqa: PLR2004
-                fields = ", ".join(PutItem._fields)
-                raise InvalidArgumentError(f"an item of put_batch is a tuple ({fields})")
-            made.append(PutItem(*item))
-        return await self._put_all(made, connection)
+        found, fields = check_list("items", items), PutItem._fields
+        for item in found:
+            if not isinstance(item, tuple) or not 3 <= len(item) <= len(fields):  # noqa: PLR2004
+                raise InvalidArgumentError(f"an item of put_batch is a tuple ({', '.join(fields)})")
+        return await self._put_all([PutItem(*it) for it in found], connection)
 
     async def get_batch(self, keys: Sequence[Name]) -> dict[Name, Any]:
         """Return the values of existing items, by namespace and key."""

@@ -32,7 +32,7 @@ from locus_store.runtime.loops import settle
 from locus_store.runtime.observe import observe
 from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
 from locus_store.runtime.stepping import may_block, pause
-from locus_store.types.arguments import check_text
+from locus_store.types.arguments import check_text, did_you_mean
 from locus_store.types.records import make_unsupported_error
 from locus_store.types.turns import (
     MOST_WAITING,
@@ -275,6 +275,9 @@ class HasTurns:
             InvalidArgumentError: An option is not valid.
             UnsupportedError: The storage has no turns.
         """
+        for name in options.keys() - TurnOptions.__annotations__.keys():
+            similar = did_you_mean(name, TurnOptions.__annotations__)
+            raise InvalidArgumentError(f"turn() has no option {name}={similar}")
         return HeldTurn(self._find_backend(), thread_id, **options)
 
     @observe("busy")

@@ -26,7 +26,7 @@ from locus_store.session.owners import make_owner_label
 from locus_store.session.reads import StateReads, make_entry
 from locus_store.session.runs import BaseSession, make_writer
 from locus_store.types import Expected, Version
-from locus_store.types.arguments import MAX_COUNT, check_id
+from locus_store.types.arguments import MAX_COUNT, check_id, check_list
 from locus_store.types.codec import get_labels
 from locus_store.types.marks import LoadedVersion
 from locus_store.types.thread_info import ThreadFacts, format_user, parse_user
@@ -212,7 +212,8 @@ class SessionCheckpointer(BaseSession):
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep one; nothing was written.
         """
-        call, entries = self._parse(config), [to_log(it, self.models.message) for it in messages]
+        call, kind = self._parse(config), self.models.message
+        entries = [to_log(it, kind) for it in check_list("messages", messages)]
         if not entries:
             return
         most = self.backend.max_state_bytes

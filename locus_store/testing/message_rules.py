@@ -394,7 +394,12 @@ class MessageArguments(MessageLogKit):
             lambda it: log.append("t", [*make_new(1), it]),
             lambda it: log.append("t", make_new(1), also={"sub": [*make_new(1), it]}),
         )
-        also: list[Any] = [{"": make_new(2)}, {"sub": make_new(2), ("t", "sub"): make_new(3)}]
+        also: list[Any] = [
+            5,
+            [1],
+            {"": make_new(2)},
+            {"sub": make_new(2), ("t", "sub"): make_new(3)},
+        ]
         await expect_invalid(also, lambda it: log.append("t", make_new(1), also=it))
         await expect_invalid((1, b"b", ["a"]), lambda it: log.append("t", [NewMessage(1, text=it)]))
         await expect(

@@ -169,6 +169,7 @@ class ValueRules(StoreKit):
             lambda it: store.list(NS, after="" if it is None else it),
             lambda it: store.list_keys(NS, after="" if it is None else it),
         )
+        await expect_invalid((5, None, "items", [(NS, "k")]), store.put_batch)
         assert await store.list_namespaces() == []
 
     async def test_another_object_has_the_same_items(self, store: Any, other: Any) -> None:

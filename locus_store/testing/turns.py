@@ -278,6 +278,7 @@ class Turns(Kit):
             *({"most_waiting": it} for it in (0, 1.5, None)),
             {"wait": "wait"},
             {"owner": ""},
+            {"leese": 1},
         )
         for options in wrong:
             with pytest.raises(InvalidArgumentError, match=next(iter(options))):

@@ -441,6 +441,13 @@ async def test_messages_keep_their_order_over_pages(session) -> None:
     assert texts(await session.alist_messages(T, offset=398)) == whole[398:]
 
 
+async def test_what_is_no_list_of_messages_is_refused(session) -> None:
+    for messages in (None, 5, "x"):
+        with pytest.raises(InvalidArgumentError, match="messages must be a list"):
+            await session.aput_messages(T, messages)
+    assert await session.alist_messages(T) == []
+
+
 async def test_a_message_that_is_put_again_keeps_its_place(session) -> None:
     first, second = Message.text_message("a"), Message.text_message("b")
     await session.aput_messages(T, [first, second], {"node": "x"})

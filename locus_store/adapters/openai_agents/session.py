@@ -19,12 +19,18 @@ from agents.tool_context import ToolContext
 from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
-from locus_store.errors import ConflictError, SerializationError, TurnError
+from locus_store.errors import ConflictError, InvalidArgumentError, SerializationError, TurnError
 from locus_store.messages import BaseMessageLog
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
-from locus_store.types.arguments import check_mapping, check_text
+from locus_store.types.arguments import (
+    MAX_COUNT,
+    check_limit,
+    check_list,
+    check_mapping,
+    check_text,
+)
 from locus_store.types.messages import LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
@@ -106,6 +112,7 @@ class LocusSession(LogAdapter, Session):
         Raises:
             IntegrityError: A stored item is damaged; no item is left out.
         """
+        check_limit(limit, minimum=-MAX_COUNT, optional=True)
         newest = resolve_session_limit(limit, self.session_settings)
         newest = None if newest is not None and newest < 0 else newest
         items = untag_numbers(await self.log.contents(self.session_id, newest=newest))
@@ -113,7 +120,7 @@ class LocusSession(LogAdapter, Session):
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append all items, or none."""
-        if items:
+        if check_list("items", items):
             append = partial(self.log.append, self.session_id, user_id=self.user_id)
             await settle(_put(items, append))
 
@@ -213,7 +220,11 @@ async def _put(
         with suppress(SerializationError):
             await put([make_message(it) for it in items])
             return
-    await put([make_message(json.loads(json.dumps(it, ensure_ascii=False))) for it in items])
+    try:
+        found = [json.loads(json.dumps(it, ensure_ascii=False)) for it in items]
+    except TypeError as exc:
+        raise InvalidArgumentError(f"an item must be a dict that JSON can keep: {exc}") from exc
+    await put([make_message(it) for it in found])
 
 
 def make_message(item: Mapping[str, Any]) -> NewMessage:

@@ -501,9 +501,14 @@ def test_what_is_no_id_is_refused_by_the_constructor(name: Any) -> None:
         LocusSession(name, open_message_log("memory://"))
 
 
-@pytest.mark.parametrize("items", ["hello", ["hello"], {"role": "user"}, [None]])
+NO_ITEMS = ["hello", 5, None, ["hello"], {"role": "user"}, [None], [object()], [{"n": object()}]]
+
+
+@pytest.mark.parametrize("items", NO_ITEMS)
 async def test_what_is_no_list_of_items_is_refused(items: Any) -> None:
     async with open_message_log("memory://") as log:
-        with pytest.raises(InvalidArgumentError, match=r"item must be a dict, not (str|None)"):
+        with pytest.raises(InvalidArgumentError, match=r"items? must be a (list|dict)"):
             await LocusSession("s", log).add_items(items)
+        with pytest.raises(InvalidArgumentError, match="limit must be a whole number"):
+            await LocusSession("s", log).get_items("5")
         assert await log.logs() == []
