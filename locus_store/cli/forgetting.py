@@ -16,20 +16,13 @@ import typer
 
 from locus_store.backend import FullBackend
 from locus_store.cli.opening import NAMED, DryRun, Yes, count_contents, describe_counts, run
-from locus_store.cli.output import (
-    confirm,
-    format_count,
-    note,
-    print_line,
-    put_json,
-    select,
-    show_progress,
-)
+from locus_store.cli.output import format_count, note, print_line, put_json, select, show_progress
 from locus_store.cli.store import count_items, format_namespace, parse_namespace
 from locus_store.cli.tenants import (
     Outcome,
     TenantsOptions,
     add_up,
+    approve,
     describe,
     format_tenants,
     open_covered,
@@ -278,19 +271,17 @@ async def _find_unowned(backend: FullBackend, thread_ids: set[str]) -> list[str]
         while page := await backend.find_facts(replace(wanted, offset=offset)):
             offset += len(page)
             owned.update(it.thread_id for it in page if it.user_id or USER_ID in it.metadata)
-    gate = asyncio.Semaphore(AT_ONCE)
 
     async def names_no_user(thread_id: str) -> bool:
-        async with gate:
-            head = await backend.version(thread_id)
-            if head is not None:
-                return not {*head.metadata, *head.labels} & {USER_ID}
-            return not (thread_id.endswith("//") and await _is_of_app(backend, thread_id))
+        head = await backend.version(thread_id)
+        if head is not None:
+            return not {*head.metadata, *head.labels} & {USER_ID}
+        return not (thread_id.endswith("//") and await _is_of_app(backend, thread_id))
 
     unowned: list[str] = []
     rest = sorted(thread_ids - owned)
-    for first in range(0, len(rest), PAGE):
-        some = rest[first : first + PAGE]
+    for first in range(0, len(rest), AT_ONCE):
+        some = rest[first : first + AT_ONCE]
         answers = await asyncio.gather(*map(names_no_user, some))
         unowned += [it for it, is_unowned in zip(some, answers, strict=True) if is_unowned]
     return unowned
@@ -326,13 +317,12 @@ def forget(
 ) -> None:
     """Delete all data of a user, or of a metadata value.
 
-    That is threads with their versions and messages, and store items. Store items are found by
-    --namespace; in SQL databases, and with encryption, also by their metadata. What may be the
-    user's and stays is listed with commands: other items whose metadata names the user, namespaces
-    that have the user's id as a segment, and threads that name no user. --json: {threads,
-    checkpoints, writes, messages, …, tenant, left: [{tenant, namespaces, items, pending_only,
-    unowned, unowned_threads}]}, how many of each. An encrypted storage also destroys the keys of
-    what it removes; receipts: [{tenant, key_ids, destroyed_at}].
+    Threads are deleted with their versions and messages. Store items are found by --namespace; in
+    SQL databases, and with encryption, also by their metadata. What stays and may be the user's is
+    listed: other items whose metadata names the user, namespaces with the user's id as a segment,
+    and threads that name no user. --json: {threads, checkpoints, writes, messages, …, tenant, left:
+    [{tenant, namespaces, items, pending_only, unowned, unowned_threads}]}. An encrypted storage
+    also destroys the keys of what it removes; receipts: [{tenant, key_ids, destroyed_at}].
     """
     owner = _find_owner(user, where)
     wheres = [parse_namespace(it) for it in namespace or ()]
@@ -350,7 +340,9 @@ def forget(
             f"nothing was found and removed {owner}" if any(left) else f"nothing is stored {owner}"
         )
     if at.as_json:
-        _put_outcome(found, left, receipts, at)
+        more = {"receipts": [asdict(it) for it in receipts]} if receipts else {}
+        put_json({**describe(found, at), **_list_left(left), **more})
+        at.tell_others()
         return
     tell(found, lambda it: f"removed: {describe_counts(it) or 'nothing'}", at)
     _tell_left(left)
@@ -361,30 +353,23 @@ def forget(
 def _approve(at: TenantsOptions, owner: Owner, wheres: list[Namespace], *, dry_run: bool) -> bool:
     """Ask before the deletion; with ``dry_run`` only print it, and return ``False``."""
     held, left = run(_count_held(at, owner, wheres))
-    if dry_run and at.as_json:
-        _put_outcome(held, left, [], at)
-        return False
-    what = f"all {owner}: {_describe_held(add_up(held), format_tenants(held), wheres)}."
+    what = f"all {owner}: {_describe_held(add_up(held), format_tenants(held), wheres)}"
     of_all = held.items() if at.all_tenants else ()
     each_tenant = [f"tenant {name!r}: {_describe_held(it)}" for name, it in of_all]
     if not dry_run:
         for line in each_tenant:
             note(line)
-        confirm(f"This deletes {what}")
+    if approve(held, what, at, dry_run=dry_run, more=_list_left(left)):
         return True
-    for line in [f"This would delete {what}", *each_tenant]:
-        print_line(line)
-    _tell_left(left, "not covered", "removed in SQL databases and with encryption only")
-    at.tell_others()
+    if not at.as_json:
+        for line in each_tenant:
+            print_line(line)
+        _tell_left(left, "not covered", "removed in SQL databases and with encryption only")
     return False
 
 
-def _put_outcome(
-    found: Outcome, left: list[Left], receipts: list[Receipt], at: TenantsOptions
-) -> None:
-    more = {"receipts": [asdict(it) for it in receipts]} if receipts else {}
-    put_json({**describe(found, at), "left": [it.to_json() for it in left], **more})
-    at.tell_others()
+def _list_left(left: list[Left]) -> dict[str, Any]:
+    return {"left": [it.to_json() for it in left]}
 
 
 def _tell_left(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -260,8 +260,18 @@ def tell(outcome: Outcome, text: Callable[[dict[str, int]], str], at: TenantsOpt
     at.tell_others()
 
 
-def approve(outcome: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> bool:
-    """Ask before a deletion; with ``dry_run`` only print it, and return ``False``.
+def approve(
+    outcome: Outcome,
+    what: str,
+    at: TenantsOptions,
+    *,
+    dry_run: bool,
+    more: Mapping[str, Any] | None = None,
+) -> bool:
+    """Ask before a deletion; with ``dry_run`` only print it, in JSON with more fields.
+
+    Returns:
+        ``False`` for a dry run.
 
     Raises:
         typer.Exit: The answer is not yes.
@@ -270,7 +280,7 @@ def approve(outcome: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -
         confirm(f"This deletes {what}.")
         return True
     if at.as_json:
-        put_json(describe(outcome, at))
+        put_json({**describe(outcome, at), **(more or {})})
     else:
         print_line(f"This would delete {what}.")
     at.tell_others()

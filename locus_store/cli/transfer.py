@@ -261,9 +261,9 @@ def export(
 
     With --all, the store's items are counted, not written. A file is written whole or not at all; a
     killed command leaves a hidden file .export-… with the data. Threads of a storage that encrypts
-    are sealed, and an import needs its keys. With --user, commands that print the user's store
-    items are listed: items whose metadata names the user, and namespaces that have the user's id as
-    a segment.
+    are sealed, and an import needs its keys. With --user, commands are listed that print the user's
+    store items: those whose metadata names the user, and of namespaces with the user's id as a
+    segment.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
     at.require_one("THREADS", is_named=bool(threads))

@@ -540,6 +540,7 @@ def test_json_is_exact_and_holds_no_control_character() -> None:
 def test_what_is_no_terminal_gets_no_colours_and_no_bar(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LOCUS_STORE_URL", "sqlite:///a.db")
     run("db", "upgrade")
     for options in ({}, {"NO_COLOR": "1", "FORCE_COLOR": "1"}):
         for name, value in options.items():
@@ -552,6 +553,7 @@ def test_what_is_no_terminal_gets_no_colours_and_no_bar(
 def test_what_is_no_terminal_gets_no_bar_and_whole_lines_where_colours_are_forced(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LOCUS_STORE_URL", "sqlite:///a.db")
     run("db", "upgrade")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "20")

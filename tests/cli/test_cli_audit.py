@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 run = test_cli.run
 
-URL = "sqlite:///locus_checkpoints.db"
+URL = "sqlite:///a.db"
+
+
+@pytest.fixture(autouse=True)
+def named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCUS_STORE_URL", URL)
 
 
 def write_keys(name: str, key: ed25519.Ed25519PrivateKey | x25519.X25519PrivateKey) -> None:
@@ -42,7 +47,7 @@ def save(thread_id: str, tenant: str = "default") -> None:
 
 
 def change(statement: str) -> None:
-    with closing(sqlite3.connect("locus_checkpoints.db")) as connection, connection:
+    with closing(sqlite3.connect("a.db")) as connection, connection:
         connection.execute(statement)
 
 
@@ -185,7 +190,7 @@ def test_an_auditor_of_a_service_reads_the_record_of_one_tenant_and_nothing_else
     file = Path("tokens.json")
     tokens = TokenFile(file)
     secrets = {it: tokens.add(it, "acme", [it]) for it in ("audit", "read")}
-    backend = SQLiteBackend("locus_checkpoints.db", audit="service")
+    backend = SQLiteBackend("a.db", audit="service")
     service = Service(backend, token_file=file)
     urls = {it: f"{service.url}?token={secret}" for it, secret in secrets.items()}
 
@@ -215,7 +220,7 @@ def test_an_auditor_of_a_service_reads_the_record_of_one_tenant_and_nothing_else
 
 @pytest.mark.full
 def test_a_bucket_of_anchors_shows_a_database_that_was_put_back(run: Run, s3_place: Any) -> None:
-    target, database = s3_place.url(), Path("locus_checkpoints.db")
+    target, database = s3_place.url(), Path("a.db")
     save("t")
     assert run("audit", "anchor", target) == (0, "1 tenant anchored\n", "")
     older = database.read_bytes()

@@ -139,6 +139,7 @@ def test_doctor_warns_of_a_journal_that_blocks_readers(
     monkeypatch.setattr(
         SQLiteExamination, "_read_pragma", lambda _, name: {"journal_mode": "delete"}.get(name, 1)
     )
+    monkeypatch.setenv("LOCUS_STORE_URL", "sqlite:///a.db")
     run("db", "upgrade")
     assert facts(run)["journal mode"]["verdict"] == "warn"
 

@@ -57,7 +57,7 @@ def status(run: Run) -> dict[str, Any]:
 def test_verify_without_the_keys_advises_no_deletion(run: Run) -> None:
     write_ring("a")
     fill()
-    code, out, errors = run("verify")
+    code, out, errors = run("verify", "--url", "sqlite:///./locus_checkpoints.db")
     assert (code, out.count("open the storage with the encryption= that")) == (3, 2)
     assert errors == "Nothing that could be read is damaged.\n"
 

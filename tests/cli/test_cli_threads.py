@@ -467,12 +467,12 @@ def test_looking_makes_no_database(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_damaged_state_is_an_error_and_no_traceback(run: Run, tmp_path: Path) -> None:
-    run("db", "upgrade")
-    save("sqlite:///locus_checkpoints.db", "t", *CHAT)
-    with closing(sqlite3.connect("locus_checkpoints.db")) as connection:
+    run("db", "upgrade", "--url", "sqlite:///a.db")
+    save("sqlite:///a.db", "t", *CHAT)
+    with closing(sqlite3.connect("a.db")) as connection:
         connection.execute("UPDATE locus_checkpoints SET digest = zeroblob(16)")
         connection.commit()
-    code, out, errors = run("threads", "show", "t")
+    code, out, errors = run("threads", "show", "t", "--url", "sqlite:///a.db")
     assert (code, out) == (1, "")
     assert errors.startswith("Error: ")
 
