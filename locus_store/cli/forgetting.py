@@ -61,7 +61,7 @@ class Owner:
     value: Any
 
     @classmethod
-    def of_user(cls, user: str) -> Owner:
+    def from_user(cls, user: str) -> Owner:
         """Return a user, whom ``user_id`` names in metadata."""
         return cls(user, USER_ID, user)
 
@@ -151,8 +151,8 @@ class Left:
             command = self._write_search(f"/ --metadata-filter {conditions}")
             note(f"{self._where}{label}: {about}. To print them: {command}{more}")
 
-    def _write_search(self, wanted: str) -> str:
-        return f"locus-store store search {wanted} --limit {EVERY} --json{self._tenant}"
+    def _write_search(self, arguments: str) -> str:
+        return f"locus-store store search {arguments} --limit {EVERY} --json{self._tenant}"
 
     @property
     def _user(self) -> str:
@@ -193,7 +193,7 @@ async def find_left(
     backends: list[FullBackend],
     owner: Owner,
     but: list[Namespace],
-    found: Mapping[str | None, Collection[str]],
+    threads: Mapping[str | None, Collection[str]],
 ) -> list[Left]:
     """Return the data of each tenant that is not found for an owner.
 
@@ -201,14 +201,14 @@ async def find_left(
         backends: One for each tenant.
         owner: Whose data is exported or deleted.
         but: Namespaces of the store that were named.
-        found: The threads that were found, by tenant.
+        threads: The owner's threads, by tenant.
     """
     left: list[Left] = []
     for backend in backends:
         names = await _find_namespaces(backend, owner.user, but)
         typed = [format_namespace(it) for it in names]
         items = await _count_items(backend, owner, [*names, *but])
-        others = await _find_unattributed(backend, owner.user, found.get(backend.tenant, ()))
+        others = await _find_unattributed(backend, owner.user, threads.get(backend.tenant, ()))
         left.append(Left(backend.tenant, owner, typed, items, *others))
     return left
 
@@ -250,16 +250,16 @@ def _is_in(namespace: Namespace, others: list[Namespace]) -> bool:
 
 
 async def _find_unattributed(
-    backend: FullBackend, user: str | None, found: Collection[str]
+    backend: FullBackend, user: str | None, thread_ids: Collection[str]
 ) -> tuple[int, list[str]]:
-    """Return the number of threads with pending writes only, and those that name no user.
+    """Return the number of threads with pending writes only, and other ones without a user.
 
     Scans list the former, and lists do not. The latter matter only where a user is asked for.
     """
     known = {it async for it in iterate_ids(backend.list_threads, page=PAGE)}
     others = [it async for it in all_threads(backend) if it not in known]
     pending_only = sum([not await backend.exists(it) for it in others])
-    rest = known.difference(found)
+    rest = known.difference(thread_ids)
     return pending_only, [] if user is None else await _find_unowned(backend, rest)
 
 
@@ -368,8 +368,8 @@ def _approve(at: TenantsOptions, owner: Owner, wheres: list[Namespace], *, dry_r
     return False
 
 
-def _list_left(left: list[Left]) -> dict[str, Any]:
-    return {"left": [it.to_json() for it in left]}
+def _list_left(remainders: list[Left]) -> dict[str, Any]:
+    return {"left": [it.to_json() for it in remainders]}
 
 
 def _tell_left(
@@ -386,7 +386,7 @@ def _find_owner(user: str | None, where: str | None) -> Owner:
     if (user is None) is (where is None):
         raise typer.BadParameter("pass --user or --where")
     if where is None:
-        return Owner.of_user(str(user))
+        return Owner.from_user(str(user))
     key, equals, value = where.partition("=")
     if not equals:
         raise typer.BadParameter(f"--where {where!r} is not KEY=VALUE")

@@ -316,7 +316,7 @@ async def _export_all(
         for backend in backends if user is None and not threads else ():
             await _count_left(backend, "exported")
         if user is not None:
-            for left in await find_left(backends, Owner.of_user(user), [], of_user):
+            for left in await find_left(backends, Owner.from_user(user), [], of_user):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)

@@ -34,7 +34,7 @@ class NoPrimaryError(SentinelError):
 
 
 _OURS: Final = (StaleError, SentinelError)
-"""Errors whose texts have no secrets."""
+"""Errors whose messages have no secrets."""
 
 REPLACING: Final = (StaleError, SilentError, driver.ReadOnlyError)
 """After these the other connections are of no use either; the last: the master was demoted."""
