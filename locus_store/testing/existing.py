@@ -200,9 +200,8 @@ class Existence(BackendKit):
         assert await backend.exists("t") is True
         assert await self.list_existing(backend) == ["t"]
         after = await backend.read_thread("t")
-        assert (after.messages, after.name, after.user_id) == (
-            before.messages, before.name, before.user_id,
-        )  # fmt: skip
+        kept = [(it.messages, it.name, it.user_id) for it in (before, after)]
+        assert kept[0] == kept[1]
         if is_version:
             assert await backend.remove("t", ["v"], namespace=after.lines[0].namespace) == 1
             assert await backend.scan() == []
@@ -221,9 +220,8 @@ class Existence(BackendKit):
         for n in range(2):
             await backend.save("t", {"n": n}, checkpoint_id=f"s{n}")
         after = await backend.read_thread("t")
-        assert (after.messages, after.name, after.user_id) == (
-            before.messages, before.name, before.user_id,
-        )  # fmt: skip
+        kept = [(it.messages, it.name, it.user_id) for it in (before, after)]
+        assert kept[0] == kept[1]
         assert await backend.load("t") == {"n": 1}
         assert await self.list_existing(backend) == ["t"]
 

@@ -25,7 +25,6 @@ from locus_store.testing.kit import (
     Another,
     MessageLogKit,
     fail_one_in_three,
-    find_backend,
     make_named,
     make_new,
     run_in_loops,
@@ -201,13 +200,6 @@ class LogsOfThreads(MessageLogKit):
         assert await backend.exists("t") is False
         assert await backend.list_threads() == await backend.scan() == []
 
-    async def test_deleting_the_log_leaves_the_states(self, log: Any, backend: Any) -> None:
-        await backend.save("t", {"n": 1})
-        await log.append("t", make_new(1))
-        await log.delete("t")
-        assert await backend.load("t") == {"n": 1}
-        assert await log.load("t") is None
-
     async def test_deleting_the_thread_removes_its_logs(self, log: Any, backend: Any) -> None:
         await backend.save("t", {"n": 1})
         for namespace in ("", "sub"):
@@ -217,12 +209,15 @@ class LogsOfThreads(MessageLogKit):
         await log.append("t", make_new(2))
         assert unwrap(await log.load("t")) == [2]
 
-    async def test_deleting_the_versions_leaves_the_log(self, log: Any, backend: Any) -> None:
-        await backend.save("t", {"n": 1}, checkpoint_id="v")
-        await log.append("t", make_new(1))
-        await backend.delete("t", "v")
-        assert unwrap(await log.load("t")) == [1]
-        assert await backend.list_threads() == ["t"]
+    async def test_deleting_log_or_versions_leaves_the_other(self, log: Any, backend: Any) -> None:
+        for name in ("t", "u"):
+            await backend.save(name, {"n": 1}, checkpoint_id="v")
+            await log.append(name, make_new(1))
+        await log.delete("t")
+        assert (await backend.load("t"), await log.load("t")) == ({"n": 1}, None)
+        await backend.delete("u", "v")
+        assert unwrap(await log.load("u")) == [1]
+        assert sorted(await backend.list_threads()) == ["t", "u"]
 
     async def test_a_change_of_a_log_is_activity(self, log: Any, backend: Any) -> None:
         for name in "abc":
@@ -300,21 +295,16 @@ class LogsOfThreads(MessageLogKit):
             await renewing.append("t", make_new(1))
             first = (await backend.read_thread("t")).expires_at
             assert first is not None
-            await backend.write_state("u", {"n": 1}, ttl_seconds=LONG / 100)
+            for thread in ("state", "u"):
+                await backend.write_state(thread, {"n": 1}, ttl_seconds=LONG / 100)
             soon = (await backend.read_thread("u")).expires_at
+            await renewing.append("state", make_new(1))
+            assert (await backend.read_thread("state")).expires_at > soon
             await log.append("u", make_new(1))
             assert (await backend.read_thread("u")).expires_at == soon
             for change in (renewing.append("u", make_new(2)), renewing.pop("u")):
                 await change
                 assert (await backend.read_thread("u")).expires_at > soon
-
-    async def test_an_append_renews_the_time_to_live_of_a_state(self, reopen: Another) -> None:
-        async with reopen(ttl_seconds=LONG) as log:
-            backend = find_backend(log)
-            await backend.write_state("t", {"n": 1}, ttl_seconds=LONG / 100)
-            soon = (await backend.read_thread("t")).expires_at
-            await log.append("t", make_new(1))
-            assert (await backend.read_thread("t")).expires_at > soon
 
     async def test_an_expired_thread_has_no_log(self, reopen: Another) -> None:
         async with reopen(ttl_seconds=SHORT) as log:

@@ -165,42 +165,36 @@ class Arguments(Kit):
 class Concurrency(Kit):
     """One object serves many tasks, event loops and threads."""
 
+    async def save_turns(self, checkpointer: Any, name: str) -> None:
+        """Load and save a thread three times."""
+        for turn in range(3):
+            state = await checkpointer.load(name) or self.new()
+            await checkpointer.save(self.said(state, f"{name} {turn}"), name)
+
     @seam("connection", "loop")
     async def test_64_savers_on_threads_of_their_own(self, checkpointer: Any) -> None:
-        async def save_turns(name: str) -> None:
-            for turn in range(3):
-                state = await checkpointer.load(name) or self.new()
-                await checkpointer.save(self.said(state, f"{name} {turn}"), name)
-
-        await asyncio.gather(*(save_turns(f"t{n}") for n in range(64)))
+        await asyncio.gather(*(self.save_turns(checkpointer, f"t{n}") for n in range(64)))
         for n in range(64):
             expected = [f"t{n} {turn}" for turn in range(3)]
             assert await self.read_texts(checkpointer, f"t{n}") == expected
             assert len(await checkpointer.list_checkpoints(f"t{n}")) == 3
 
-    async def test_saves_without_a_load_are_all_kept(self, checkpointer: Any) -> None:
-        saves = (checkpointer.save(self.new(str(n)), "t", f"v{n}") for n in range(50))
-        assert await asyncio.gather(*saves) == [f"v{n}" for n in range(50)]
-        told = await self.read_all_texts(checkpointer, "t")
-        assert told == {f"v{n}": [str(n)] for n in range(50)}
-
-    async def test_the_same_new_thread_may_be_made_by_many_at_once(self, another: Another) -> None:
+    async def test_saves_without_a_load_are_all_kept(self, another: Another) -> None:
+        """Of one object, and of several that make the same new thread at once."""
         objects = [another() for _ in range(4)]
-        saves = (it.save(self.new("a"), "t", f"v{n}") for n, it in enumerate(objects))
-        assert len(await asyncio.gather(*saves)) == 4
-        assert len(await objects[0].list_checkpoints("t")) == 4
+        saves = [objects[n % 4].save(self.new(str(n)), "t", f"v{n}") for n in range(50)]
+        assert await asyncio.gather(*saves) == [f"v{n}" for n in range(50)]
+        told = await self.read_all_texts(objects[0], "t")
+        assert told == {f"v{n}": [str(n)] for n in range(50)}
 
     @seam("connection", "loop")
     async def test_closing_in_the_middle_breaks_no_save_or_load(self, checkpointer: Any) -> None:
-        async def save_turns(name: str) -> None:
-            for turn in range(5):
-                state = await checkpointer.load(name) or self.new()
-                await checkpointer.save(self.said(state, str(turn)), name)
-
-        names = [f"t{n}" for n in range(8)]
-        await run_while_closing(checkpointer, *map(save_turns, names))
+        names = [f"t{n}" for n in range(12)]
+        saves = [self.save_turns(checkpointer, it) for it in names]
+        await run_while_closing(checkpointer, *saves)
         for name in names:
-            assert await self.read_texts(checkpointer, name) == list(map(str, range(5)))
+            expected = [f"{name} {turn}" for turn in range(3)]
+            assert await self.read_texts(checkpointer, name) == expected
 
     @requires("list_threads")
     @seam("connection", "loop")

@@ -132,11 +132,9 @@ class ThreadInfoRules(BackendKit):
         await backend.put_thread("u", name="named", metadata={"k": 1})
         await backend.claim_thread("u", "alice", name="other", metadata={"k": 2})
         assert await self.read_facts(backend, "u") == ("alice", "named", {"k": 1}, None)
-
-    async def test_a_claim_adds_metadata_to_a_run(self, backend: Any) -> None:
-        await backend.put_thread("t", run_id="r")
-        await backend.claim_thread("t", "alice", metadata={"topic": 1})
-        assert await self.read_facts(backend) == ("alice", None, {"topic": 1}, "r")
+        await backend.put_thread("run", run_id="r")
+        await backend.claim_thread("run", "alice", metadata={"topic": 1})
+        assert await self.read_facts(backend, "run") == ("alice", None, {"topic": 1}, "r")
 
     async def test_of_two_first_users_one_gets_the_thread(self, backend: Any) -> None:
         claims = (backend.claim_thread("t", f"user {n}") for n in range(8))
