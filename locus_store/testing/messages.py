@@ -92,12 +92,8 @@ class MessageConcurrency(MessageLogKit):
                 )
                 try:
                     if found and last % 3 == 0:
-                        await log.replace(
-                            "t",
-                            found.info.count - 1,
-                            make_new(last, last + 1),
-                            expected_revision=revision,
-                        )
+                        place, new = found.info.count - 1, make_new(last, last + 1)
+                        await log.replace("t", place, new, expected_revision=revision)
                     else:
                         await log.append("t", make_new(last + 1), expected_revision=revision)
                     steps += 1

@@ -31,9 +31,9 @@ LONG = 600
 """A lease that outlives the test."""
 
 
-async def run_outside(work: Coroutine[Any, Any, Any]) -> Any:
+def run_outside(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Run a coroutine as another client does: in no turn of this context."""
-    return await asyncio.get_running_loop().create_task(work, context=Context())
+    return asyncio.get_running_loop().create_task(work, context=Context())
 
 
 async def wait_for_turns(checkpointer: Any, count: int) -> None:
@@ -188,8 +188,7 @@ class Turns(Kit):
         objects, tasks = (checkpointer, another()), []
         async with checkpointer.turn("t", owner="first"):
             for n in range(4):
-                take_n = take(objects[n % 2], n)
-                tasks.append(asyncio.get_running_loop().create_task(take_n, context=Context()))
+                tasks.append(run_outside(take(objects[n % 2], n)))
                 await wait_for_turns(checkpointer, n + 2)
             found = await checkpointer.turns()
             assert [(it.owner, it.position) for it in found][1:] == [
@@ -216,8 +215,7 @@ class Turns(Kit):
             short = checkpointer.turn("t", wait="wait", timeout_seconds=SHORT)
             with pytest.raises(TurnError, match=r"is still taken .*by turn .*'me'"):
                 await run_outside(short.begin())
-            begin = checkpointer.turn("t").begin()
-            waiting = asyncio.get_running_loop().create_task(begin, context=Context())
+            waiting = run_outside(checkpointer.turn("t").begin())
             await wait_for_turns(checkpointer, 2)
             with pytest.raises(TurnError, match="and 1 wait for it"):
                 await checkpointer.turn("t", most_waiting=1).begin()

@@ -49,24 +49,19 @@ class VersionLists(BackendKit):
     async def test_conditions_restrict_the_list(self, backend: Any) -> None:
         await _grow(backend)
         every = await _list_expected(backend, "t", "other")
-        of_thread = [it for it in every if it.thread_id == "t"]
-
-        async def found(**options: Any) -> list[Version]:
-            listed: list[Version] = await backend.newest(VersionsWanted(**options), 100)
-            return listed
-
-        assert await found(namespace="a") == [it for it in every if it.namespace == "a"]
-        assert await found(thread_id="t", namespace="a") == [
-            version for version in of_thread if version.namespace == "a"
-        ]
-        assert await found(thread_id="t", checkpoint_id="v3") == [
-            version for version in of_thread if version.checkpoint_id == "v3"
-        ]
-        assert await found(thread_id="t", namespace="", before="v3") == [
-            version
-            for version in of_thread
-            if not version.namespace and version.checkpoint_id < "v3"
-        ]
+        for thread_id, name, value in (
+            (None, "namespace", "a"),
+            ("t", "namespace", "a"),
+            ("t", "checkpoint_id", "v3"),
+        ):
+            options: dict[str, Any] = {"thread_id": thread_id, name: value}
+            expected = [it for it in every if thread_id in {None, it.thread_id}]
+            expected = [it for it in expected if getattr(it, name) == value]
+            assert await backend.newest(VersionsWanted(**options), 100) == expected
+        wanted = VersionsWanted(thread_id="t", namespace="", before="v3")
+        expected = [it for it in every if (it.thread_id, it.namespace) == ("t", "")]
+        expected = [it for it in expected if it.checkpoint_id < "v3"]
+        assert await backend.newest(wanted, 100) == expected
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_a_list_is_that_of_the_histories(self, backend: Any, seed: int) -> None:
