@@ -300,6 +300,10 @@ class BackendFacade:
     def _begin(self) -> None:
         """Start with no calls of this object."""
 
+    def _enter(self, tenant: str) -> None:
+        self.backend = self.backend.for_tenant(tenant)
+        self._begin()
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r})"
 
@@ -355,10 +359,6 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
         self._storage = self.backend.storage_name, self.backend.tenant
         self._loads: OrderedDict[str, list[OneLoad]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
-
-    def _enter(self, tenant: str) -> None:
-        self.backend = needs(self.backend, SharedByTenants).for_tenant(tenant)
-        self._begin()
 
     @observe("tenants")
     async def tenants(self) -> list[Tenant]:

@@ -74,10 +74,6 @@ class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing)
 
         self._known = CachedCheckpoints()
 
-    def _enter(self, tenant: str) -> None:
-        self.backend = self.backend.for_tenant(tenant)
-        self._begin()
-
     @observe("put")
     async def put(
         self,
