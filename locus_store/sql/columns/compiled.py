@@ -24,7 +24,7 @@ Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
 
 _Convert = Callable[[Any], Any]
 _Reader = Callable[[Sequence[Any], set[type]], Sequence[Any] | None]
-"""See ``ReadsColumn``."""
+"""Reads the values of a column that a driver returned, of these types; ``None``: one by one."""
 
 GUARD: Final = "locus_store_guard"
 """Execution option of a connection: a function of a statement's text and parameters, which it
@@ -84,6 +84,7 @@ class Compiled:
         self._readers = [
             kind.read_column if hasattr(type(kind), "read_column") else None for kind in kinds
         ]
+        # The types of the values that are read as the driver returns them.
         self._as_stored = [it.as_stored if hasattr(type(it), "as_stored") else () for it in kinds]
         self._steps: dict[tuple[type, ...], list[tuple[int, _Convert]]] = {}
         """The conversions of a row, by the types of its values."""

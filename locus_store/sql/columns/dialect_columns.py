@@ -9,7 +9,7 @@ from decimal import Decimal
 from functools import cache, partial, wraps
 from importlib import import_module
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import orjson
 import sqlalchemy as sa
@@ -221,21 +221,6 @@ def make_damage_error(what: str) -> IntegrityError:
         f"a stored row does not hold {what} where there should be; restore the database from a "
         "backup"
     )
-
-
-class ReadsColumn(Protocol):
-    """A type that reads a column of many rows at once.
-
-    Types may also have ``as_stored``: the types of values that are read as the driver returns them.
-    """
-
-    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """Return the values as they are read one by one, or ``None``: read them one by one.
-
-        Args:
-            values: As the driver returns them.
-            kinds: Their types.
-        """
 
 
 class _Checked:
