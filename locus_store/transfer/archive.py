@@ -296,7 +296,9 @@ class _Opener:
             )
         try:
             content = base64.b64decode(line["sealed"], validate=True)
-            self._sealing = await _find_sealing(owner, content)
+            if not await owner.has_keys():  # a file that is not trusted creates none
+                raise UnknownKeyError.make(get_key_id(content))
+            self._sealing = await owner.get_sealing()
             found = self._open(self._sealing, content)
         except UnknownKeyError as exc:
             self._tally.refuse(thread_id, exc, tenant)
@@ -310,13 +312,6 @@ class _Opener:
         found: dict[str, Any] = orjson.loads(sealing.open_line(content, self._before))
         self._before = b"" if found["kind"] == "end" else content
         return found
-
-
-async def _find_sealing(owner: EncryptedBackend, content: bytes) -> Sealing:
-    """Return the sealing of a tenant that has keys: a file that is not trusted creates none."""
-    if not await owner.has_keys():
-        raise UnknownKeyError.make(get_key_id(content))
-    return await owner.get_sealing()
 
 
 def to_lines(

@@ -42,23 +42,20 @@ async def copy(
     tally = Tally(progress)
     if thread_ids is None:
         async for thread_id in all_threads(source):
-            await tally.add(thread_id, _copy(source, target, thread_id))
+            await tally.add(thread_id, _copy(source, target, thread_id, must_exist=False))
     for thread_id in expect_steps(thread_ids or ()):
-        await tally.add(thread_id, _copy_named(source, target, thread_id))
+        await tally.add(thread_id, _copy(source, target, thread_id, must_exist=True))
     return tally.finish()
 
 
-async def _copy_named(source: StoresThreads, target: StoresThreads, thread_id: str) -> bool:
-    is_new = await _copy(source, target, thread_id)
-    if is_new is None:
-        raise NotFoundError("there is no such thread to copy")
-    return is_new
-
-
-async def _copy(source: StoresThreads, target: StoresThreads, thread_id: str) -> bool | None:
+async def _copy(
+    source: StoresThreads, target: StoresThreads, thread_id: str, *, must_exist: bool
+) -> bool | None:
     """Copy a thread; return whether it was new to the target, ``None`` if it does not exist."""
     thread = await source.read_thread(thread_id)
     if thread is None:
+        if must_exist:
+            raise NotFoundError("there is no such thread to copy")
         return None
     is_new = await target.write_thread(thread)
     if is_new:
