@@ -38,37 +38,22 @@ Part: TypeAlias = Literal["store", "messages"]
 
 SCHEMES = {
     "file": "file",
-    "http": "http",
-    "https": "http",
+    **dict.fromkeys(("http", "https"), "http"),
     "memory": "memory",
     "oci": "oci",
-    "opensearch": "opensearch",
-    "opensearch+https": "opensearch",
-    "oracle": "oracle",
-    "oracle+oracledb": "oracle",
-    "oracle+oracledb_async": "oracle",
-    "postgresql": "postgresql",
-    "postgresql+asyncpg": "postgresql",
-    "postgresql+psycopg": "postgresql",
-    "postgresql+psycopg2": "postgresql",
-    "postgres": "postgresql",
-    "redis": "redis",
-    "rediss": "redis",
-    "redis+cluster": "redis",
-    "rediss+cluster": "redis",
-    "redis+sentinel": "redis",
-    "rediss+sentinel": "redis",
-    "valkey": "redis",
-    "valkeys": "redis",
-    "valkey+cluster": "redis",
-    "valkeys+cluster": "redis",
-    "valkey+sentinel": "redis",
-    "valkeys+sentinel": "redis",
+    **dict.fromkeys(("opensearch", "opensearch+https"), "opensearch"),
+    **dict.fromkeys(("oracle", "oracle+oracledb", "oracle+oracledb_async"), "oracle"),
+    **dict.fromkeys(("postgresql", "postgresql+asyncpg", "postgresql+psycopg"), "postgresql"),
+    **dict.fromkeys(("postgresql+psycopg2", "postgres"), "postgresql"),
+    **{
+        f"{server}{tls}{form}": "redis"
+        for server in ("redis", "valkey")
+        for form in ("", "+cluster", "+sentinel")
+        for tls in ("", "s")
+    },
     "s3": "s3",
     "unix": "redis",
-    "sqlite": "sqlite",
-    "sqlite+aiosqlite": "sqlite",
-    "sqlite+pysqlite": "sqlite",
+    **dict.fromkeys(("sqlite", "sqlite+aiosqlite", "sqlite+pysqlite"), "sqlite"),
 }
 """Scheme to the folder under ``backends``; its ``options`` reads the URL."""
 
@@ -430,11 +415,7 @@ def _read(url: str, folder: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _split_url_beside(
     url: str, folder: str, name: str, handed_in: object
 ) -> tuple[dict[str, str], str]:
-    """Return the options of a URL whose place an engine, a pool or a client has.
-
-    Raises:
-        InvalidArgumentError: The URL names another place.
-    """
+    """Return the options of a URL whose place an engine, a pool or a client has, and no other."""
     text, query = split_url(url, _import_options(folder).URL_OPTIONS)
     rest, index = text.partition("://")[2] if _parse_scheme(url) else text, ""
     if folder == "opensearch":
