@@ -61,31 +61,6 @@ class Bisected:
         return next((it for it in self.turns if it.holds), None)
 
 
-class _Asking:
-    """The answers for an ancestry."""
-
-    def __init__(self, condition: Condition, exact: list[bool]) -> None:
-        self.turns: list[Turn] = []
-        self.skipped = 0
-        self._condition = condition
-        self._exact = iter(exact)
-        self._is_exact = True
-        self._folder: Folder | None = None
-
-    def visit(self, version: Version, folder: Folder) -> None:
-        operations = folder.log if folder is self._folder else None
-        answer = self._condition.answer(version, folder, operations)
-        self._folder = folder
-        self._is_exact &= next(self._exact)
-        if answer is None:
-            self.skipped += 1
-            self._is_exact = False
-            return
-        if not self.turns or self.turns[-1].holds != answer:
-            self.turns.append(Turn(version, answer, self._is_exact))
-        self._is_exact = True
-
-
 async def bisect(
     backend: StorageBackend,
     thread_id: str,
@@ -118,9 +93,22 @@ async def bisect(
     ancestry = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
     if ancestry is None:
         return None
-    asking = _Asking(condition, ancestry.exact)
-    await visit(backend, ancestry.versions, asking.visit, step)
-    return Bisected(ancestry.versions[-1], asking.turns, len(ancestry.versions), asking.skipped)
+    turns, skipped, exact = list[Turn](), 0, iter(ancestry.exact)
+    is_exact, last = True, None
+
+    def ask(version: Version, folder: Folder) -> None:
+        nonlocal skipped, is_exact, last
+        answer = condition.answer(version, folder, folder.log if folder is last else None)
+        last = folder
+        is_exact &= next(exact)
+        if answer is None:
+            skipped += 1
+        elif not turns or turns[-1].holds != answer:
+            turns.append(Turn(version, answer, is_exact))
+        is_exact = answer is not None
+
+    await visit(backend, ancestry.versions, ask, step)
+    return Bisected(ancestry.versions[-1], turns, len(ancestry.versions), skipped)
 
 
 async def list_values(

@@ -179,9 +179,8 @@ CLASS_PARTS: Final = 2
 
 def is_graphs(state: Mapping[str, Any]) -> bool:
     """Return whether a state is a checkpoint of LangGraph."""
-    return isinstance(state.get(CHANNELS), dict) and {"channel_versions", "versions_seen"} <= set(
-        state
-    )
+    has_versions = state.keys() >= {"channel_versions", "versions_seen"}
+    return has_versions and isinstance(state.get(CHANNELS), dict)
 
 
 def is_bookkeeping(channel: str) -> bool:

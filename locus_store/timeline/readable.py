@@ -66,12 +66,10 @@ def strip_tags(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     read = _TAGS.get(str(value.get("$")))
+    if read is None and is_message(value):
+        return format_message(value)
     if read is None:
-        return (
-            format_message(value)
-            if is_message(value)
-            else {k: strip_tags(it) for k, it in value.items()}
-        )
+        return {k: strip_tags(it) for k, it in value.items()}
     try:
         return read(value)
     except (LookupError, TypeError, ValueError):  # not written by the codec: show it unchanged

@@ -174,7 +174,9 @@ async def _save(backend: StorageBackend, copies: list[Copy]) -> None:
     except BaseException as exc:
         with suppress(LocusStoreError):  # the first error tells more
             if isinstance(exc, ConflictError) or not await _is_saved(backend, last):
-                await _remove(backend, begun)
+                for copy in reversed(begun):
+                    thread_id, names = copy.found.version.thread_id, [copy.checkpoint_id]
+                    await backend.remove(thread_id, names, namespace=copy.namespace)
         raise
     for copy in remembering:
         try:
@@ -190,12 +192,6 @@ async def _is_saved(backend: StorageBackend, copy: Copy) -> bool:
     version, name = copy.found.version, copy.checkpoint_id
     found = await backend.version(version.thread_id, name, namespace=copy.namespace)
     return found is not None
-
-
-async def _remove(backend: StorageBackend, copies: list[Copy]) -> None:
-    for copy in reversed(copies):
-        thread_id, names = copy.found.version.thread_id, [copy.checkpoint_id]
-        await backend.remove(thread_id, names, namespace=copy.namespace)
 
 
 async def _write(backend: StorageBackend, copy: Copy) -> None:

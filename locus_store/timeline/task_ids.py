@@ -193,9 +193,8 @@ class TaskIds:
         for at, side in enumerate((self.old, self.new)):
             above = caller.place[at] if caller else side.checkpoint_ns
             place = f"{above}|{name}" if above else name
-            ids.append(
-                self._make_id(side.checkpoint_id, (place, str(self.step + 1), name, *ending))
-            )
+            parts = (place, str(self.step + 1), name, *ending)
+            ids.append(self._make_id(side.checkpoint_id, parts))
             places.append(f"{place}:{ids[-1]}")
         return Renamed(path, name, ids[0], ids[1], (places[0], places[1]))
 
