@@ -154,10 +154,8 @@ class SessionCheckpointer(BaseSession):
             return state
         await self._owners.claim(call)
         mark = self._reads.get_base(origin)
-        if mark is None:
-            mark = await self._reads.find_mark(call.thread_id)
-            if mark is not None:  # a commit outranks the state already
-                return state
+        if mark is None and await self._reads.has_state(call.thread_id):
+            return state  # a commit outranks it already
         labels = {**kind, **make_owner_label(call)}
         await self._reads.cache_state(
             call.thread_id, make_entry(data, mark, labels, is_working=True)

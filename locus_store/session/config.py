@@ -68,11 +68,7 @@ def to_call(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool 
 
 
 def _parse_origin(token: object) -> LoadedVersion | None:
-    """Return the version that a caller's dict names, if any.
-
-    Raises:
-        InvalidArgumentError: The value was not set by a read or write.
-    """
+    """Return the version that a caller's dict names, if any; a read or write has set it."""
     origin = None if token is None else LoadedVersion.from_token(token)
     if origin is None and token is not None:
         raise InvalidArgumentError(

@@ -85,10 +85,9 @@ class StateReads:
             self._confirmed.put(thread_id, found.version.mark, began)
         return found
 
-    async def find_mark(self, thread_id: str) -> Mark | None:
-        """Return the mark of the head, without its state."""
-        found = await self._backend().version(thread_id)
-        return found.mark if found else None
+    async def has_state(self, thread_id: str) -> bool:
+        """Return whether the thread has a head."""
+        return await self._backend().version(thread_id) is not None
 
     def get_newest(self, thread_id: str) -> Mark | None:
         """Return the head that this object has read or saved last."""
@@ -161,7 +160,7 @@ class StateReads:
         if entry.mark is None:  # a working state of a thread without versions
             born = entry.born
             is_same = born == self._here or born == await self._find_birth(thread_id)
-            return is_same and await self.find_mark(thread_id) is None
+            return is_same and not await self.has_state(thread_id)
         if self._confirmed.get(thread_id, self.verify_seconds) == entry.mark:
             return True
         now = time.monotonic()

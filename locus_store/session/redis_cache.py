@@ -136,11 +136,7 @@ def _pack(entry: CachedState) -> bytes:
 
 
 def _unpack(raw: bytes) -> CachedState:
-    """Return the entry.
-
-    Raises:
-        IntegrityError: It is damaged, or another program's.
-    """
+    """Return the entry; refuse one that is damaged, or another program's."""
     body = raw[8:]
     header, _, state = body.partition(b"\n")
     try:

@@ -228,12 +228,12 @@ class BaseSession(HasSyncTurns):
         """
         call = self._parse(config)
         await self._owners.require(call)
-        await self._values.put(await self._make_namespace(call, "stop"), STOP, True, STOP_SECONDS)
+        await self._values.put(await self._find_place(call), STOP, True, STOP_SECONDS)
 
     async def ais_stop_requested(self, config: Mapping[str, Any]) -> bool:
         """Return whether a stop was requested and not yet cleared."""
         call = self._parse(config)
-        is_requested = await self._values.get(await self._make_namespace(call, "stop"), STOP)
+        is_requested = await self._values.get(await self._find_place(call), STOP)
         return bool(is_requested) and await self._owners.may_read(call)
 
     @make_writer
@@ -246,7 +246,7 @@ class BaseSession(HasSyncTurns):
         call = self._parse(config)
         await self._owners.require(call)
         if await self.ais_stop_requested(config):
-            await self._values.drop(await self._make_namespace(call, "stop"), STOP)
+            await self._values.drop(await self._find_place(call), STOP)
 
     @make_writer
     async def aput_tool_result(
@@ -271,12 +271,11 @@ class BaseSession(HasSyncTurns):
         found: dict[str, Any] | None = await self._effects.find_result(call.thread_id, key)
         return found if found is not None and await self._owners.may_read(call) else None
 
-    async def _make_namespace(self, call: Call, kind: str) -> Namespace:
-        """Return the namespace of the values of a thread and its user."""
-        user = call.user_id
-        if user is None:
-            user = await self._owners.find_owner(call.thread_id)
-        return make_namespace(call.thread_id, kind, user)
+    async def _find_place(self, call: Call) -> Namespace:
+        """Return the namespace of the stop requests of a thread and its user."""
+        return make_stop_place(
+            call.thread_id, call.user_id or await self._owners.find_owner(call.thread_id)
+        )
 
     @make_writer
     async def aput_cache_value(
@@ -334,10 +333,10 @@ ROOT: Final = "locus.session"
 PAGE: Final = 1000
 
 
-def make_namespace(thread_id: str, kind: str, user_id: str | None) -> Namespace:
-    """Return the namespace of a user's values of a thread; another user of its id sees none."""
+def make_stop_place(thread_id: str, user_id: str | None) -> Namespace:
+    """Return the namespace of a user's stop requests; another user of the thread sees none."""
     whose = () if user_id is None else (user_id,)
-    return ROOT, "threads", thread_id, kind, *whose
+    return ROOT, "threads", thread_id, "stop", *whose
 
 
 class Values:
@@ -371,7 +370,7 @@ class Values:
             after = items[-1].key
 
     async def clear_thread(self, thread_id: str) -> None:
-        await self._store.clear_namespace(make_namespace(thread_id, "", None)[:-1], recursive=True)
+        await self._store.clear_namespace((ROOT, "threads", thread_id), recursive=True)
 
 
 def shorten_key(key: str) -> str:

@@ -20,7 +20,7 @@ from locus_store import (
 from locus_store.session import AgentState, LocalCache, Message, SessionCheckpointer
 from locus_store.session.config import VERSION_KEY
 from locus_store.session.models import Models
-from locus_store.session.runs import make_namespace
+from locus_store.session.runs import make_stop_place
 
 pytestmark = pytest.mark.anyio
 ALICE: dict[str, Any] = {"thread_id": "t", "user_id": "alice"}
@@ -158,7 +158,7 @@ async def test_a_call_without_a_user_reaches_the_run_of_the_threads_user(session
 async def test_what_a_run_leaves_expires_and_goes_with_the_thread(session) -> None:
     await session.aput_tool_result(ALICE, "call", {"n": 1})
     await session.arequest_stop(ALICE)
-    stop = await session._values._store.get_item(make_namespace("t", "stop", "alice"), "requested")
+    stop = await session._values._store.get_item(make_stop_place("t", "alice"), "requested")
     assert stop.ttl_seconds == 3600
     await session.aput_tool_result({"thread_id": "t2"}, "call", {"n": 2})
     await session.aclean_thread(ALICE)
