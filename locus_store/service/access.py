@@ -316,11 +316,7 @@ class TokenFile:
 
 
 def _inspect_file(path: Path) -> os.stat_result:
-    """Return the facts of a file.
-
-    Raises:
-        ValueError: It is a folder, or a pipe, whose read would not end.
-    """
+    """Return the facts of a file; refuse a folder, or a pipe, whose read would not end."""
     found = path.stat()
     if not S_ISREG(found.st_mode):
         raise ValueError("not a file")

@@ -261,11 +261,7 @@ def _check_save(backend: StorageBackend, save: Save) -> None:
 
 
 def _check_sealed(backend: StorageBackend, payload: bytes) -> None:
-    """Refuse records that are cut off or too long, or that are to be sealed twice.
-
-    Raises:
-        InvalidArgumentError, UnsupportedError: They are.
-    """
+    """Refuse records that are cut off or too long, or that are to be sealed twice."""
     if backend.has_keyed_digests:
         raise UnsupportedError(
             "this service encrypts with its own keys; open it without encryption=, or give its "
@@ -305,32 +301,17 @@ def _make_change(store: BaseStore, item: SentItem) -> Change:
     if item.json is None:
         check_name(item.namespace, item.key)
         return Remove(namespace=item.namespace, key=item.key)
-    put = store.checked(
-        PutItem(
-            item.namespace,
-            item.key,
-            _decode_value(item.json),
-            item.metadata,
-            item.ttl_seconds,
-            item.expected_version,
-        )
-    )
+    try:
+        value = decode(item.json)
+    except IntegrityError as exc:
+        raise InvalidArgumentError("the value of an item is not JSON") from exc
+    options = item.metadata, item.ttl_seconds, item.expected_version
+    put = store.checked(PutItem(item.namespace, item.key, value, *options))
     return replace(put, vectors=tuple(_check_vector(store, it) for it in item.vectors))
 
 
-def _decode_value(json: bytes) -> Any:
-    try:
-        return decode(json)
-    except IntegrityError as exc:
-        raise InvalidArgumentError("the value of an item is not JSON") from exc
-
-
 def _check_vector(store: BaseStore, vector: bytes) -> bytes:
-    """Return an embedding, if it is one of the store's.
-
-    Raises:
-        InvalidArgumentError, UnsupportedError: It is not.
-    """
+    """Return an embedding; refuse one that is not of the store."""
     if store.dimension is None:
         raise UnsupportedError("the store of this service keeps no embeddings")
     if len(vector) % vectors.FLOAT_BYTES:

@@ -69,8 +69,7 @@ def _parse_ids(path: str) -> tuple[str, str | None]:
         case [thread, "checkpoints", checkpoint] if thread and checkpoint:
             return _parse_id("thread_id", thread), _parse_id("checkpoint_id", checkpoint)
         case _:
-            error = UnsupportedError("this service has nothing at this path")
-            raise RefusalError(404, error)
+            raise RefusalError(404, UnsupportedError("this service has nothing at this path"))
 
 
 def _parse_id(name: str, segment: str) -> str:
@@ -83,11 +82,7 @@ def _parse_id(name: str, segment: str) -> str:
 
 
 def _require_exact(body: bytes) -> None:
-    """Refuse integers that orjson reads as floats.
-
-    Raises:
-        InvalidArgumentError: An integer has more than 64 bits.
-    """
+    """Refuse integers of more than 64 bits, which orjson reads as floats."""
 
     def parse_integer(text: str) -> int:
         if not MIN_INTEGER <= (found := int(text)) <= MAX_INTEGER:

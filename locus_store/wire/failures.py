@@ -88,9 +88,10 @@ def encode_error(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
         if (value := getattr(error, name)) is not None
     }
     status = STATUSES.get(kind, UNAVAILABLE)
+    texts: dict[type, str] = {EncryptionError: SEALED, IntegrityError: DAMAGED}
     return TOO_MANY if get_retry_after(error) is not None else status, {
         "error": kind.__name__,
-        "message": str(error) if is_shown(error) else _choose_text(kind),
+        "message": str(error) if is_shown(error) else texts.get(kind, HIDDEN),
         "fields": found,
     }
 
@@ -106,12 +107,6 @@ def is_shown(error: LocusStoreError) -> bool:
     return is_plain or any(type(error) is it for it in SHOWN)
 
 
-def _choose_text(kind: type[Exception]) -> str:
-    if kind is EncryptionError:
-        return SEALED
-    return DAMAGED if kind is IntegrityError else HIDDEN
-
-
 def decode_error(answer: Any) -> LocusStoreError | None:
     """Return the error that an answer holds; ``None`` if it is not one of ours."""
     if not isinstance(answer, dict) or not isinstance(answer.get("message"), str):
@@ -119,15 +114,14 @@ def decode_error(answer: Any) -> LocusStoreError | None:
     kind = _CLASSES.get(str(answer.get("error")))
     if kind is None:
         return None
-    message, found = answer["message"], answer.get("fields")
-    if not isinstance(found, dict):
-        return kind(message)
+    found = answer.get("fields")
+    given = found if isinstance(found, dict) else {}
     fields = {
         name: value
         for name, type_ in FIELDS.get(kind, {}).items()
-        if isinstance(value := found.get(name), type_)
+        if isinstance(value := given.get(name), type_)
     }
-    return kind(message, **fields)
+    return kind(answer["message"], **fields)
 
 
 _CLASSES: Final = {it.__name__: it for it in STATUSES} | {
