@@ -525,19 +525,18 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
     @observe("delete")
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         check_text("thread_id", thread_id)
-        origin = self._find_origin(thread_id, None, None)
         if checkpoint_id is None:
             existed, removed = await self.backend.remove_thread(thread_id)
+            here = dict(loaded_here.get())  # the caller's next save without a load is a new start
+            here.pop((self._number, thread_id), None)
+            loaded_here.set(here)
+            self._loads.pop(thread_id, None)
         else:
+            origin = self._find_origin(thread_id, None, None)
             writer = origin.load_id if origin else None
             removed = await self.backend.remove(thread_id, [checkpoint_id], writer=writer)
             existed = removed > 0
         note(removed=removed)
-        if checkpoint_id is None:  # the caller's next save without a load is a new start
-            here = dict(loaded_here.get())
-            here.pop((self._number, thread_id), None)
-            loaded_here.set(here)
-            self._loads.pop(thread_id, None)
         return existed
 
     @observe("exists")
