@@ -544,11 +544,7 @@ class BaseStore(ForTenants, Closing, ABC):
         ]
 
     async def _compute_embeddings(self, texts: Sequence[str]) -> Sequence[bytes]:
-        """Return the embeddings of strings.
-
-        Raises:
-            InvalidArgumentError: ``embed`` gave something else.
-        """
+        """Return the embeddings of strings; refuse what else ``embed`` gives."""
         found = await call_embedder(self.embed, [*texts])
         if not isinstance(found, Sequence) and not hasattr(found, "__len__"):
             raise InvalidArgumentError(f"embed= must give a list of embeddings, not {found!r}")
@@ -563,11 +559,7 @@ class BaseStore(ForTenants, Closing, ABC):
         return vectors.pack(embedding, self.dimension, self.metric)
 
     def _require_vectors(self) -> None:
-        """Refuse embeddings if the store has none.
-
-        Raises:
-            UnsupportedError: Says what to do.
-        """
+        """Refuse embeddings if the store has none."""
         if self.dimension is None:
             raise UnsupportedError(
                 f"this {type(self).__name__} keeps no embeddings: open it with dimension="

@@ -217,11 +217,7 @@ class Sealing:
         return shown | hidden, hidden_labels, of_labels
 
     def _require_seal(self, what: str) -> None:
-        """Refuse what is in clear.
-
-        Raises:
-            EncryptionError: Encryption is required.
-        """
+        """Refuse what is in clear, if encryption is required."""
         if self.required:
             raise EncryptionError(
                 f"{what} is stored in clear, or was removed, and encryption is required here"
