@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 _SHOWN: Final = frozenset("\n\t\u200c\u200d")
 """Line ends, tabs, and the joiners without which scripts and emoji change."""
@@ -16,13 +15,6 @@ _BLANK: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]")
 """Letters, marks and symbols without a shape."""
 
 _ESCAPE: Final = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[\\nrt])")
-
-
-class Run(NamedTuple):
-    """A part of a text."""
-
-    text: str
-    is_escape: bool
 
 
 def is_hidden(character: str) -> bool:
@@ -44,19 +36,6 @@ def escape(text: str) -> str:
     if not has_hidden(text):
         return text
     return "".join(_escape(it) if is_hidden(it) else it for it in text)
-
-
-def split_runs(text: str) -> Iterator[Run]:
-    """Yield the parts of a text: those to show unchanged, and escapes."""
-    start = 0
-    for at, character in enumerate(text if has_hidden(text) else ""):
-        if is_hidden(character):
-            if start < at:
-                yield Run(text[start:at], is_escape=False)
-            yield Run(_escape(character), is_escape=True)
-            start = at + 1
-    if start < len(text):
-        yield Run(text[start:], is_escape=False)
 
 
 def encode_typed(text: str) -> str:

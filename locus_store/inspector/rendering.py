@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 
 from locus_store import __version__
 from locus_store.inspector.bounds import MESSAGES, CutText, render_line
-from locus_store.inspector.escapes import SECURITY, encode_typed, escape, has_hidden, split_runs
+from locus_store.inspector.escapes import SECURITY, encode_typed, escape, has_hidden, is_hidden
 from locus_store.inspector.page_requests import ESCAPED, Answer, Download, Redirect
 from locus_store.values.encoding import encode
 
@@ -37,8 +37,8 @@ def show_text(text: str) -> Markup:
     """Return a text of the storage as HTML, with hidden characters as escapes."""
     if not has_hidden(text):
         return Markup.escape(text)
-    runs = (_ESCAPED.format(it.text) if it.is_escape else it.text for it in split_runs(text))
-    return Markup("").join(runs)
+    characters = (_ESCAPED.format(escape(it)) if is_hidden(it) else it for it in text)
+    return Markup("").join(characters)
 
 
 _ESCAPED: Final = Markup('<span class="escape">{}</span>')
