@@ -403,14 +403,18 @@ def show_status(*, at: TableOptions, as_json: AsJson = False) -> None:
 
 
 oci = make_group("Manage threads in a bucket of OCI.")
-
-Days = Annotated[int, typer.Option(help="Idle days after which a thread is removed.")]
-Write = Annotated[bool, typer.Option("--write", help="Add the rule to the bucket's policy.")]
+shards = make_group("Manage a set of shards.")
 
 
 @oci.callback()
-def group() -> None:
-    """Keep ``lifecycle`` a command of its own."""
+@shards.callback()
+def keep_group() -> None:
+    """Keep the only command of a group a command of its own."""
+
+
+
+Days = Annotated[int, typer.Option(help="Idle days after which a thread is removed.")]
+Write = Annotated[bool, typer.Option("--write", help="Add the rule to the bucket's policy.")]
 
 
 @add_command(oci, "lifecycle")
@@ -435,14 +439,6 @@ async def _apply_rule(backend: Any, days: int, *, write: bool) -> None:
     finally:
         await backend.close()
     put_json(rule)
-
-
-shards = make_group("Manage a set of shards.")
-
-
-@shards.callback()
-def group_of_shards() -> None:
-    """Keep ``rebalance`` a command of its own."""
 
 
 @add_command(shards)
