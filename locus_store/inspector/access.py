@@ -25,7 +25,6 @@ Authorize: TypeAlias = Callable[[LimitedRequest], "Caller | Awaitable[Caller | N
 
 CODE_SECONDS: Final = 60
 _FORWARDED: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
-_SAME: Final = frozenset({"same-origin"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +146,18 @@ class Mounted(Entrance):
         Raises:
             RefusalError: The request is not from this machine, or the application refuses it.
         """
-        found: Any = (
-            self._find_local(request) if self._authorize is None else self._authorize(request)
-        )
+        found: Any
+        if self._authorize is None:
+            found = self._find_local(request)
+            reason = "without authorize=, only requests from this machine that no proxy passed on"
+            reason += " are answered"
+        else:
+            found = self._authorize(request)
+            reason = "the application refused this request: its authorize() returned None"
         if inspect.isawaitable(found):
             found = await found
         if found is None:
-            message = (
-                "without authorize=, only requests from this machine that no proxy passed on are"
-                " answered"
-                if self._authorize is None
-                else "the application refused this request: its authorize() returned None"
-            )
-            raise RefusalError(403, ConnectionFailedError(message))
+            raise RefusalError(403, ConnectionFailedError(reason))
         return Viewer(found, self.sessions.make_form_token(f"{found.name}:{found.tenant}"))
 
     @staticmethod
@@ -178,7 +176,7 @@ def require_same_origin(request: LimitedRequest) -> None:
     """
     site = request.get_header(b"sec-fetch-site")
     origin = request.get_header(b"origin").partition("://")[2]
-    if site in _SAME if site else origin and origin == request.get_header(b"host"):
+    if site == "same-origin" if site else origin and origin == request.get_header(b"host"):
         return
     raise RefusalError(403, ConnectionFailedError("this request does not come from a page of ours"))
 
@@ -195,7 +193,6 @@ def require_form_token(viewer: Viewer, token: str) -> None:
 
 
 SESSION_SECONDS: Final = 12 * 3600
-_PARTS: Final = 4
 
 
 class Session(NamedTuple):
@@ -233,7 +230,7 @@ class Sessions:
         body, _, signature = value.rpartition(".")
         if not hmac.compare_digest(self._sign("session", body).encode(), signature.encode()):
             return None
-        expires, _, subject = body.split(".", _PARTS - 2)
+        expires, _, subject = body.split(".", 2)
         return Session(subject, value) if int(expires) > time() else None
 
     def make_form_token(self, identity: str) -> str:

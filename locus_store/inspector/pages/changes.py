@@ -34,9 +34,6 @@ class _Head(NamedTuple):
     """``None`` for a damaged one: its thread can be deleted without a comparison."""
 
 
-DAMAGED: Final = _Head("(damaged)", 0, None)
-
-
 async def rewind(request: PageRequest) -> Answer:
     """Save an old state as the new head."""
     backend, name = request.parts.threads, request.query.require("version")
@@ -65,13 +62,11 @@ async def rewind(request: PageRequest) -> Answer:
         "An agent or a graph that runs next continues from this state.",
     ]
     if not found.repeated:
-        return _make_form(request, "rewind", "Rewind", will, head, version=name)
+        return _make_form(request, "rewind", will, head, version=name)
     will.append(f"These run again, although they are finished: {escape(found.describe())}.")
     label = "Names of these functions or nodes, with commas between; those run again no more"
     field = {"name": "names", "label": label, "is_optional": True}
-    return _make_form(
-        request, "rewind", "Rewind", will, head, field=field, version=name, runs_again=1
-    )
+    return _make_form(request, "rewind", will, head, field=field, version=name, runs_again=1)
 
 
 async def fork(request: PageRequest) -> Answer:
@@ -93,7 +88,7 @@ async def fork(request: PageRequest) -> Answer:
         versions = request.require(found, name).versions
         will[:0] = [f"{escape(name)} and its ancestors are copied: {_format_count(len(versions))}."]
     field = {"name": "new_thread", "label": "Id of the new thread"}
-    return _make_form(request, "fork", "Fork", will, head, field=field, version=name)
+    return _make_form(request, "fork", will, head, field=field, version=name)
 
 
 async def delete(request: PageRequest) -> Answer:
@@ -114,7 +109,7 @@ async def delete(request: PageRequest) -> Answer:
         will = [f"{escape(name)} is deleted: 1 version, and its pending writes."]
         field = None
     will.append("This cannot be undone.")
-    return _make_form(request, "delete", "Delete", will, head, field=field, version=name)
+    return _make_form(request, "delete", will, head, field=field, version=name)
 
 
 async def _delete(request: PageRequest, name: str | None, head: _Head) -> Redirect:
@@ -137,7 +132,6 @@ async def _delete(request: PageRequest, name: str | None, head: _Head) -> Redire
 def _make_form(
     request: PageRequest,
     action: str,
-    verb: str,
     will: list[str],
     head: _Head,
     *,
@@ -145,6 +139,7 @@ def _make_form(
     version: str | None,
     **more: int,
 ) -> Page:
+    verb = action.capitalize()
     shown = {"version": version, "head": head.checkpoint_id, "sequence": head.sequence, **more}
     values: dict[str, Any] = {
         "version": version,
@@ -163,7 +158,7 @@ async def _read_head(request: PageRequest) -> _Head:
     try:
         found = await request.parts.threads.version(request.thread, namespace=request.namespace)
     except IntegrityError:
-        return DAMAGED
+        return _Head("(damaged)", 0, None)
     head = request.require(found)
     return _Head(head.checkpoint_id, head.mark.sequence, head.mark)
 
@@ -186,21 +181,18 @@ async def _require_head(request: PageRequest, head: _Head) -> None:
 async def _describe_contents(request: PageRequest) -> str:
     """Return the numbers of versions and namespaces of the thread."""
     names = await needs(request.parts.threads, StoresThreads).namespaces(request.thread)
-    try:
-        summary = _format_count(sum([await _count_versions(request, it) for it in names]))
-    except IntegrityError:
-        summary = UNCOUNTED
+    summary = await _count(request, *names)
     return summary if len(names) == 1 else f"{summary} in {len(names):,} namespaces"
 
 
-async def _count(request: PageRequest, namespace: str, *, since: int) -> str:
+async def _count(request: PageRequest, *namespaces: str, since: int = 0) -> str:
     try:
-        return _format_count(await _count_versions(request, namespace, since))
+        return _format_count(sum([await _count_versions(request, it, since) for it in namespaces]))
     except IntegrityError:
         return UNCOUNTED
 
 
-async def _count_versions(request: PageRequest, namespace: str, since: int = 0) -> int:
+async def _count_versions(request: PageRequest, namespace: str, since: int) -> int:
     """Return the number of versions of a line above a sequence."""
     number = 0
     async for version in read_line(request.parts.threads, request.thread, namespace):

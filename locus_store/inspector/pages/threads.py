@@ -61,7 +61,6 @@ async def show_threads(request: PageRequest) -> Page:
 
 
 def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
-    """Return the filters of a request."""
     return StatusesWanted(
         limit=LISTED + 1,
         place=query.get_optional("after"),

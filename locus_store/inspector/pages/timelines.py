@@ -79,15 +79,10 @@ def _make_next(cursor: Cursor | None) -> dict[str, str | None] | None:
 async def _read_page(request: PageRequest, at: Version | None) -> Graph | None:
     if at is not None:
         return await list_from(request, at, ROWS)
-    backend, namespace, cursor = request.parts.threads, request.namespace, _parse_cursor(request)
-    return await read_graph(backend, request.thread, namespace=namespace, limit=ROWS, cursor=cursor)
-
-
-def _parse_cursor(request: PageRequest) -> Cursor | None:
+    backend, namespace = request.parts.threads, request.namespace
     before, main = request.query.get_optional("before"), request.query.get_optional("main")
-    if before is None:
-        return None
-    return Cursor(before, None if main is None else main.removeprefix("."))
+    cursor = None if before is None else Cursor(before, main and main.removeprefix("."))
+    return await read_graph(backend, request.thread, namespace=namespace, limit=ROWS, cursor=cursor)
 
 
 async def _find_first(request: PageRequest) -> Version | None:
