@@ -14,7 +14,7 @@ import typer
 
 from locus_store.cli.database import Prefix, Schema
 from locus_store.cli.help import add_command, make_group
-from locus_store.cli.opening import DEFAULT_PREFIX, UrlOptions, open_backend, run
+from locus_store.cli.opening import DEFAULT_PREFIX, UrlOptions, ask, run
 from locus_store.cli.output import PROBLEMS, format_count, note, print_line, put_json
 from locus_store.cli.tenants import OfTenant, OneTenant, select_tenant
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
@@ -42,14 +42,13 @@ class AuditedOptions(UrlOptions):
             UnsupportedError: The storage records no calls.
         """
 
-        async def asked() -> list[T]:
-            async with open_backend(self.url) as backend:
-                done = await work(_require_audit(backend), await self._list_tenants(backend))
-                if not done:
-                    raise NotFoundError("no call is recorded; open the storage with audit='a name'")
-                return done
+        async def asked(backend: Any) -> list[T]:
+            done = await work(_require_audit(backend), await self._list_tenants(backend))
+            if not done:
+                raise NotFoundError("no call is recorded; open the storage with audit='a name'")
+            return done
 
-        return run(asked())
+        return ask(self.url, asked)
 
     async def _list_tenants(self, backend: Any) -> list[str]:
         if backend.tenant is None:  # a service, which answers for the tenant of the token
@@ -143,15 +142,12 @@ def export(file: File, *, key: Key, at: OneTenant) -> None:
 
     'openssl genpkey -algorithm ed25519 -out key.pem' makes a key.
     """
-
-    async def exported() -> int:
-        async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
-            return await _export(_require_audit(backend), file, key)
-
-    print_line(f"{format_count(run(exported()), 'call')} exported")
+    count = ask(at.url, lambda it: _export(it, file, key), **select_tenant(at.tenant))
+    print_line(f"{format_count(count, 'call')} exported")
 
 
-async def _export(log: Any, file: Path, key: Path) -> int:
+async def _export(backend: Any, file: Path, key: Path) -> int:
+    log = _require_audit(backend)
     audited = await log.read_audited()
     about = {"tenant": audited.tenant, "store": audited.store}
     about["exported_at"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -175,22 +171,22 @@ def prune(
     The seals stay, so that what remains can be verified. A record with a break is not pruned.
     """
 
-    async def pruned() -> int:
-        async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
-            log = _require_audit(backend)
-            if log.tenant is None:
-                raise UnsupportedError("a service does not prune: name the URL of its database")
-            await log.open()
-            if problem := (await _verify(log, log.tenant, []))["problem"]:
-                raise IntegrityError(f"nothing was pruned: {problem}")
-            upto = await log.find_prunable(before.replace(tzinfo=UTC))
-            if not upto:
-                return 0
-            await _export(log, file, key)
-            count: int = await log.prune_entries(upto)
-            return count
+    async def pruned(backend: Any) -> int:
+        log = _require_audit(backend)
+        if log.tenant is None:
+            raise UnsupportedError("a service does not prune: name the URL of its database")
+        await log.open()
+        if problem := (await _verify(log, log.tenant, []))["problem"]:
+            raise IntegrityError(f"nothing was pruned: {problem}")
+        upto = await log.find_prunable(before.replace(tzinfo=UTC))
+        if not upto:
+            return 0
+        await _export(log, file, key)
+        count: int = await log.prune_entries(upto)
+        return count
 
-    print_line(f"{format_count(run(pruned()), 'call')} pruned")
+    count = ask(at.url, pruned, **select_tenant(at.tenant))
+    print_line(f"{format_count(count, 'call')} pruned")
 
 
 @add_command(audit)

@@ -19,6 +19,7 @@ from locus_store.cli.opening import (
     Url,
     Yes,
     admit_shard,
+    ask,
     open_backend,
     run,
 )
@@ -34,7 +35,6 @@ from locus_store.cli.output import (
     show_progress,
 )
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
-from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
     from locus_store.backends.opensearch.backend import IndexStatus
@@ -110,13 +110,9 @@ def _list_losses(
 
 def _count_rows(at: TableOptions) -> dict[str, str]:
     """Return the number of rows of each table, as far as they can be read."""
-
-    async def asked() -> list[Fact]:
-        async with open_backend(at.url, **at.options) as backend:
-            return await backend.facts()
-
     with suppress(LocusStoreError):
-        named = [(it.name.removeprefix("rows of "), it.value) for it in run(asked())]
+        facts = ask(at.url, lambda it: it.facts(), **at.options)
+        named = [(it.name.removeprefix("rows of "), it.value) for it in facts]
         return {table: count for table, count in named if table.startswith(at.prefix)}
     return {}
 
@@ -410,7 +406,6 @@ shards = make_group("Manage a set of shards.")
 @shards.callback()
 def keep_group() -> None:
     """Keep the only command of a group a command of its own."""
-
 
 
 Days = Annotated[int, typer.Option(help="Idle days after which a thread is removed.")]

@@ -11,8 +11,9 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.help import add_command, make_group
-from locus_store.cli.opening import UrlOptions, open_backend, run
+from locus_store.cli.opening import UrlOptions, ask, open_backend, run
 from locus_store.cli.output import format_count, print_line, put_json, select, show_progress
 from locus_store.cli.tenants import TenantsOptions, select_tenant, tell
 from locus_store.cli.transfer import STANDARD, Only, report_moved, translate_errors
@@ -25,7 +26,6 @@ imports = make_group("Import threads from another store; existing threads stay a
 
 
 def _tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
-    """Print how many threads were imported."""
     tell(
         {tenant: asdict(counts)},
         lambda it: report_moved(it, "imported"),
@@ -214,10 +214,9 @@ def _import_threads(
     module = importlib.import_module(f"locus_store.adapters.{name}.import_threads")
     options |= {"thread_ids": threads or None}
 
-    async def imported() -> tuple[Counts, str | None]:
-        async with open_backend(at.url, creates=True) as backend:
-            with show_progress("importing") as advance:
-                take = getattr(module, f"import_{name}")
-                return await take(backend, source, progress=advance, **options), backend.tenant
+    async def imported(backend: FullBackend) -> tuple[Counts, str | None]:
+        with show_progress("importing") as advance:
+            take = getattr(module, f"import_{name}")
+            return await take(backend, source, progress=advance, **options), backend.tenant
 
-    _tell_imported(*run(imported()), as_json=at.as_json)
+    _tell_imported(*ask(at.url, imported, creates=True), as_json=at.as_json)

@@ -9,7 +9,7 @@ import asyncio
 import glob
 import shlex
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -57,6 +57,16 @@ class UrlOptions:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run the coroutine; return its result."""
     return asyncio.run(work)
+
+
+def ask(url: str, work: Callable[[FullBackend], Awaitable[T]], **options: Any) -> T:
+    """Return what ``work`` returns for the backend that ``open_backend`` opens."""
+
+    async def asked() -> T:
+        async with open_backend(url, **options) as backend:
+            return await work(backend)
+
+    return run(asked())
 
 
 def open_backend(url: str, *, creates: bool = False, **options: Any) -> FullBackend:

@@ -14,8 +14,9 @@ from urllib.parse import quote, unquote
 import orjson
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.help import add_command, make_group
-from locus_store.cli.opening import Yes, open_backend, run
+from locus_store.cli.opening import Yes, ask
 from locus_store.cli.output import (
     confirm,
     cut,
@@ -310,12 +311,11 @@ def put_item(
     where = parse_namespace(namespace)
     document, about = read_json(value, "the value"), _parse_object(metadata, "--metadata")
 
-    async def stored() -> int:
-        async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
-            store = Storage(backend).store()
-            return await store.put(where, key, document, about, ttl, expected_version)
+    async def stored(backend: FullBackend) -> int:
+        store = Storage(backend).store()
+        return await store.put(where, key, document, about, ttl, expected_version)
 
-    version = run(stored())
+    version = ask(at.url, stored, **select_tenant(at.tenant))
     document = {"namespace": where, "key": key, "version": version}
     text = f"{key!r} in {format_namespace(where)}: version {version}"
     put_outcome(document, text, as_json=at.as_json)

@@ -12,7 +12,7 @@ import typer
 
 from locus_store.backend import FullBackend, LimitsTenants, SharedByTenants, needs
 from locus_store.cli.help import add_command, make_group
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, open_backend, run
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, ask, open_backend, run
 from locus_store.cli.output import (
     confirm,
     format_count,
@@ -23,7 +23,6 @@ from locus_store.cli.output import (
     show_progress,
 )
 from locus_store.errors import BackendError, InvalidArgumentError, LocusStoreError, NotFoundError
-from locus_store.types import Tenant
 from locus_store.types.tenants import Quota, QuotaUse
 
 T = TypeVar("T")
@@ -57,13 +56,18 @@ class OneTenant:
     url: Url = DEFAULT_URL
 
     def ask(self, work: Callable[[FullBackend], Awaitable[T]]) -> T:
-        """Return what ``work`` returns for the opened backend."""
+        """Return what ``work`` returns for the opened backend.
 
-        async def asked() -> T:
-            async with open_one(self.url, self.tenant) as backend:
-                return await work(backend)
+        Raises:
+            NotFoundError: Nothing is stored of the tenant that was named.
+        """
 
-        return run(asked())
+        async def asked(backend: FullBackend) -> T:
+            if self.tenant is not None:
+                await make_covered(backend, TenantsOptions(tenant=self.tenant))
+            return await work(backend)
+
+        return ask(self.url, asked, **select_tenant(self.tenant))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,19 +147,6 @@ async def open_covered(at: TenantsOptions) -> AsyncIterator[list[FullBackend]]:
     """Open the storage; yield the backends of ``make_covered``."""
     async with open_backend(at.url, **at.options) as backend:
         yield await make_covered(backend, at)
-
-
-@asynccontextmanager
-async def open_one(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
-    """Open the storage of ``url`` for a command that works on one tenant.
-
-    Raises:
-        NotFoundError: Nothing is stored of the tenant that was named.
-    """
-    async with open_backend(url, **select_tenant(tenant)) as backend:
-        if tenant is not None:
-            await make_covered(backend, TenantsOptions(tenant=tenant))
-        yield backend
 
 
 async def make_covered(backend: FullBackend, at: TenantsOptions) -> list[FullBackend]:
@@ -298,12 +289,7 @@ def describe(outcome: Outcome, at: TenantsOptions) -> dict[str, Any]:
 @add_command(tenants, "list")
 def list_tenants(*, at: UrlOptions) -> None:
     """List the tenants that have something stored; --json: [{tenant, threads, items}]."""
-
-    async def listed() -> list[Tenant]:
-        async with open_backend(at.url) as backend:
-            return await needs(backend, SharedByTenants).tenants()
-
-    found = run(listed())
+    found = ask(at.url, lambda it: needs(it, SharedByTenants).tenants())
     document = [{"tenant": it.name, "threads": it.threads, "items": it.items} for it in found]
     columns = ("tenant", "threads", "store items")
     rows = ((it.name, f"{it.threads:,}", f"{it.items:,}") for it in found)
@@ -331,15 +317,14 @@ def change_quota(
     given = {"threads": threads, "bytes": size, "saves_per_minute": saves}
     changes = {name: limit for name, limit in given.items() if limit is not None}
 
-    async def changed() -> QuotaUse:
-        async with open_backend(at.url) as opened:
-            backend = needs(opened, LimitsTenants).for_tenant(tenant)
-            if changes or remove:
-                old = {} if remove else (await backend.get_quota()).quota.to_limits()
-                await backend.set_quota(Quota(**{**old, **changes}))
-            return await backend.get_quota()
+    async def changed(opened: FullBackend) -> QuotaUse:
+        backend = needs(opened, LimitsTenants).for_tenant(tenant)
+        if changes or remove:
+            old = {} if remove else (await backend.get_quota()).quota.to_limits()
+            await backend.set_quota(Quota(**{**old, **changes}))
+        return await backend.get_quota()
 
-    found = run(changed()).to_amounts()
+    found = ask(at.url, changed).to_amounts()
     document = {name: {"used": used, "limit": limit} for name, (used, limit) in found.items()}
     rows = (
         (name.replace("_", " "), f"{used:,}", "none" if limit is None else f"{limit:,}")

@@ -17,7 +17,7 @@ import typer
 
 from locus_store.backend import FullBackend
 from locus_store.cli.forgetting import Owner, find_left
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, open_backend, run
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, ask, open_backend, run
 from locus_store.cli.output import (
     PROBLEMS,
     escape_json,
@@ -418,7 +418,7 @@ def write_backup(
     The file appears once it is complete. Restore it by a copy in the other direction, or in place
     of the database when no process has that open.
     """
-    source = run(_find_path(url))
+    source = ask(url, _find_path)
     try:
         with _create_file(file, ".backup-") as unfinished, show_progress("copying") as advance:
             size = _copy_database(source, unfinished, advance)
@@ -427,21 +427,19 @@ def write_backup(
     print_line(f"{file}: {format_count(size, 'byte')}")
 
 
-async def _find_path(url: str) -> str:
-    """Return the path of the SQLite file that a URL names, if its schema is ours."""
-    async with open_backend(url) as backend:
-        folder = type(backend).__module__.split(".")[2]
-        path = getattr(backend, "path", None)
-        if folder != "sqlite" or path in {None, ":memory:"}:
-            tool = TOOLS.get(folder)
-            how = f"use {tool}, or " if tool else ""
-            which = "--all-tenants" if backend.capabilities.tenants else "--all"
-            raise UnsupportedError(
-                f"{type(backend).__name__} is not copied as a file: {how}"
-                f"'locus-store export {which} --output FILE'"
-            )
-        await backend.open()
-        return str(path)
+async def _find_path(backend: FullBackend) -> str:
+    """Return the path of the backend's SQLite file, if its schema is ours."""
+    folder = type(backend).__module__.split(".")[2]
+    path = getattr(backend, "path", None)
+    if folder != "sqlite" or path in {None, ":memory:"}:
+        how = f"use {TOOLS[folder]}, or " if folder in TOOLS else ""
+        which = "--all-tenants" if backend.capabilities.tenants else "--all"
+        raise UnsupportedError(
+            f"{type(backend).__name__} is not copied as a file: {how}"
+            f"'locus-store export {which} --output FILE'"
+        )
+    await backend.open()
+    return str(path)
 
 
 def _copy_database(source: str, target: str, advance: Any) -> int:
