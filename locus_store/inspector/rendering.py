@@ -24,8 +24,6 @@ from locus_store.inspector.page_requests import ESCAPED, Answer, Download, Redir
 from locus_store.values.encoding import encode
 
 FOLDER: Final = Path(__file__).parent
-HTML: Final = "text/html; charset=utf-8"
-JSON: Final = "application/json"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME: Final = 80
 
@@ -270,13 +268,12 @@ def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
         headers = SECURITY | {"content-disposition": f'{way}; filename="{name}"'}
         return Response(answer.content, 200, headers, answer.media_type)
     if as_json:
-        return Response(
-            orjson.dumps(answer.values, default=_convert_value), answer.status, SECURITY, JSON
-        )
+        content = orjson.dumps(answer.values, default=_convert_value)
+        return Response(content, answer.status, SECURITY, "application/json")
     template = TEMPLATES.get_template(f"{answer.template}.html")
     page = {"page_values": answer.values, "title": answer.title}
     values = answer.values | page | {"current": partial(_mark_current, answer.template)} | context
-    return Response(template.render(values), answer.status, SECURITY, HTML)
+    return Response(template.render(values), answer.status, SECURITY, "text/html; charset=utf-8")
 
 
 def _mark_current(template: str, *pages: str) -> str:

@@ -99,9 +99,8 @@ async def delete(request: PageRequest) -> Answer:
         await _require_head(request, head)
         return await _delete(request, name, head)
     if name is None:
-        will = [
-            f"All of the thread is deleted: {await _describe_contents(request)}, and its messages."
-        ]
+        contents = await _describe_contents(request)
+        will = [f"All of the thread is deleted: {contents}, and its messages."]
         label = f"Type the id of the thread to delete it: {escape(request.thread)}"
         field = {"name": "typed", "label": label}
     else:

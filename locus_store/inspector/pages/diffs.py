@@ -49,9 +49,8 @@ async def show_diff(request: PageRequest) -> Page:
     """
     new = await request.read_version(request.query.get_optional("version"))
     values = await compare_versions(request, new, request.query.get_number("start"), ROWS)
-    return request.make_page(
-        "diff", f"Changes of {new.version.checkpoint_id} in {request.thread}", values
-    )
+    title = f"Changes of {new.version.checkpoint_id} in {request.thread}"
+    return request.make_page("diff", title, values)
 
 
 async def compare_versions(
@@ -89,12 +88,10 @@ async def _read_older(request: PageRequest, new: Seen) -> tuple[Seen | None, boo
     wanted = request.query.get_optional("from")
     if wanted is not None:
         return await request.read_version(wanted), False
-    parent = new.version.parent_id
+    backend, parent = request.parts.threads, new.version.parent_id
     if parent is None:
         return None, False
-    found = await request.states.read(
-        request.parts.threads, request.thread, parent, request.namespace
-    )
+    found = await request.states.read(backend, request.thread, parent, request.namespace)
     return found, found is None
 
 
@@ -195,10 +192,8 @@ async def _suggest(request: PageRequest, version: str | None, path: str) -> dict
 
 
 async def _answer(request: PageRequest, version: str | None, test: str) -> dict[str, Any]:
-    condition = make_condition(
-        test, request.query.get_text("path"), request.query.get_text("value")
-    )
-    backend = request.parts.threads
+    query, backend = request.query, request.parts.threads
+    condition = make_condition(test, query.get_text("path"), query.get_text("value"))
     async with request.jobs.wait_for_turn() as step:
         bisected = await bisect(
             backend, request.thread, condition, version, namespace=request.namespace, step=step

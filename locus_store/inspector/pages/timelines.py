@@ -164,6 +164,7 @@ async def show_messages(request: PageRequest) -> Page:
         newest_first=bool(given["sort"]),
     )
     found, room = listed_messages[:MESSAGES], Room()
+    rows = await request.jobs.run(lambda step: [_make_row(it, room, step) for it in found])
     values = {
         "thread_id": request.thread,
         "namespace": "",
@@ -175,9 +176,7 @@ async def show_messages(request: PageRequest) -> Page:
         "count": count,
         "changed_at": info.changed_at if info else None,
         "start": start,
-        "messages": await request.jobs.run(
-            lambda step: [_make_row(it, room, step) for it in found]
-        ),
+        "messages": rows,
         "holder": None if logs or behind else await _name_holder(request),
         "previous": max(min(start, count) - MESSAGES, 0) if start else None,
         "next": start + MESSAGES if len(listed_messages) > MESSAGES else None,

@@ -215,15 +215,10 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
     text = None
     if isinstance(value, str):
         text = CutText(value[first : first + CHARACTERS], len(value) - first)
-    shows_tree = text is None and path not in places
-    return {
-        "start": first,
-        "conversations": conversations,
-        "text": text,
-        "tree": make_tree(value, path, start=first, is_raw=is_raw, hidden=hidden, room=room)
-        if shows_tree
-        else None,
-    }
+    tree = None
+    if text is None and path not in places:
+        tree = make_tree(value, path, start=first, is_raw=is_raw, hidden=hidden, room=room)
+    return {"start": first, "conversations": conversations, "text": text, "tree": tree}
 
 
 def _find_lists(value: Any, path: Query, start: int | None, room: Room) -> Iterator[dict[str, Any]]:
