@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -79,17 +79,17 @@ def add_command(app: typer.Typer, name: str | None = None) -> Callable[[C], C]:
 def _with_options(work: Callable[..., None]) -> Callable[..., None]:
     """Return a command that takes the fields of each group as options of its own."""
     hints = get_type_hints(work, include_extras=True)
-    groups: dict[str, Any] = {it: kind for it, kind in hints.items() if is_dataclass(kind)}
+    groups = {name: _list_options(kind) for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(work).parameters.values():
         if parameter.name in groups:
-            parameters += _list_options(groups[parameter.name])
+            parameters += groups[parameter.name]
         else:
             parameters.append(parameter.replace(annotation=hints[parameter.name]))
 
     def run(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{it.name: given.pop(it.name) for it in _list_given_fields(group)})
+        for name, options in groups.items():
+            given[name] = hints[name](**{it.name: given.pop(it.name) for it in options})
         work(**given)
 
     run.__name__, run.__doc__ = work.__name__, work.__doc__
@@ -98,17 +98,13 @@ def _with_options(work: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _list_given_fields(group: Any) -> list[Field[Any]]:
-    """Return the fields of a group that are options."""
-    return [it for it in fields(group) if it.init]
-
-
 def _list_options(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
-        for field in _list_given_fields(group)
+        for field in fields(group)
+        if field.init
     ]
 
 
