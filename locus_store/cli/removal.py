@@ -53,25 +53,22 @@ def delete(
         owned = at.ask(lambda it: _describe_deletion(it, thread, checkpoint, namespace))
         confirm(f"This deletes {owned}.")
 
-    async def removed(backend: FullBackend) -> int:
+    async def removed(backend: FullBackend) -> tuple[int, str]:
         await find_thread_id(backend, thread, exactly=True)
         if checkpoint is not None:
             name = require(await find_version_id(backend, thread, checkpoint, namespace), thread)
             found = await backend.remove(thread, [name], namespace=namespace)
-            return require(found, thread, checkpoint)
-        held.append(require(await _describe_held(backend, thread), thread))
-        return (await backend.remove_thread(thread)).versions
+            return require(found, thread, checkpoint), format_count(found, "version")
+        held = require(await _describe_held(backend, thread), thread)
+        return (await backend.remove_thread(thread)).versions, held
 
-    held: list[str] = []
-    count = at.ask(removed)
-    text = f"{', '.join(held) or format_count(count, 'version')} removed"
-    put_outcome({"removed": count}, text, as_json=at.as_json)
+    count, what = at.ask(removed)
+    put_outcome({"removed": count}, f"{what} removed", as_json=at.as_json)
 
 
 async def _describe_deletion(
     backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
 ) -> str:
-    """Return a description of what a deletion removes."""
     await find_thread_id(backend, thread, exactly=True)
     if checkpoint is not None:
         checkpoint = await find_version_id(backend, thread, checkpoint, namespace)
@@ -152,13 +149,13 @@ async def _count_old(
         old = await _count_old_versions(backend, thread_id, limit)
         thread = await backend.read_thread(thread_id) if old is None else None
         found["removed"] += old or 0
-        if thread is not None and find_newest_at(thread) < limit:
-            found["threads"] += 1
+        if thread is not None:
             found["removed"] += sum(len(it.records) for it in thread.lines)
-            found["messages"] += len(thread.messages)
-        elif thread is not None:
-            heads = sum(it.head is not None for it in thread.lines)
-            found["removed"] += sum(len(it.records) for it in thread.lines) - heads
+            if find_newest_at(thread) < limit:
+                found["threads"] += 1
+                found["messages"] += len(thread.messages)
+            else:  # the heads stay
+                found["removed"] -= sum(it.head is not None for it in thread.lines)
         advance()
     return found
 
@@ -240,10 +237,9 @@ async def _prune(
         try:
             if old and removes:
                 await backend.remove(thread, old, namespace=namespace)
+            removed += len(old)
         except ConflictError:
             counts["skipped"] += 1
-        else:
-            removed += len(old)
     counts["removed"] += removed
     counts["threads"] += removed > 0
 

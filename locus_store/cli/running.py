@@ -32,10 +32,7 @@ def list_turns(*, limit: Limit = 100, at: TenantOptions) -> None:
     --json: [{thread_id, position, owner, number, since, seconds_left}].
     """
     found = at.ask(lambda it: needs(it, TakesTurns).list_turns(limit=limit))
-    rows = (
-        (*(getattr(turn, name) for name in TURN_FIELDS[:4]), format_time(turn.since))
-        for turn in found
-    )
+    rows = ((it.thread_id, it.position, it.owner, it.number, format_time(it.since)) for it in found)
     document = [select(it, TURN_FIELDS) for it in found]
     columns = ("thread", "place", "owner", "number", "since")
     put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
@@ -92,23 +89,15 @@ def list_effects(
         for effect in at.ask(found)
         if effect.status == "unknown" or not unknown
     ]
-    put_found(
-        [select(it, EFFECT_FIELDS) for it in effects],
-        ("effect", "status", "calls", "begun", "idempotency_key", "result"),
-        (
-            (
-                effect.key,
-                effect.status,
-                effect.calls,
-                format_time(effect.begun_at),
-                effect.idempotency_key,
-                cut(effect.error or effect.result, CELL),
-            )
-            for effect in effects
-        ),
-        ids=("effect", "idempotency_key"),
-        as_json=at.as_json,
-    )
+    document = [select(it, EFFECT_FIELDS) for it in effects]
+    columns = ("effect", "status", "calls", "begun", "idempotency_key", "result")
+    ids = ("effect", "idempotency_key")
+    put_found(document, columns, map(_make_row, effects), ids=ids, as_json=at.as_json)
+
+
+def _make_row(effect: Effect) -> tuple[object, ...]:
+    begun, result = format_time(effect.begun_at), cut(effect.error or effect.result, CELL)
+    return effect.key, effect.status, effect.calls, begun, effect.idempotency_key, result
 
 
 def _decode(result: Any) -> Any:
