@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -246,6 +247,16 @@ def _make_console() -> Console:
 def note(text: object) -> None:
     """Print a note on standard error."""
     Console(stderr=True).print(Text(escape(text)), soft_wrap=True)
+
+
+def tell_more(how: str = "") -> None:
+    """Print a note on how to see more than the limit."""
+    note(f"There may be more: {how}a greater --limit.")
+
+
+def tell_more_after(last: str) -> None:
+    """Print this note for a list that continues after a name, if a terminal can show that."""
+    tell_more(f"--after={shlex.quote(last)}, or " if last.isprintable() else "")
 
 
 class _Bar:

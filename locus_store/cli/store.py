@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,7 +21,6 @@ from locus_store.cli.output import (
     cut,
     format_count,
     format_time,
-    note,
     print_line,
     put_found,
     put_json,
@@ -30,6 +28,8 @@ from locus_store.cli.output import (
     render_json,
     select,
     show,
+    tell_more,
+    tell_more_after,
 )
 from locus_store.cli.tenants import (
     Outcome,
@@ -75,10 +75,14 @@ def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
 
 
 def _ask_each(
-    at: TenantsOptions, doing: str, work: Callable[[BaseStore], Awaitable[dict[str, int]]]
+    at: TenantsOptions, doing: str, work: Callable[[BaseStore], Awaitable[int]]
 ) -> Outcome:
-    """Return the counts of the store of each tenant that was chosen."""
-    return at.ask_each(doing, lambda it, _: work(Storage(it).store()))
+    """Return the number of items in the store of each tenant that was chosen."""
+
+    async def counted(backend: FullBackend, _: object) -> dict[str, int]:
+        return {"removed": await work(Storage(backend).store())}
+
+    return at.ask_each(doing, counted)
 
 
 def parse_namespace(text: str) -> Namespace:
@@ -172,10 +176,6 @@ def _tell(items: list[StoreItem], *, as_json: bool) -> None:
     put_found(document, columns, map(_make_row, items), ids=columns[:2], as_json=as_json)
 
 
-def _tell_more(how: str) -> None:
-    note(f"There may be more: {how}a greater --limit.")
-
-
 @add_command(store, "list")
 def list_items(
     namespace: Where,
@@ -192,8 +192,7 @@ def list_items(
     found = _ask(at, lambda it: it.list(where, limit, after))
     _tell(found, as_json=at.as_json)
     if found and len(found) == limit and not at.as_json:
-        last = found[-1].key
-        _tell_more(f"--after={shlex.quote(last)}, or " if last.isprintable() else "")
+        tell_more_after(found[-1].key)
 
 
 @add_command(store, "get")
@@ -260,7 +259,7 @@ def search(
     items = _ask(at, lambda it: it.search(where, query, wanted, limit, offset, about))
     _tell(items, as_json=at.as_json)
     if items and len(items) == limit:
-        _tell_more(f"--offset={offset + limit}, or ")
+        tell_more(f"--offset={offset + limit}, or ")
 
 
 @add_command(store, "namespaces")
@@ -282,7 +281,7 @@ def list_namespaces(
     rows = ([format_namespace(it)] for it in found)
     put_found(found, columns, rows, ids=columns, as_json=at.as_json)
     if found and len(found) == limit and not at.as_json:
-        _tell_more(f"--offset={offset + limit}, or ")
+        tell_more(f"--offset={offset + limit}, or ")
 
 
 @add_command(store, "put")
@@ -342,15 +341,15 @@ def delete(
         raise InvalidArgumentError("name an item's key, or pass --all, with or without --recursive")
     at.require_one("a key", is_named=key is not None)
 
-    async def there(items: BaseStore) -> dict[str, int]:
+    async def there(items: BaseStore) -> int:
         if key is not None:
-            return {"removed": int(await items.exists(where, key))}
-        return {"removed": await count_items(items, where, recursive=recursive)}
+            return int(await items.exists(where, key))
+        return await count_items(items, where, recursive=recursive)
 
-    async def removed(items: BaseStore) -> dict[str, int]:
+    async def removed(items: BaseStore) -> int:
         if key is not None:
-            return {"removed": int(await items.delete(where, key))}
-        return {"removed": await items.clear_namespace(where, recursive=recursive)}
+            return int(await items.delete(where, key))
+        return await items.clear_namespace(where, recursive=recursive)
 
     if not yes:
         found = _require(_ask_each(at, "counting", there), namespace, key)
@@ -388,11 +387,7 @@ def expire(*, at: TenantsOptions) -> None:
 
     They are invisible already: there is no prompt. --json: {removed, tenant}, in items.
     """
-
-    async def removed(items: BaseStore) -> dict[str, int]:
-        return {"removed": await items.expire()}
-
-    tell(_ask_each(at, "removing", removed), _describe_removed, at)
+    tell(_ask_each(at, "removing", lambda it: it.expire()), _describe_removed, at)
 
 
 def _describe_removed(counts: dict[str, int]) -> str:

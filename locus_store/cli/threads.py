@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
@@ -26,7 +25,6 @@ from locus_store.cli.output import (
     escape,
     format_count,
     format_time,
-    note,
     print_line,
     print_said,
     put_found,
@@ -35,6 +33,7 @@ from locus_store.cli.output import (
     render_json,
     select,
     show,
+    tell_more_after,
 )
 from locus_store.cli.tenants import TenantOptions
 from locus_store.errors import IntegrityError
@@ -97,9 +96,7 @@ def list_threads(
     columns = ("thread", "", "newest version", "saved", "metadata")
     put_found(document, columns, rows, ids=columns[:3:2], as_json=at.as_json)
     if found and len(found) == limit and not at.as_json:
-        last = found[-1][0]
-        after = f"--after={shlex.quote(last)}, or " if last.isprintable() else ""
-        note(f"There may be more: {after}a greater --limit.")
+        tell_more_after(found[-1][0])
 
 
 async def _read_newest(
@@ -293,13 +290,9 @@ def diff(
     changes = list(find_differences(*states))
     names = (old.version.checkpoint_id if old else None, new.version.checkpoint_id)
     if at.as_json:
-        document = {
-            "thread_id": new.version.thread_id,
-            "namespace": namespace,
-            "from": names[0],
-            "to": names[1],
-        }
-        put_json(document | {"changes": [it.as_json() for it in changes]})
+        place = select(new.version, ("thread_id", "namespace"))
+        between = {"from": names[0], "to": names[1]}
+        put_json(place | between | {"changes": [it.as_json() for it in changes]})
         return
     print_line(f"{names[0] or 'nothing'} → {names[1]}: {format_count(len(changes), 'difference')}")
     for change in changes:

@@ -32,6 +32,7 @@ from locus_store.cli.output import (
     put_line,
     put_outcome,
     select,
+    tell_more,
 )
 from locus_store.cli.tenants import OneTenant, TenantOptions
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
@@ -58,6 +59,9 @@ from locus_store.types.messages import LogSnapshot
 from locus_store.values.frames import Folder
 
 Writers = dict[str, list[Writer]]
+
+PLACE = ("thread_id", "namespace", "checkpoint_id")
+"""Attributes of a version that say which one it is."""
 
 STANDARD_ERROR = 2
 """Standard output is for the answer."""
@@ -122,18 +126,13 @@ def blame(
         return origins, values, await find_writers(backend, list(versions.values()))
 
     origins, values, tasks = at.ask(found)
-    document = {
-        "thread_id": origins.version.thread_id,
-        "namespace": namespace,
-        "checkpoint_id": origins.version.checkpoint_id,
-        "path": path,
-        "values": [_describe_value(it, tasks) for it in values],
-    }
+    described = {"path": path, "values": [_describe_value(it, tasks) for it in values]}
+    document = select(origins.version, PLACE) | described
     columns = ("value", "", "introduced in", "last change", "by", "saved", "metadata")
     rows = (_make_value_row(it, tasks, raw=raw) for it in values)
     put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
     if len(values) == limit and not at.as_json:
-        note("There may be more: a path to a part, or a greater --limit.")
+        tell_more("a path to a part, or ")
 
 
 def _make_value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
@@ -271,11 +270,8 @@ def bisect(
     answers, tasks = at.ask(found)
     first = answers.first
     document = {
-        "thread_id": answers.version.thread_id,
-        "namespace": namespace,
-        "checkpoint_id": answers.version.checkpoint_id,
-        "asked": answers.asked,
-        "skipped": answers.skipped,
+        **select(answers.version, PLACE),
+        **select(answers, ("asked", "skipped")),
         "first": first.version.checkpoint_id if first else None,
         "turns": [_turn_json(it, tasks) for it in answers.turns],
     }
