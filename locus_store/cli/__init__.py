@@ -142,13 +142,9 @@ def _run() -> int:
         return stop.code if isinstance(stop.code, int) else DONE
     except (LocusStoreError, OSError) as error:
         note(f"Error: {error}")
-        return _find_code(error)
+        if isinstance(error, NotFoundError):
+            return NOT_FOUND
+        return CONFLICT if isinstance(error, ConflictError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     return DONE
-
-
-def _find_code(error: Exception) -> int:
-    if isinstance(error, NotFoundError):
-        return NOT_FOUND
-    return CONFLICT if isinstance(error, ConflictError) else FAILED

@@ -16,7 +16,7 @@ from locus_store import __version__
 from locus_store.backend import FullBackend
 from locus_store.cli.opening import open_backend, run
 from locus_store.cli.output import PROBLEMS, format_count, put_found, show_progress
-from locus_store.cli.tenants import TenantsOptions, make_covered
+from locus_store.cli.tenants import TenantsOptions, make_covered, select_tenant
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -97,7 +97,7 @@ def _try_compatibility(url: str, *, as_json: bool) -> None:
 
 async def _collect_facts(at: TenantsOptions, *, sizes: bool) -> list[Fact]:
     try:
-        async with open_backend(at.url, **at.options) as backend:
+        async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
             found = [*await backend.facts(), *await _collect_tenant_facts(backend, at)]
             return [*found, *await _measure(await make_covered(backend, at))] if sizes else found
     except SchemaError as error:

@@ -66,9 +66,7 @@ class Owner:
         return cls(user, USER_ID, user)
 
     def __str__(self) -> str:
-        if self.user is not None:
-            return f"of user {self.user!r}"
-        return self.metadata
+        return self.metadata if self.user is None else f"of user {self.user!r}"
 
     @property
     def metadata(self) -> str:

@@ -194,8 +194,7 @@ async def find_thread_id(backend: FullBackend, name: str, *, exactly: bool = Fal
         return begin[0]
     if begin and not exactly:
         raise _make_ambiguity_error("thread", name, begin)
-    similar = did_you_mean(name, begin or await backend.list_threads(NEARBY))
-    if similar:
+    if similar := did_you_mean(name, begin or await backend.list_threads(NEARBY)):
         raise NotFoundError(f"there is no thread {name!r}{similar}")
     return name
 

@@ -99,11 +99,6 @@ class TenantsOptions:
         if self.tenant is not None and self.all_tenants:
             raise InvalidArgumentError("pass --tenant or --all-tenants, not both")
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of ``open_backend``."""
-        return select_tenant(self.tenant)
-
     def ask_each(
         self, doing: str, work: Callable[[FullBackend, Callable[[], None]], Awaitable[Counts]]
     ) -> Outcome:
@@ -145,7 +140,7 @@ def select_tenant(tenant: str | None) -> dict[str, Any]:
 @asynccontextmanager
 async def open_covered(at: TenantsOptions) -> AsyncIterator[list[FullBackend]]:
     """Open the storage; yield the backends of ``make_covered``."""
-    async with open_backend(at.url, **at.options) as backend:
+    async with open_backend(at.url, **select_tenant(at.tenant)) as backend:
         yield await make_covered(backend, at)
 
 
@@ -317,12 +312,12 @@ def change_quota(
     given = {"threads": threads, "bytes": size, "saves_per_minute": saves}
     changes = {name: limit for name, limit in given.items() if limit is not None}
 
-    async def changed(opened: FullBackend) -> QuotaUse:
-        backend = needs(opened, LimitsTenants).for_tenant(tenant)
+    async def changed(backend: FullBackend) -> QuotaUse:
+        limited = needs(backend, LimitsTenants).for_tenant(tenant)
         if changes or remove:
-            old = {} if remove else (await backend.get_quota()).quota.to_limits()
-            await backend.set_quota(Quota(**{**old, **changes}))
-        return await backend.get_quota()
+            old = {} if remove else (await limited.get_quota()).quota.to_limits()
+            await limited.set_quota(Quota(**{**old, **changes}))
+        return await limited.get_quota()
 
     found = ask(at.url, changed).to_amounts()
     document = {name: {"used": used, "limit": limit} for name, (used, limit) in found.items()}

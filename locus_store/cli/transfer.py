@@ -98,10 +98,9 @@ def verify(
 
 
 def _show(problems: list[dict[str, Any]], at: TenantsOptions) -> None:
-    keys: tuple[str, ...] = ("thread_id", "namespace", "checkpoint_id", "what")
-    columns: tuple[str, ...] = ("thread", "namespace", "version", "problem")
-    if at.all_tenants:
-        keys, columns = ("tenant", *keys), ("tenant", *columns)
+    first = ("tenant",) if at.all_tenants else ()
+    keys = (*first, "thread_id", "namespace", "checkpoint_id", "what")
+    columns = (*first, "thread", "namespace", "version", "problem")
     put_table(columns, ([it[key] for key in keys] for it in problems), ids=columns[:-1])
 
 
@@ -120,8 +119,7 @@ async def _verify_all(
             for backend in backends:
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
-                check = check_stored(backend, threads, storage=is_first)
-                async for result in check:
+                async for result in check_stored(backend, threads, storage=is_first):
                     seen.add(result.thread_id)
                     if isinstance(result, Checked):
                         counts["threads"] += 1
