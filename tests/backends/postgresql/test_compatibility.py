@@ -315,7 +315,7 @@ ROOT = Path(__file__).parents[3]
 SQL = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|LOCK|DROP|FROM|WHERE|CASE|ORDER)\b")
 NOT_TRIED = {
     "extension",  # CREATE EXTENSION: where definitions are not undone, it would stay
-    "usage",  # of a message
+    *("authorization", "database", "usage"),  # of messages
     # of roles, which would stay, too, and of the advice to create one
     *("inherit", "login", "nologin", "password"),
     # of the rights of a role that is given a tenant

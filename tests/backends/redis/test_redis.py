@@ -58,7 +58,7 @@ RIGHTS = (
 CLUSTER_RIGHTS = " +command +cluster|slots +cluster|shards +asking +ping"
 """And on a cluster."""
 
-OPERATOR_RIGHTS = "~locus:store:* +smembers +zcard +zcount +hdel"
+OPERATOR_RIGHTS = "~locus:store:* +smembers +zcard +zcount +zlexcount +zrevrange +hget +hdel"
 """And for commands that look at all tenants, or remove items."""
 
 LONG = 3_600.0
