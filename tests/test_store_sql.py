@@ -13,6 +13,7 @@ from tiers import first_of
 
 from locus_store import (
     BackendError,
+    ConnectionFailedError,
     InMemoryStore,
     IntegrityError,
     InvalidArgumentError,
@@ -188,7 +189,12 @@ async def test_concurrent_searches_share_connections(make, monkeypatch) -> None:
 async def test_a_search_that_fails_fails_its_own_caller_only(make, monkeypatch) -> None:
     find = Items.find_recent_at_once
 
+    asked: list[Wanted] = []
+
     def fail(items: Items, wanted: Wanted) -> Any:
+        asked.append(wanted)
+        if wanted.prefix == ("lost",):
+            raise ConnectionFailedError("no server")
         if wanted.prefix == ("damaged",):
             raise IntegrityError("a stored item is damaged")
         return find(items, wanted)
@@ -198,8 +204,13 @@ async def test_a_search_that_fails_fails_its_own_caller_only(make, monkeypatch) 
         await store.put(NS, "k", 1)
         searches = (store.search(it) for it in (NS, ("damaged",), NS))
         first, damaged, last = await asyncio.gather(*searches, return_exceptions=True)
+        asked.clear()
+        searches = (store.search(("lost",)) for _ in range(3))
+        lost = await asyncio.gather(*searches, return_exceptions=True)
     assert [it.value for it in (*first, *last)] == [1, 1]
     assert type(damaged) is IntegrityError
+    assert {*map(type, lost)} == {ConnectionFailedError}
+    assert len(asked) == 1  # of no server, each would wait by itself
 
 
 RULES = {

@@ -11,7 +11,12 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from locus_store.errors import ConflictError, LocusStoreError, UnsupportedError
+from locus_store.errors import (
+    ConflictError,
+    ConnectionFailedError,
+    LocusStoreError,
+    UnsupportedError,
+)
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql.audit import OF_STORE, READS_OF_STORE, Audit, get_call, record_calls
@@ -269,8 +274,8 @@ class SqlStore(BaseStore):
     ) -> Sequence[list[StoreItem] | Undecided | None]:
         try:
             found, self._is_slow = await self._query(lambda it: _search(it, searches))
-        except LocusStoreError:
-            if len(searches) == 1:
+        except LocusStoreError as exc:
+            if len(searches) == 1 or isinstance(exc, ConnectionFailedError):
                 raise
             return [Undecided.ALONE] * len(searches)
         return found

@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def counts_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a tenant stores is counted again at once, however long a slow machine has counted."""
+    """A count of what a tenant stores is repeated without a pause, also on a slow machine."""
     monkeypatch.setattr("locus_store.versions.quotas.PAUSE_PART", 0)
 
 
