@@ -54,16 +54,11 @@ EVERY = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of the data to delete: a user, or a metadata value."""
+    """The owner of the data to delete: a user, by ``USER_ID`` in metadata, or a metadata value."""
 
     user: str | None
     key: str
     value: Any
-
-    @classmethod
-    def from_user(cls, user: str) -> Owner:
-        """Return a user, whom ``user_id`` names in metadata."""
-        return cls(user, USER_ID, user)
 
     def __str__(self) -> str:
         return self.metadata if self.user is None else f"of user {self.user!r}"
@@ -384,7 +379,7 @@ def _find_owner(user: str | None, where: str | None) -> Owner:
     if (user is None) is (where is None):
         raise typer.BadParameter("pass --user or --where")
     if where is None:
-        return Owner.from_user(str(user))
+        return Owner(user, USER_ID, user)
     key, equals, value = where.partition("=")
     if not equals:
         raise typer.BadParameter(f"--where {where!r} is not KEY=VALUE")

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 import typer
 
 from locus_store.backend import FullBackend
-from locus_store.cli.forgetting import Owner, find_left
+from locus_store.cli.forgetting import USER_ID, Owner, find_left
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, ask, open_backend, run
 from locus_store.cli.output import (
     PROBLEMS,
@@ -314,7 +314,7 @@ async def _export_all(
         for backend in backends if user is None and not threads else ():
             await _count_left(backend, "exported")
         if user is not None:
-            for left in await find_left(backends, Owner.from_user(user), [], of_user):
+            for left in await find_left(backends, Owner(user, USER_ID, user), [], of_user):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)
