@@ -244,9 +244,8 @@ class EncryptedStore(Encrypts, BaseStore):
     async def reencrypt(self) -> AsyncIterator[Name]:
         """Seal items again with the current data key; yield the name of each that was done.
 
-        One in clear is encrypted, or refused where encryption is required. An item gets a new
-        version, and its time to live restarts. One that is changed meanwhile is sealed by its
-        writer.
+        One in clear is encrypted, or refused where encryption is required. An item keeps its
+        version and its times. One that is changed meanwhile is sealed by its writer.
         """
         async for stored in self._iterate_stored():
             sealing = await self.get_sealing()
@@ -262,6 +261,7 @@ class EncryptedStore(Encrypts, BaseStore):
                 ttl_seconds=stored.ttl_seconds,
                 expected_version=stored.version,
                 vectors=tuple(embeddings),
+                stamp=stored.stamp,
             )
             with suppress(ConflictError):
                 await self.apply([put])

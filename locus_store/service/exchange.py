@@ -25,7 +25,7 @@ from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
 from locus_store.types import ArchivedThread, Save
 from locus_store.types.arguments import check_keep_last, check_number, check_ttl, check_writes
-from locus_store.types.items import Change, PutItem, Remove, check_name
+from locus_store.types.items import Change, PutItem, Remove, check_name, check_stamp
 from locus_store.types.messages import LogChange, check_put, require_distinct
 from locus_store.types.thread_info import check_put as check_facts
 from locus_store.values import vectors
@@ -307,7 +307,8 @@ def _make_change(store: BaseStore, item: SentItem) -> Change:
         raise InvalidArgumentError("the value of an item is not JSON") from exc
     options = item.metadata, item.ttl_seconds, item.expected_version
     put = store.checked(PutItem(item.namespace, item.key, value, *options))
-    return replace(put, vectors=tuple(_check_vector(store, it) for it in item.vectors))
+    embeddings = tuple(_check_vector(store, it) for it in item.vectors)
+    return replace(put, vectors=embeddings, stamp=check_stamp(item.stamp, item.ttl_seconds))
 
 
 def _check_vector(store: BaseStore, vector: bytes) -> bytes:

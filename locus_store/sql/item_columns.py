@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 import sqlalchemy as sa
@@ -16,7 +16,7 @@ from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import FoundVectors
 from locus_store.sql.threads.pending import name_parameters
 from locus_store.sql.threads.statements import Tenancy
-from locus_store.types.items import SEGMENT_END, Namespace, Put, encode_namespace
+from locus_store.types.items import SEGMENT_END, Namespace, Put, Stamp, encode_namespace
 from locus_store.values import vectors
 from locus_store.values.times import EPOCH, MICROSECOND
 
@@ -50,8 +50,8 @@ _Columns: TypeAlias = "dict[str, Sequence[Any]]"
 
 def make_new_columns(puts: Sequence[Put], times: Sequence[datetime], tenant: str) -> _Columns:
     """Return the columns of ``Statements.new_item``."""
-    return _make_put_columns(puts, times) | {
-        "version": [1] * len(puts),
+    stamps = [it.make_stamp(moment) for it, moment in zip(puts, times, strict=True)]
+    return _make_put_columns(puts, stamps) | {
         "tenant": [tenant] * len(puts),
         "namespace": [encode_namespace(it.namespace) for it in puts],
         "key": [it.key for it in puts],
@@ -62,27 +62,25 @@ def make_changed_columns(
     puts: Sequence[Put], times: Sequence[datetime], rows: Sequence[Row[*tuple[Any, ...]]]
 ) -> _Columns:
     """Return the columns of ``Statements.changed_item``; an expired item starts at version 1."""
-    each = zip(times, rows, strict=True)
-    return _make_put_columns(puts, times) | {
-        "version": [it.version + 1 if it.is_live else 1 for it in rows],
-        "created_at": [it.created_at if it.is_live else moment for moment, it in each],
-        "of_item": [it.item for it in rows],
-    }
+    stamps = [
+        put.make_stamp(moment, row.version, row.created_at)
+        if row.is_live
+        else put.make_stamp(moment)
+        for put, moment, row in zip(puts, times, rows, strict=True)
+    ]
+    return _make_put_columns(puts, stamps) | {"of_item": [it.item for it in rows]}
 
 
-def _make_put_columns(puts: Sequence[Put], times: Sequence[datetime]) -> _Columns:
-    each = zip(puts, times, strict=True)
+def _make_put_columns(puts: Sequence[Put], stamps: Sequence[Stamp]) -> _Columns:
     return {
         "value": [it.json for it in puts],
         "metadata": [it.metadata for it in puts],
         "ttl_seconds": [it.ttl_seconds for it in puts],
-        "expires_at": [_compute_expiry(it, moment) for it, moment in each],
-        "updated_at": times,
+        "version": [it.version for it in stamps],
+        "created_at": [it.created_at for it in stamps],
+        "updated_at": [it.updated_at for it in stamps],
+        "expires_at": [it.expires_at for it in stamps],
     }
-
-
-def _compute_expiry(put: Put, moment: datetime) -> datetime | None:
-    return None if put.ttl_seconds is None else moment + timedelta(seconds=put.ttl_seconds)
 
 
 def make_bounds(namespace: Namespace, *, recursive: bool) -> dict[str, str]:

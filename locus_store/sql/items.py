@@ -463,7 +463,7 @@ def make_outcome(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outco
             version = versions.get(change.name, 0)
             if isinstance(change, Put):
                 require_version(change, version)
-                results.append(version + 1)
+                results.append(version + 1 if change.stamp is None else change.stamp.version)
             else:
                 results.append(int(version > 0))
     except ConflictError as exc:

@@ -33,7 +33,7 @@ from locus_store.testing.kit import (
     seam,
 )
 from locus_store.testing.store_finding import Listing, Namespaces, Searching
-from locus_store.testing.store_items import Batches, ItemExpiry, ValueRules, Versions
+from locus_store.testing.store_items import Batches, Copies, ItemExpiry, ValueRules, Versions
 from locus_store.testing.store_vectors import Embeddings, Nearness
 from locus_store.testing.tenants import StoreTenants
 from locus_store.values.filters import Filter
@@ -441,7 +441,7 @@ class StoreConcurrency(StoreKit):
 
 
 class StoreContract(
-    ValueRules, Versions, Batches, ItemExpiry, Namespaces, Listing, Searching, _Filters, Embeddings,
-    Nearness, StoreConcurrency, StoreTenants,
+    ValueRules, Versions, Batches, Copies, ItemExpiry, Namespaces, Listing, Searching, _Filters,
+    Embeddings, Nearness, StoreConcurrency, StoreTenants,
 ):  # fmt: skip
     """Everything that a ``BaseStore`` promises; see the module's docstring."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
@@ -30,7 +31,7 @@ from locus_store.testing.kit import (
     seam,
     wait_for_expiry,
 )
-from locus_store.types.items import PutItem
+from locus_store.types.items import PutItem, Stamp
 
 
 class ValueRules(StoreKit):
@@ -289,6 +290,55 @@ class Batches(StoreKit):
             with refused(errors, bad):
                 await store.put_batch([(NS, "a", 1), bad, (NS, "c", 3)])
         assert await store.list_namespaces() == []
+
+
+class Copies(StoreKit):
+    """Puts that keep the version and the times of an item."""
+
+    async def test_a_copy_keeps_its_version_and_times(self, store: Any) -> None:
+        await store.put(NS, "new", 0)
+        until = (await store.get_item(NS, "new")).updated_at + timedelta(seconds=LONG)
+        stamp = Stamp(version=7, created_at=_OLD, updated_at=_OLD + _HOUR, expires_at=until)
+        assert await _put_copy(store, "k", {"n": 1}, stamp, 0) == [7]
+        item = await store.get_item(NS, "k")
+        assert (item.value, item.metadata, item.version) == ({"n": 1}, {"by": "a"}, 7)
+        assert (item.created_at, item.updated_at) == (_OLD, _OLD + _HOUR)
+        assert (item.expires_at, item.ttl_seconds) == (until, LONG)
+        assert list_keys(await store.search(())) == ["new", "k"]
+        with pytest.raises(ConflictError, match="'k'"):
+            await _put_copy(store, "k", {"n": 2}, stamp, 0)
+        assert await _put_copy(store, "k", {"n": 2}, stamp, 7) == [7]
+        assert (await store.get_item(NS, "k")) == replace(item, value={"n": 2})
+        assert await store.put(NS, "k", 3, expected_version=7) == 8
+        item = await store.get_item(NS, "k")
+        assert (item.created_at, item.expires_at) == (_OLD, None)
+        assert item.updated_at > _OLD + _HOUR
+        assert list_keys(await store.search(())) == ["k", "new"]
+
+    async def test_copies_of_one_time_are_all_listed(self, store: Any) -> None:
+        stamp = Stamp(version=1, created_at=_OLD, updated_at=_OLD, expires_at=None)
+        for number in range(12):
+            await _put_copy(store, str(number), {"n": number}, stamp, 0)
+        pages = [await store.search((), limit=5, offset=at) for at in (0, 5, 10)]
+        assert sorted(it.value["n"] for page in pages for it in page) == [*range(12)]
+        assert len(await store.search((), filter={"n": {"$gte": 0}}, limit=20)) == 12
+
+    async def test_no_copy_is_newer_than_now(self, store: Any) -> None:
+        later = _OLD.replace(year=9000)
+        await store.put(NS, "before", 1)
+        stamp = Stamp(version=1, created_at=_OLD, updated_at=later, expires_at=None)
+        await _put_copy(store, "k", 1, stamp, 0)
+        await store.put(NS, "after", 1)
+        assert list_keys(await store.search(())) == ["after", "k", "before"]
+
+
+_OLD, _HOUR = datetime(2020, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC), timedelta(hours=1)
+
+
+async def _put_copy(store: Any, key: str, value: Any, stamp: Stamp, expected: int) -> Any:
+    ttl = None if stamp.expires_at is None else LONG
+    put = store.checked(PutItem(NS, key, value, {"by": "a"}, ttl, expected))
+    return await store.apply([replace(put, stamp=stamp)])
 
 
 class ItemExpiry(StoreKit):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
-from locus_store.types.arguments import check_text
-from locus_store.values.encoding import Json, TooLargeError, decode, encode
+from locus_store.types.arguments import check_limit, check_text
+from locus_store.values.encoding import MAX_INT, Json, TooLargeError, decode, encode
 from locus_store.values.filters import Filter
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import restore
 from locus_store.values.text import split_words
+from locus_store.values.times import EPOCH
 
 Namespace: TypeAlias = tuple[str, ...]
 Name: TypeAlias = tuple[Namespace, str]
@@ -54,6 +55,16 @@ class StoreCapabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """The version and the times of an item."""
+
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreItem:
     """An item as it is stored. All times are the server's."""
 
@@ -72,6 +83,11 @@ class StoreItem:
 
     score: float | None = None
     """The score in a search by embedding; higher is nearer."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """The version and the times."""
+        return Stamp(**{it.name: getattr(self, it.name) for it in fields(Stamp)})
 
 
 def as_given(item: StoreItem) -> StoreItem:
@@ -123,6 +139,9 @@ class Put:
     vectors: tuple[bytes, ...] = ()
     """Float32, little-endian; in the place of those that the item had."""
 
+    stamp: Stamp | None = None
+    """What an item that is copied or sealed again keeps; ``None``: the next version, now."""
+
     json_bytes: int = field(init=False, repr=False, compare=False)
     """Bytes of a list of the value and the metadata as compact JSON."""
 
@@ -142,6 +161,26 @@ class Put:
     def size(self) -> int:
         """Approximate bytes that the item adds to a statement."""
         return self.json_bytes + sum([len(it) for it in self.vectors])
+
+    def make_stamp(
+        self, at: datetime, version: int = 0, created_at: datetime | None = None
+    ) -> Stamp:
+        """Return the version and the times of the item that this makes.
+
+        Args:
+            at: The time of the put; no item is updated later.
+            version: The version of the live item that is replaced; 0: there is none.
+            created_at: When that was created.
+        """
+        if self.stamp is not None:
+            return replace(self.stamp, updated_at=min(at, self.stamp.updated_at))
+        ttl = self.ttl_seconds
+        return Stamp(
+            version=version + 1,
+            created_at=created_at or at,
+            updated_at=at,
+            expires_at=None if ttl is None else at + timedelta(seconds=ttl),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +276,23 @@ def check_name(namespace: object, key: object) -> None:
     """
     check_namespace(namespace)
     check_text("key", key)
+
+
+def check_stamp(stamp: Stamp | None, ttl_seconds: float | None) -> Stamp | None:
+    """Return a stamp that an item with this time to live may have.
+
+    Raises:
+        InvalidArgumentError: A time has no zone, or an item that does not expire has an end.
+    """
+    if stamp is None:
+        return None
+    check_limit(stamp.version, "version", minimum=1, maximum=MAX_INT)
+    times = [stamp.created_at, stamp.updated_at, stamp.expires_at or EPOCH]
+    if not all(isinstance(it, datetime) and it.tzinfo for it in times):
+        raise InvalidArgumentError("a time of an item has no time zone")
+    if (stamp.expires_at is None) != (ttl_seconds is None):
+        raise InvalidArgumentError("an item has a time to live and the end of it, or neither")
+    return stamp
 
 
 def check_namespace(namespace: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from locus_store.errors import LocusStoreError
 from locus_store.types import Save
-from locus_store.types.items import Change as ChangeOfItem, Namespace, Remove
+from locus_store.types.items import Change as ChangeOfItem, Namespace, Remove, Stamp
 from locus_store.values.frames import Change
 from locus_store.versions import is_small
 
@@ -101,6 +101,7 @@ class SentItem:
     ttl_seconds: float | None = None
     expected_version: int | None = None
     vectors: tuple[bytes, ...] = ()
+    stamp: Stamp | None = None
 
     @classmethod
     def from_change(cls, change: ChangeOfItem) -> SentItem:

@@ -149,10 +149,12 @@ async def test_data_is_sealed_again_beside_a_writer(
         tenant = storage.backend.tenant or ""
         [before] = await count(storage)
         loaded = await storage.backend.read_state("t")
+        item = (await storage.store().search(()))[0]
         after = await old.add_key(tenant)
         assert await convert(storage) == 2
         assert (await count(storage)).keys() == {after}
         assert await convert(storage) == 0
+        assert (await storage.store().search(()))[0] == item
         await read(storage, states)
         assert await old.retire(tenant, [before, after]) == []  # others may still use it
         monkeypatch.setattr(key_module, "REFRESH_SECONDS", 0.0)

@@ -23,6 +23,7 @@ from locus_store.types.items import (
     require_version,
 )
 from locus_store.values import vectors
+from locus_store.values.times import EPOCH, MICROSECOND
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class KeptItem:
 
     item: StoreItem
     order: int
-    """The order of the last put."""
+    """The order of the last put, among items with the same time."""
 
     vectors: tuple[bytes, ...]
 
@@ -54,6 +55,7 @@ class ItemStore(BaseStore):
         self.needs_no_loop = self.moves_between_threads = self.embed is None
         self._namespaces: dict[Namespace, dict[str, KeptItem]] = {}
         self._order = 0
+        self._last_put_at = EPOCH
 
     @abstractmethod
     async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
@@ -81,17 +83,22 @@ class ItemStore(BaseStore):
         require_version(change, found.item.version if found else 0)
 
     def _put(self, change: Put) -> int:
-        found, at, ttl = self._find_live(change.name), self._get_time(), change.ttl_seconds
+        found, at = (
+            self._find_live(change.name),
+            max(self._get_time(), self._last_put_at + MICROSECOND),
+        )
+        before = (found.item.version, found.item.created_at) if found else ()
+        stamp = change.make_stamp(at, *before)
         item = StoreItem(
             namespace=change.namespace,
             key=change.key,
             value=change.value,
             metadata=change.metadata,
-            created_at=found.item.created_at if found else at,
-            updated_at=at,
-            version=found.item.version + 1 if found else 1,
-            expires_at=None if ttl is None else at + timedelta(seconds=ttl),
-            ttl_seconds=ttl,
+            created_at=stamp.created_at,
+            updated_at=stamp.updated_at,
+            version=stamp.version,
+            expires_at=stamp.expires_at,
+            ttl_seconds=change.ttl_seconds,
         )
         self._set(change.name, KeptItem(item, self._take_order(), change.vectors))
         return item.version
@@ -148,7 +155,7 @@ class ItemStore(BaseStore):
     @move_off_loop
     def recent(self, wanted: Wanted) -> list[StoreItem]:
         found = self._list_matching(wanted)
-        found.sort(key=lambda it: it.order, reverse=True)
+        found.sort(key=lambda it: (it.item.updated_at, it.order), reverse=True)
         return [_copy_item(it.item) for it in found[wanted.offset : wanted.offset + wanted.limit]]
 
     async def nearest(
@@ -183,6 +190,7 @@ class ItemStore(BaseStore):
         """Replace or remove an item; all changes end here."""
         namespace, key = name
         if entry is not None:
+            self._last_put_at = max(self._last_put_at, entry.item.updated_at)
             self._namespaces.setdefault(namespace, {})[key] = entry
         elif (items := self._namespaces.get(namespace)) is not None:
             items.pop(key, None)

@@ -114,24 +114,29 @@ def is_live(source: Mapping[str, Any] | None) -> bool:
 
 def apply_put(source: Mapping[str, Any] | None, put: Put, at: int, token: str) -> dict[str, Any]:
     """Return the document of a put in place of the one that was found."""
-    kept = source["kept"] if source is not None and is_live(source) else None
-    before = source["kept"]["tokens"] if source else []
-    updated = max(at, source["updated"] + 1) if source else at
+    tokens = source["kept"]["tokens"] if source else []
+    moment = from_microseconds(max(at, source["updated"] + 1) if source else at)
+    if source is not None and is_live(source):
+        kept = source["kept"]
+        stamp = put.make_stamp(moment, kept["version"], from_microseconds(kept["created"]))
+    else:
+        stamp = put.make_stamp(moment)
     body = b"[%b,%b]" % (put.json, encoding.encode(put.metadata))
     made: dict[str, Any] = {
         "namespace": encode_namespace(put.namespace),
         "key": put.key,
-        "updated": updated,
+        "updated": to_microseconds(stamp.updated_at),
         "kept": {
-            "version": kept["version"] + 1 if kept else 1,
-            "created": kept["created"] if kept else updated,
+            "version": stamp.version,
+            "created": to_microseconds(stamp.created_at),
             "content": b64encode(encoding.pack_frame(body)).decode(),
-            "tokens": [*before, token][-TOKENS:],
+            "tokens": [*tokens, token][-TOKENS:] if put.stamp is None else tokens,
         },
     }
     if put.ttl_seconds is not None:
         made["kept"]["ttl"] = put.ttl_seconds
-        made["expires"] = updated + timedelta(seconds=put.ttl_seconds) // MICROSECOND
+    if stamp.expires_at is not None:
+        made["expires"] = to_microseconds(stamp.expires_at)
     if put.vectors:
         made["vectors"] = True
         made["kept"]["vectors"] = [b64encode(it).decode() for it in put.vectors]

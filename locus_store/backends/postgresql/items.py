@@ -113,6 +113,7 @@ class PostgreSQLItems(Items):
         tenancy = self.context.tenancy
         changes = [it for batch in calls for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
+        stamps = [it and it.stamp for it in puts]
         bound = {
             "tenant": encode_key(tenancy.tenant),
             "store_id": tenancy.store,
@@ -123,6 +124,10 @@ class PostgreSQLItems(Items):
             "metadata": [None if it is None else dump_jsonb(it.metadata) for it in puts],
             "ttls": [None if it is None else it.ttl_seconds for it in puts],
             "expected": [None if it is None else it.expected_version for it in puts],
+            "versions": [it and it.version for it in stamps],
+            "created": [it and it.created_at for it in stamps],
+            "updated": [it and it.updated_at for it in stamps],
+            "expires": [it and it.expires_at for it in stamps],
             "removes": [it is None for it in puts],
             "batches": [at for at, batch in enumerate(calls) for _ in batch],
         }
@@ -310,8 +315,10 @@ def _require_holds(holds: bool) -> None:
 
 _LOOKED: Final = """
 WITH input AS MATERIALIZED (
-  SELECT * FROM unnest(:namespaces, :keys, :values, :metadata, :ttls, :expected, :removes, :batches)
-    WITH ORDINALITY i (namespace, key, value, metadata, ttl, expected, removes, batch, position)),
+  SELECT * FROM unnest(:namespaces, :keys, :values, :metadata, :ttls, :expected, :versions,
+      :created, :updated, :expires, :removes, :batches)
+    WITH ORDINALITY i (namespace, key, value, metadata, ttl, expected, version, created, updated,
+      expires, removes, batch, position)),
 fact AS MATERIALIZED (
   -- It is the opened database, with a table of embeddings if it had one then.
   SELECT count(*) = :setting_rows{patience} AS holds FROM {settings} s
@@ -342,8 +349,8 @@ removed AS (
     AND l.does),
 updated AS (
   UPDATE {store} t SET {new_number}value = l.value::jsonb, metadata = l.metadata::jsonb,
-    version = l.found + 1, ttl_seconds = l.ttl, updated_at = {moment}, expires_at = {expiry},
-    created_at = CASE WHEN l.is_live THEN t.created_at ELSE {moment} END
+    version = {version}, ttl_seconds = l.ttl, updated_at = {moment}, expires_at = {expiry},
+    created_at = coalesce(l.created, CASE WHEN l.is_live THEN t.created_at ELSE {moment} END)
   FROM looked l
   WHERE t.tenant = :tenant AND t.namespace = l.namespace AND t.key = l.key AND NOT l.removes
     AND l.does AND l.item IS NOT NULL
@@ -352,8 +359,8 @@ inserted AS (
   -- Where another one is faster, this is undone as a whole, and run again.
   INSERT INTO {store} (tenant, namespace, key, value, metadata, version, ttl_seconds, updated_at,
     expires_at, created_at)
-  SELECT :tenant, l.namespace, l.key, l.value::jsonb, l.metadata::jsonb, 1, l.ttl, {moment},
-    {expiry}, {moment}
+  SELECT :tenant, l.namespace, l.key, l.value::jsonb, l.metadata::jsonb, {version}, l.ttl,
+    {moment}, {expiry}, coalesce(l.created, {moment})
   FROM looked l WHERE l.item IS NULL AND NOT l.removes AND l.does
   ORDER BY l.namespace COLLATE "C", l.key COLLATE "C" RETURNING item, namespace, key)
 """
@@ -380,7 +387,7 @@ embedded AS (
 # A row for each batch that is done, with the results that the call returns.
 _RECORDED: Final = ("recorded", "methods", "whos", "details")
 _DONE: Final = """(SELECT l.batch, string_agg(CASE WHEN l.removes THEN CAST(l.found > 0 AS int)
-        ELSE l.found + 1 END::text, ',' ORDER BY l.position) AS versions
+        ELSE coalesce(l.version, l.found + 1) END::text, ',' ORDER BY l.position) AS versions
       FROM looked l WHERE l.does GROUP BY l.batch) d
     JOIN unnest(:recorded, :methods, :whos, :details) c (batch, method, who, detail)
     USING (batch)"""
@@ -394,6 +401,9 @@ _PATIENCE: Final = " AND set_config('lock_timeout', '100ms', true) IS NOT NULL"
 # A skipped row exists, but is not among the locked rows.
 _BUSY: Final = """l.position IS NULL AND EXISTS (SELECT FROM {store} s
       WHERE s.tenant = :tenant AND s.namespace = i.namespace AND s.key = i.key)"""
+
+
+_MOMENT: Final = "statement_timestamp() + (l.position - 1)::float8 * interval '1 microsecond'"
 
 
 @lru_cache(maxsize=64)
@@ -415,10 +425,12 @@ def _apply(
             an insert waits for longer than 100 ms.
     """
     texts, numbers = sa.ARRAY(sa.Text()), sa.ARRAY(sa.BigInteger())
+    times = sa.ARRAY(sa.DateTime(timezone=True))
     kinds: dict[str, Any] = {
         **dict.fromkeys(("namespaces", "keys", "values", "metadata"), texts),
         "ttls": sa.ARRAY(sa.Double()),
-        "expected": numbers,
+        **dict.fromkeys(("expected", "versions"), numbers),
+        **dict.fromkeys(("created", "updated", "expires"), times),
         "removes": sa.ARRAY(sa.Boolean()),
         "batches": numbers,
         "tenant": PlainText(),
@@ -445,8 +457,9 @@ def _apply(
         raced=_RACED.format(store=store) if home else "NULL",
         new_number="item = DEFAULT, " if home else "",
         mark=MARK,
-        moment="statement_timestamp() + (l.position - 1)::float8 * interval '1 microsecond'",
-        expiry="statement_timestamp() + make_interval(secs => l.ttl)",
+        version="coalesce(l.version, l.found + 1)",
+        moment=f"least(l.updated, {_MOMENT})",
+        expiry="coalesce(l.expires, statement_timestamp() + make_interval(secs => l.ttl))",
     )
     return sa.text(text.strip()).bindparams(
         *(sa.bindparam(name, type_=kind) for name, kind in kinds.items())

@@ -35,13 +35,14 @@ from locus_store.types.items import (
     Change,
     Namespace,
     Put,
+    Stamp,
     StoreItem,
     decode_namespace,
     encode_namespace,
     translate_damage,
 )
 from locus_store.values import encoding
-from locus_store.values.times import from_microseconds
+from locus_store.values.times import from_microseconds, to_microseconds
 
 LAYOUT: Final = "1"
 """The version of the layout of keys and values."""
@@ -93,7 +94,7 @@ def make_arguments(change: Change, call: int) -> tuple[Any, ...]:
     """Return a change as arguments of the script ``apply``, with the number of its call."""
     name = make_name(change.namespace, change.key)
     if not isinstance(change, Put):
-        return "remove", name, "", "", "", "", call
+        return "remove", name, "", "", "", "", "", call
     expected, ttl = change.expected_version, change.ttl_seconds
     return (
         "put",
@@ -102,8 +103,17 @@ def make_arguments(change: Change, call: int) -> tuple[Any, ...]:
         "" if ttl is None else repr(float(ttl)),
         encoding.pack_frame(b"[%b,%b]" % (change.json, encoding.encode(change.metadata))),
         b"".join(change.vectors),
+        _join_stamp(change.stamp),
         call,
     )
+
+
+def _join_stamp(stamp: Stamp | None) -> str:
+    """Return a stamp as text: its version, and its times in microseconds."""
+    if stamp is None:
+        return ""
+    times = stamp.created_at, stamp.updated_at, stamp.expires_at
+    return " ".join(map(str, (stamp.version, *(to_microseconds(it) for it in times if it))))
 
 
 def split_rows(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:

@@ -69,10 +69,8 @@ class Statements:
 
     @compile_once
     def new_item(self) -> sa.Insert:
-        """The insert of an item; parameters are ``ITEM`` without its creation, and its name."""
-        at = bind("updated_at", type_=self.tables.store.c.updated_at.type)
-        names = (*ITEM, "tenant", "namespace", "key")
-        return _insert(self.tables.store, *names, created_at=at, updated_at=at)
+        """The insert of an item; parameters are ``ITEM`` and its name."""
+        return _insert(self.tables.store, *ITEM, "tenant", "namespace", "key")
 
     @compile_once
     def changed_item(self) -> sa.Update:

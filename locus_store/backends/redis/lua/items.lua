@@ -75,9 +75,10 @@ end
 
 --- apply
 -- Put and remove items: of each call all or none. ARGV: 1 layout; 2 numbers in an embedding, ''
--- where none is put; then seven for each change, each of another item: 'put' or 'remove', name, the
+-- where none is put; then eight for each change, each of another item: 'put' or 'remove', name, the
 -- version that must be there ('': any), seconds to live ('': for good), the bytes, the embeddings,
--- and the number of its call. Returns the results of all changes, and for each call that conflicts
+-- what a copy keeps ('': nothing; else version, creation, put, and the end of its time), and the
+-- number of its call. Returns the results of all changes, and for each call that conflicts
 -- its number, the index of the change from 0, and the version that is there.
 local known = call('HMGET', settings, 'layout', 'dimension')
 if known[1] and known[1] ~= ARGV[1] then return {'layout', known[1]} end
@@ -90,14 +91,14 @@ call('HLEN', vectors)
 if KEYS[8] then call('SCARD', KEYS[8]) end
 
 local versions, births, refused, conflicts = {}, {}, {}, {}
-for at = 3, #ARGV, 7 do
+for at = 3, #ARGV, 8 do
   local packed = live(ARGV[at + 1])
   local version, created = string.match(packed or '', '^(%d+) (%d+) ')
   version = version or '0'  -- also of a damaged item, which a put replaces
-  local expected, call_number = ARGV[at + 2], ARGV[at + 6]
+  local expected, call_number = ARGV[at + 2], ARGV[at + 7]
   if expected ~= '' and expected ~= version and not refused[call_number] then
     refused[call_number] = true
-    for _, it in ipairs({tonumber(call_number), (at - 3) / 7, tonumber(version)}) do
+    for _, it in ipairs({tonumber(call_number), (at - 3) / 8, tonumber(version)}) do
       conflicts[#conflicts + 1] = it
     end
   end
@@ -105,22 +106,39 @@ for at = 3, #ARGV, 7 do
 end
 
 local updated = math.max(now, (tonumber(last) or 0) + 1)  -- also where the clock went back
+
+-- The time of a copy's put: no later than now, and no other item's, since pages go by it.
+local function free_time(name, wanted)
+  local time = math.min(wanted, now)
+  repeat
+    local there = call('ZRANGEBYSCORE', recent, whole(time), whole(time), 'LIMIT', 0, 1)[1]
+    if not there or there == name then return time end
+    time = time + 1
+  until false
+end
+
 local results, has_put, has_ttl, has_vectors = {}, false, false, false
 -- First what takes memory: where there is none left, the first command fails and nothing was done.
-for at = 3, #ARGV, 7 do
+for at = 3, #ARGV, 8 do
   local name, ttl, embeddings = ARGV[at + 1], ARGV[at + 3], ARGV[at + 5]
-  results[(at + 4) / 7] = 0
-  if ARGV[at] == 'put' and not refused[ARGV[at + 6]] then
+  results[(at + 5) / 8] = 0
+  if ARGV[at] == 'put' and not refused[ARGV[at + 7]] then
     has_put = true
-    local version = versions[at] + 1
-    local time = whole(updated)
-    call('HSET', items, name, version .. ' ' .. (births[at] or time) .. ' ' .. time .. ' '
+    local version, time, birth, expires = versions[at] + 1, whole(updated), births[at], ''
+    if ARGV[at + 6] ~= '' then
+      version, birth, time, expires = string.match(ARGV[at + 6], '^(%d+) (%d+) (%d+) ?(%d*)$')
+      version, time = tonumber(version), whole(free_time(name, tonumber(time)))
+    else
+      updated = updated + 1
+    end
+    call('HSET', items, name, version .. ' ' .. (birth or time) .. ' ' .. time .. ' '
       .. (ttl == '' and '-' or ttl) .. ' ' .. ARGV[at + 4])
     local is_new = call('ZADD', names, 0, name) == 1
     call('ZADD', recent, time, name)
     if ttl ~= '' then
       has_ttl = true
-      call('ZADD', expiry, whole(math.floor(updated + ttl * 1000000 + 0.5)), name)
+      call('ZADD', expiry, expires ~= '' and expires
+        or whole(math.floor(time + ttl * 1000000 + 0.5)), name)
     elseif not is_new then
       call('ZREM', expiry, name)
     end
@@ -130,18 +148,17 @@ for at = 3, #ARGV, 7 do
     elseif not is_new then
       call('HDEL', vectors, name)
     end
-    updated = updated + 1
-    results[(at + 4) / 7] = version
+    results[(at + 5) / 8] = version
   end
 end
 if has_put and not known[1] then call('HSET', settings, 'layout', ARGV[1]) end
 if has_put and KEYS[8] then call('SADD', KEYS[8], tenant) end
 if has_vectors and not known[2] then call('HSET', settings, 'dimension', ARGV[2]) end
 local gone = {}
-for at = 3, #ARGV, 7 do
-  if ARGV[at] == 'remove' and not refused[ARGV[at + 6]] then
+for at = 3, #ARGV, 8 do
+  if ARGV[at] == 'remove' and not refused[ARGV[at + 7]] then
     gone[#gone + 1] = ARGV[at + 1]
-    results[(at + 4) / 7] = versions[at] > 0 and 1 or 0
+    results[(at + 5) / 8] = versions[at] > 0 and 1 or 0
   end
 end
 forget(gone)
