@@ -16,7 +16,7 @@ from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import UrlOptions, ask, open_backend, run
 from locus_store.cli.output import format_count, print_line, put_json, select, show_progress
 from locus_store.cli.tenants import TenantsOptions, select_tenant, tell
-from locus_store.cli.transfer import STANDARD, Only, report_moved, translate_errors
+from locus_store.cli.transfer import STANDARD, NoItems, Only, report_moved, translate_errors
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import open_store
 from locus_store.transfer.archive import import_threads
@@ -25,9 +25,9 @@ from locus_store.transfer.counts import Counts
 imports = make_group("Import threads from another store; existing threads stay as they are.")
 
 
-def _tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
+def _tell_imported(counts: dict[str, int], tenant: str | None, *, as_json: bool) -> None:
     tell(
-        {tenant: asdict(counts)},
+        {tenant: counts},
         lambda it: report_moved(it, "imported"),
         TenantsOptions(as_json=as_json),
     )
@@ -50,13 +50,14 @@ def import_file(
     clear: Annotated[
         bool, typer.Option("--clear", help="Accept clear text though encryption is required.")
     ] = False,
+    no_items: NoItems = False,
     at: UrlOptions,
 ) -> None:
-    """Import threads from JSON Lines; run again, it continues where it stopped.
+    """Import threads and items from JSON Lines; run again, it continues where it stopped.
 
-    A damaged thread is left out and reported, as is a cut-off file; other threads are imported.
-    Files may be joined. Threads of 'export --all-tenants' name their tenant: say --all-tenants or
-    --from-tenant. --json: {written, same, tenant}, in threads.
+    What is damaged is left out and reported, as is a cut-off file; the rest is imported. Files may
+    be joined. Threads and items of 'export --all-tenants' name their tenant: say --all-tenants or
+    --from-tenant. --json: {written, same, items_written, items_same, tenant}.
     """
     if all_tenants and (tenant, from_tenant) != (None, None):
         raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
@@ -70,6 +71,7 @@ def import_file(
                     all_tenants=all_tenants,
                     from_tenant=from_tenant,
                     in_clear=clear,
+                    with_items=not no_items,
                     progress=advance,
                 )
                 return counts, None if all_tenants else backend.tenant
@@ -80,7 +82,7 @@ def import_file(
         nullcontext(sys.stdin.buffer) if is_standard else Path(file).open("rb") as lines,
     ):
         counts, into = run(imported(lines))
-    _tell_imported(counts, into, as_json=at.as_json)
+    _tell_imported(asdict(counts), into, as_json=at.as_json)
 
 
 def _count_threads(lines: BinaryIO) -> int | None:
@@ -219,4 +221,5 @@ def _import_threads(
             take = getattr(module, f"import_{name}")
             return await take(backend, source, progress=advance, **options), backend.tenant
 
-    _tell_imported(*ask(at.url, imported, creates=True), as_json=at.as_json)
+    counts, tenant = ask(at.url, imported, creates=True)
+    _tell_imported({"written": counts.written, "same": counts.same}, tenant, as_json=at.as_json)

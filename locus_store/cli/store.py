@@ -42,7 +42,7 @@ from locus_store.cli.tenants import (
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import Storage
-from locus_store.store import BaseStore
+from locus_store.store import BaseStore, iterate_items
 from locus_store.types.items import Namespace, StoreItem
 
 T = TypeVar("T")
@@ -368,14 +368,10 @@ def _require(outcome: Outcome, namespace: str, key: str | None) -> Outcome:
 
 async def count_items(items: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
     """Return the number of items of a namespace; ``recursive`` adds those below it."""
-    count = offset = 0
-    while recursive and (page := await items.list_namespaces(namespace, limit=PAGE, offset=offset)):
-        offset += len(page)
-        for name in page:  # the prefix's `*` stands for any segment
-            if name[: len(namespace)] == namespace:
-                count += await count_items(items, name, recursive=False)
-    after = None
-    while not recursive and (keys := await items.list_keys(namespace, PAGE, after)):
+    if recursive:
+        return len([1 async for _ in iterate_items(items.namespaces, items.page, namespace)])
+    count, after = 0, None
+    while keys := await items.list_keys(namespace, PAGE, after):
         count += len(keys)
         after = keys[-1]
     return count

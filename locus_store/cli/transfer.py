@@ -28,7 +28,6 @@ from locus_store.cli.output import (
     put_table,
     show_progress,
 )
-from locus_store.cli.store import count_items
 from locus_store.cli.tenants import (
     OfTenant,
     Outcome,
@@ -49,10 +48,11 @@ from locus_store.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from locus_store.open import Storage, list_options
+from locus_store.open import list_options
 from locus_store.runtime.progress import expect
 from locus_store.transfer.archive import all_threads, export_threads, make_last_line
 from locus_store.transfer.copying import copy as copy_threads
+from locus_store.transfer.items import export_items
 from locus_store.transfer.verifying import Checked, verify as check_stored
 from locus_store.types.arguments import check_text
 from locus_store.values.encoding import NEEDS_KEYS
@@ -60,6 +60,7 @@ from locus_store.values.encoding import NEEDS_KEYS
 Only = Annotated[
     list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")
 ]
+NoItems = Annotated[bool, typer.Option("--no-items", help="Leave the store's items out.")]
 STANDARD = "-"
 
 
@@ -163,22 +164,24 @@ def copy(
             help="Copy each tenant to that of the same name; in JSON also tenants: {name: {…}}.",
         ),
     ] = False,
+    no_items: NoItems = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy threads with all versions, metadata and pending writes, and check them by digest.
 
-    The store's items are counted, not copied. After an interruption run it again: existing threads
-    are skipped. A thread that exists with other versions is a conflict. --json: {written,
-    same, items_left, tenant}.
+    Without --thread the store's items follow, with their versions, times and embeddings. After an
+    interruption run it again: what exists is skipped. A thread that exists with other versions, or
+    another item of a name, is a conflict. --json: {written, same, items_written, items_same,
+    tenant}.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
     at.require_one("--thread", is_named=bool(thread))
-    found, into = run(_copy_all(at, target, thread or None))
+    found, into = run(_copy_all(at, target, thread or None, with_items=not no_items))
     tell(found, lambda it: report_moved(it, "copied") + into, at)
 
 
 async def _copy_all(
-    at: TenantsOptions, target: str, threads: list[str] | None
+    at: TenantsOptions, target: str, threads: list[str] | None, *, with_items: bool
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
@@ -190,11 +193,16 @@ async def _copy_all(
     async with open_covered(at) as sources:
         options = select_tenant(sources[0].tenant if takes_tenant else None)
         async with open_backend(target, creates=True, **options) as there:
-            return await _copy_each(at, sources, there, threads)
+            return await _copy_each(at, sources, there, threads, with_items=with_items)
 
 
 async def _copy_each(
-    at: TenantsOptions, sources: list[FullBackend], there: FullBackend, threads: list[str] | None
+    at: TenantsOptions,
+    sources: list[FullBackend],
+    there: FullBackend,
+    threads: list[str] | None,
+    *,
+    with_items: bool,
 ) -> tuple[Outcome, str]:
     require_tenants(there, at)
 
@@ -205,37 +213,25 @@ async def _copy_each(
     with show_progress("copying") as advance:
 
         async def copied(here: FullBackend) -> dict[str, int]:
-            return asdict(await copy_threads(here, place(here), threads, progress=advance))
+            return asdict(
+                await copy_threads(
+                    here, place(here), threads, with_items=with_items, progress=advance
+                )
+            )
 
         found = await run_each(sources, copied)
-    for here in sources if threads is None else ():
-        found[here.tenant] |= await _count_left(here, "copied")
     to = place(sources[0]).tenant
     is_same = at.all_tenants or to in {None, sources[0].tenant}
     return found, "" if is_same else f", into tenant {to!r}"
 
 
 def report_moved(counts: dict[str, int], done: str) -> str:
-    """Return how many threads were moved."""
-    return f"{format_count(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
-
-
-async def _count_left(backend: FullBackend, done: str) -> dict[str, int]:
-    """Return how many items the store beside a backend has; report that they are not moved."""
-    tenant = "" if backend.tenant is None else f"tenant {backend.tenant!r}: "
-    try:
-        count = await count_items(Storage(backend).store(), (), recursive=True)
-    except UnsupportedError:  # there is no store
-        count = 0
-    except LocusStoreError as exc:  # such as a role without rights to the store
-        note(f"{tenant}not {done}: the items of the store, which cannot be counted: {exc}")
-        return {}
-    if count:
-        note(
-            f"{tenant}not {done}: {format_count(count, 'item')} of the store; 'locus-store store' "
-            "prints and puts items"
-        )
-    return {"items_left": count}
+    """Return how many threads and items were moved."""
+    text = f"{format_count(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
+    items, same = counts.get("items_written", 0), counts.get("items_same", 0)
+    return (
+        f"{text}; {format_count(items, 'item')}, {same:,} there already" if items + same else text
+    )
 
 
 def export(
@@ -253,13 +249,14 @@ def export(
     clear: Annotated[
         bool, typer.Option("--clear", help="Write clear text though the storage encrypts.")
     ] = False,
+    no_items: NoItems = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Write threads as JSON Lines, which 'import file' reads: some, a user's, or all.
 
-    With --all, the store's items are counted, not written. A file is written whole or not at all; a
-    killed command leaves a hidden file .export-… with the data. Threads of a storage that encrypts
-    are sealed, and an import needs its keys. With --user, commands are listed that print the user's
+    With --all, the store's items follow. A file is written whole or not at all; a killed command
+    leaves a hidden file .export-… with the data. Threads and items of a storage that encrypts are
+    sealed, and an import needs its keys. With --user, commands are listed that print the user's
     store items: those whose metadata names the user, and of namespaces with the user's id as a
     segment.
     """
@@ -269,10 +266,12 @@ def export(
     if [bool(threads), user is not None, everything].count(True) != 1:
         raise typer.BadParameter("name threads, or --user, or --all")
     with _open_output(output) as file:
-        found = run(_export_all(at, threads, user, file, prints=output == STANDARD, in_clear=clear))
+        options = {"prints": output == STANDARD, "in_clear": clear, "with_items": not no_items}
+        found = run(_export_all(at, threads, user, file, **options))
     for name, counts in found.items():
         about = "" if name is None else f"tenant {name!r}: "
-        note(f"{about}{format_count(counts['threads'], 'thread')} exported")
+        items = f", {format_count(counts['items'], 'item')}" if counts["items"] else ""
+        note(f"{about}{format_count(counts['threads'], 'thread')}{items} exported")
     at.tell_others()
 
 
@@ -284,6 +283,7 @@ async def _export_all(
     *,
     prints: bool,
     in_clear: bool,
+    with_items: bool,
 ) -> Outcome:
     seen = set()
     of_user: dict[str | None, list[str]] = {}
@@ -308,11 +308,13 @@ async def _export_all(
                     is_last=False,
                     progress=noted,
                 )
-                return {"threads": count}
+                items = 0
+                if with_items and user is None and not threads:
+                    options = {"names_tenant": at.all_tenants, "in_clear": in_clear}
+                    items = await export_items(backend, file, **options)
+                return {"threads": count, "items": items}
 
             found = await run_each(backends, exported)
-        for backend in backends if user is None and not threads else ():
-            await _count_left(backend, "exported")
         if user is not None:
             for left in await find_left(backends, Owner(user, USER_ID, user), [], of_user):
                 left.tell_unexported()
@@ -320,7 +322,7 @@ async def _export_all(
     _require_all(threads or (), seen)
     if user is not None and not seen:
         raise NotFoundError(f"user {user!r} has no threads")
-    file.writelines([make_last_line(add_up(found)["threads"])])
+    file.writelines([make_last_line(**add_up(found))])
     return found
 
 

@@ -19,8 +19,8 @@ from locus_store.encryption.values import (
 )
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import BaseMessageLog
-from locus_store.store import BaseStore
-from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Put, StoreItem, Wanted
+from locus_store.store import BaseStore, iterate_items
+from locus_store.types.items import Change, Name, Namespace, Put, StoreItem, Wanted
 from locus_store.types.logs import LogsWanted
 from locus_store.types.messages import LogChange, LogChanged, LogEdit, LogRead, LogWanted
 from locus_store.values.encoding import encode
@@ -203,7 +203,7 @@ class EncryptedStore(Encrypts, BaseStore):
         asked = _ask_for_all(wanted)
         while len(found) < end:
             page = await super().recent(replace(asked, offset=at))
-            opened = await self._open_all(page)
+            opened = await self.open_all(page)
             found += [it for it in opened if wanted.takes(it.value, it.metadata)]
             at += len(page)
             if len(page) < asked.limit:
@@ -214,30 +214,22 @@ class EncryptedStore(Encrypts, BaseStore):
         self, wanted: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
         asked = replace(_ask_for_all(wanted), limit=_EVERYTHING)
-        opened = await self._open_all(await super().nearest(asked, vector, threshold))
+        opened = await self.open_all(await super().nearest(asked, vector, threshold))
         found = [it for it in opened if wanted.takes(it.value, it.metadata)]
         return found[wanted.offset : wanted.offset + wanted.limit]
 
-    async def _iterate_stored(self) -> AsyncIterator[StoreItem]:
+    def iterate_stored(self) -> AsyncIterator[StoreItem]:
         """Yield the items as they are stored."""
-        offset = 0
-        while names := await self.namespaces(NamespaceMatch(), _PAGE, offset):
-            offset += len(names)
-            for name in names:
-                after = None
-                while page := await super().page(name, _PAGE, after):
-                    for item in page:
-                        yield item
-                    after = page[-1].key
+        return iterate_items(self.namespaces, super().page)
 
     async def count_keys(self) -> Counter[str]:
         """Return how many items are sealed with each data key, and how many are in clear."""
-        return Counter([count_item_key(it) async for it in self._iterate_stored()])
+        return Counter([count_item_key(it) async for it in self.iterate_stored()])
 
     async def has_sealed(self) -> bool:
         """See ``Encrypts``; the first item tells."""
         if self.sealed_format != CLIENT_FORMAT:
-            async for stored in self._iterate_stored():
+            async for stored in self.iterate_stored():
                 return count_item_key(stored) != CLEAR or await super().has_sealed()
         return await super().has_sealed()
 
@@ -247,7 +239,7 @@ class EncryptedStore(Encrypts, BaseStore):
         One in clear is encrypted, or refused where encryption is required. An item keeps its
         version and its times. One that is changed meanwhile is sealed by its writer.
         """
-        async for stored in self._iterate_stored():
+        async for stored in self.iterate_stored():
             sealing = await self.get_sealing()
             if count_item_key(stored) == sealing.keys.current.key_id.hex():
                 continue
@@ -279,7 +271,7 @@ class EncryptedStore(Encrypts, BaseStore):
         await self.expire()
         tenant, wanted = self._tenant_name, list[Name]()
         subjects = set[Subject]()
-        async for stored in self._iterate_stored():
+        async for stored in self.iterate_stored():
             item = await self._open_unless_forgotten(stored)
             if item is None or condition(item):
                 wanted.append((stored.namespace, stored.key))
@@ -291,7 +283,7 @@ class EncryptedStore(Encrypts, BaseStore):
 
     async def _open_unless_forgotten(self, item: StoreItem) -> StoreItem | None:
         try:
-            return (await self._open_all([item]))[0]
+            return (await self.open_all([item]))[0]
         except ForgottenError:
             return None
 
@@ -299,10 +291,10 @@ class EncryptedStore(Encrypts, BaseStore):
         """Return the subjects of a note that have no items; ``None``: they have threads."""
         if any(kind == THREAD for kind, *_ in subjects):
             return None
-        opened = [await self._open_unless_forgotten(it) async for it in self._iterate_stored()]
+        opened = [await self._open_unless_forgotten(it) async for it in self.iterate_stored()]
         return subjects - {make_item_subject(it) for it in opened if it is not None}
 
-    async def _open_all(self, items: list[StoreItem]) -> list[StoreItem]:
+    async def open_all(self, items: list[StoreItem]) -> list[StoreItem]:
         return await self._unseal(lambda it: [it.open_item(one) for one in items])
 
 

@@ -4,16 +4,18 @@ A thread is one line of kind ``thread``, which names its tenant in an export of 
 then per namespace one ``line``, its ``version`` and its ``write`` lines; then its ``log`` and
 ``message`` lines; then ``end``, which counts them. A write and a message have their digest, a
 version that of its state and the operations that make it from the one before in its chain
-(docs/concepts.md), so that the file grows with what was said. The last line of a file is
-``complete``, which counts its threads; files may be joined.
+(docs/concepts.md), so that the file grows with what was said. An item of the store is a line of
+kind ``item``, with its digest. The last line of a file is ``complete``, which counts its threads
+and items; files may be joined.
 
-If the storage encrypts, each of these lines is sealed with the key of its thread, behind the line
-before, as {"sealed": …}. The first one of a thread also names it.
+If the storage encrypts, each line of a thread is sealed with the key of its thread, behind the line
+before, as {"sealed": …}. The first one of a thread also names it. An item is as it is stored.
 """
 
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from datetime import datetime
 from typing import Any, BinaryIO, Final, TypeVar
@@ -32,6 +34,19 @@ from locus_store.errors import (
 )
 from locus_store.runtime.progress import expect, is_watched
 from locus_store.transfer.counts import Counts, Progress, Tally
+from locus_store.transfer.items import (
+    FORMAT,
+    IN_CLEAR,
+    SEALED,
+    ArchivedItem,
+    Parsed,
+    Putter,
+    encode_line,
+    make_format_error,
+    parse_item,
+    parse_time,
+    require_sealing,
+)
 from locus_store.types import (
     ArchivedLine,
     ArchivedLog,
@@ -57,15 +72,12 @@ from locus_store.versions.archives import (
 )
 from locus_store.versions.reading import iterate_ids
 
-Entry = TypeVar("Entry", ArchivedMessage, ArchivedWrite)
+Part = TypeVar("Part", ArchivedMessage, ArchivedWrite)
 
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 
-FORMAT: Final = 1
-"""Version of the form; another one is refused."""
-
 SEALED_FORMAT: Final = 2
-"""The same of a thread whose lines are sealed."""
+"""The form of a thread whose lines are sealed; see ``items.FORMAT``."""
 
 _THREAD = ("thread_id", "user_id", "name", "metadata")
 _TIMES = ("created_at", "active_at", "expires_at")
@@ -115,9 +127,9 @@ async def export_threads(
     return count
 
 
-def make_last_line(threads: int) -> bytes:
+def make_last_line(threads: int, items: int = 0) -> bytes:
     """Return the line that ends a file; an import of a file without it reports that it is cut."""
-    return _encode({"kind": "complete", "threads": threads})
+    return encode_line({"kind": "complete", "threads": threads, "items": items})
 
 
 async def import_threads(
@@ -127,9 +139,10 @@ async def import_threads(
     all_tenants: bool = False,
     from_tenant: str | None = None,
     in_clear: bool = False,
+    with_items: bool = True,
     progress: Progress | None = None,
 ) -> Counts:
-    """Store the threads of such a file; threads that exist already are left unchanged.
+    """Store the threads and items of such a file; those that exist already are left unchanged.
 
     Each thread is written whole or not at all; run again, it continues where it stopped. A thread
     that cannot be written stops no other; the error is raised at the end. Threads of two tenants
@@ -141,6 +154,7 @@ async def import_threads(
         all_tenants: Store a thread that names a tenant in the tenant of that name.
         from_tenant: Store only the threads that name this tenant, in the tenant of ``backend``.
         in_clear: Accept threads in clear though ``backend`` requires encryption.
+        with_items: Put the items of the store.
         progress: See ``counts.Progress``.
 
     Raises:
@@ -148,10 +162,11 @@ async def import_threads(
             came before is written. Or a thread is damaged.
         EncryptionError: A thread is sealed with keys that ``backend`` does not have, or is in clear
             and encryption is required.
-        ConflictError: A thread with that id exists with other versions.
+        ConflictError: A thread with that id exists with other versions, or another item.
         InvalidArgumentError: A thread names a tenant, and no option says where it goes; what came
             before is written.
-        UnsupportedError: ``all_tenants``, and the storage has no tenants.
+        UnsupportedError: ``all_tenants``, and the storage has no tenants. Or it has no store, and
+            the file has items.
     """
     if all_tenants and from_tenant is not None:
         raise InvalidArgumentError("give all_tenants or from_tenant, not both")
@@ -161,9 +176,11 @@ async def import_threads(
     targets: dict[str | None, StoresThreads] = {None: backend, from_tenant: backend}
     tally = Tally(progress)
     opener = _Opener(backend, tally, from_tenant, in_clear=in_clear)
+    putter = Putter(tally, in_clear=in_clear)
     try:
-        async for tenant, thread, damage in from_lines(lines, opener):
-            if from_tenant is not None and tenant != from_tenant:
+        async for tenant, entry, damage in from_lines(lines, opener):
+            is_left_out = isinstance(entry, ArchivedItem) and not with_items
+            if is_left_out or (from_tenant is not None and tenant != from_tenant):
                 continue
             if all_tenants and tenant is not None and tenant not in targets:
                 targets[tenant] = backend.for_tenant(tenant)
@@ -174,11 +191,15 @@ async def import_threads(
                     "--all-tenants (all_tenants=True), or one tenant's by --from-tenant "
                     "(from_tenant=)"
                 )
-            if damage is None:
-                await tally.add(thread.thread_id, target.write_thread(thread), tenant=tenant)
+            if isinstance(entry, ArchivedItem):
+                await putter.add(target, entry, tenant, damage)
+            elif damage is None:
+                await tally.add(entry.thread_id, target.write_thread(entry), tenant=tenant)
             else:
-                tally.refuse(thread.thread_id, damage, tenant)
+                tally.refuse(entry.thread_id, damage, tenant)
+        await putter.flush()
     except IntegrityError as exc:  # of the file; the threads that failed before it are named, too
+        await putter.flush()
         tally.finish(f"{exc}. Besides")
         raise
     return tally.finish()
@@ -214,14 +235,8 @@ async def make_lines(
         UnsupportedError: See ``export_threads``.
     """
     lines = to_lines(thread, backend.max_state_bytes, tenant)
-    if in_clear:
-        return lines
-    if not backend.compares_digests:
-        raise UnsupportedError(
-            "the service encrypts with its own keys, so that an export here is in clear: export "
-            "where the keys are, or ask for clear text with --clear (in_clear=True)"
-        )
-    if isinstance(backend, EncryptedBackend):
+    require_sealing(backend, in_clear=in_clear)
+    if isinstance(backend, EncryptedBackend) and not in_clear:
         return _seal_lines(await backend.get_sealing(), thread.thread_id, lines, tenant)
     return lines
 
@@ -234,7 +249,7 @@ def _seal_lines(
     content = b""
     for line in lines:
         content = sealing.seal_line(thread_id, line, content)
-        yield _encode({**head, "sealed": base64.b64encode(content).decode()})
+        yield encode_line({**head, "sealed": base64.b64encode(content).decode()})
         head = {}
 
 
@@ -267,10 +282,7 @@ class _Opener:
         """
         if "sealed" not in line:
             if self._requires_seal or self._before:
-                raise EncryptionError(
-                    "the file has threads in clear, and encryption is required here: accept them "
-                    "with --clear (in_clear=True)"
-                )
+                raise EncryptionError(IN_CLEAR)
             return line
         if line.get("kind") == "thread":
             return await self._begin(line)
@@ -283,17 +295,13 @@ class _Opener:
     async def _begin(self, line: dict[str, Any]) -> dict[str, Any] | None:
         tenant, thread_id = line.get("tenant"), line["thread_id"]
         if line["format"] != SEALED_FORMAT:
-            raise ValueError(
-                f"of format {line['format']!r}; import it with the release that wrote it"
-            )
+            raise make_format_error(line["format"])
         self._before, self._is_left_out = b"", True
         if self._from_tenant is not None and tenant != self._from_tenant:
             return None
         owner = self._backend if tenant is None else self._backend.for_tenant(tenant)
         if not isinstance(owner, EncryptedBackend):
-            raise EncryptionError(
-                "the file is sealed: open the storage with the encryption= of the exported one"
-            )
+            raise EncryptionError(SEALED)
         try:
             content = base64.b64decode(line["sealed"], validate=True)
             if not await owner.has_keys():  # a file that is not trusted creates none
@@ -325,12 +333,8 @@ def to_lines(
     count = 0
     for entry in _iterate_objects(thread, max_state_bytes, tenant):
         count += 1
-        yield _encode(entry)
-    yield _encode({"kind": "end", "lines": count})
-
-
-def _encode(value: dict[str, Any]) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+        yield encode_line(entry)
+    yield encode_line({"kind": "end", "lines": count})
 
 
 def _iterate_objects(
@@ -367,47 +371,30 @@ def _identify(entry: ArchivedMessage | ArchivedWrite) -> tuple[str, str]:
 
 async def from_lines(
     lines: Iterable[bytes], opener: _Opener | None = None
-) -> AsyncIterator[tuple[str | None, ArchivedThread, IntegrityError | None]]:
-    """Yield the threads of such lines, each with its tenant, if named, and its damage, if any.
+) -> AsyncIterator[Parsed]:
+    """Yield the threads and items of such lines.
 
     Raises:
         IntegrityError: A line is damaged, missing, or not of this form; names its number.
     """
-    reader: _Reader | None = None
-    count, is_complete = 0, False
+    file = _File(opener)
     for number, line in ((at, it) for at, it in enumerate(lines, 1) if it.strip()):
         try:
-            found = _decode(line)
-            kind = found.get("kind")
-            if kind in {"thread", "complete"} and reader is not None:
-                raise ValueError("the thread before it has no end")
-            count += kind == "thread"
-            if is_complete := kind == "complete":
-                _require_count(count, found["threads"])
-                count = 0
-                continue
-            opened = found if opener is None else await opener.open(found)
-            if opened is None:
-                continue
-            if reader is None:
-                reader = _Reader(opened)
-                continue
-            thread = reader.take(opened)
+            entry = await file.take(_decode(line))
         except EncryptionError:
             raise
         except _MALFORMED as exc:
             why = f"no {exc}" if isinstance(exc, KeyError) else str(exc)[:200]
             raise IntegrityError(
                 f"line {number} is not of an export of locus-store, or damaged"
-                f" ({why}); the threads before it were imported"
+                f" ({why}); what came before it was imported"
             ) from exc
-        if thread is not None:
-            yield reader.tenant, thread, reader.damage
-            reader = None
-    if not is_complete:
+        if entry is not None:
+            yield entry
+    if not file.is_complete:
         raise IntegrityError(
-            "the file is cut off: its last line, which counts the threads, is missing; the complete"
-            " threads in it were imported; export it again"
+            "the file is cut off: its last line, which counts the threads, is missing; what is"
+            " complete in it was imported; export it again"
         )
 
 
@@ -418,9 +405,45 @@ def _decode(line: bytes) -> dict[str, Any]:
     return found
 
 
-def _require_count(count: int, total: int) -> None:
-    if count != total:
-        raise ValueError(f"the file is cut off: {total} threads expected, {count} found")
+class _File:
+    """Puts the lines of a file together."""
+
+    def __init__(self, opener: _Opener | None) -> None:
+        self.is_complete = False
+        """The last line was the last one of a file."""
+        self._opener = opener
+        self._counts = Counter[str]()
+        self._reader: _Reader | None = None
+
+    async def take(self, line: dict[str, Any]) -> Parsed | None:
+        """Return the thread or item that this line completes."""
+        kind = str(line.get("kind"))
+        if kind in {"thread", "item", "complete"} and self._reader is not None:
+            raise ValueError("the thread before it has no end")
+        self._counts[kind] += 1
+        self.is_complete = kind == "complete"
+        if self.is_complete:
+            self._require_counts(line)
+            return None
+        if kind == "item":
+            return parse_item(line)
+        opened = line if self._opener is None else await self._opener.open(line)
+        if opened is None:
+            return None
+        if self._reader is None:
+            self._reader = _Reader(opened)
+            return None
+        if (thread := self._reader.take(opened)) is None:
+            return None
+        reader, self._reader = self._reader, None
+        return reader.tenant, thread, reader.damage
+
+    def _require_counts(self, totals: dict[str, Any]) -> None:
+        for kind in ("thread", "item"):
+            total, count = totals[f"{kind}s"], self._counts[kind]
+            if count != total:
+                raise ValueError(f"the file is cut off: {total} {kind}s expected, {count} found")
+        self._counts.clear()
 
 
 class _Reader:
@@ -430,13 +453,13 @@ class _Reader:
         if (kind := head.pop("kind")) != "thread":
             raise ValueError(f"a {kind!r} before any thread")
         if (form := head.pop("format")) != FORMAT:
-            raise ValueError(f"of format {form!r}; import it with the release that wrote it")
+            raise make_format_error(form)
         self.tenant: str | None = head.pop("tenant", None)
         if self.tenant is not None:
             check_tenant(self.tenant)
         self.damage: IntegrityError | None = None
         """Names the first message or pending write that differs from its digest."""
-        self._head = {**head, **{name: _parse_time(head[name]) for name in _TIMES}}
+        self._head = {**head, **{name: parse_time(head[name]) for name in _TIMES}}
         self._lines: list[dict[str, Any]] = []
         self._messages: list[ArchivedMessage] = []
         self._logs: list[ArchivedLog] = []
@@ -462,10 +485,10 @@ class _Reader:
         self._count += 1
         return None
 
-    def _verify(self, entry: Entry, digest: str) -> Entry:
+    def _verify(self, entry: Part, expected: str) -> Part:
         """Return a message or pending write; if it is not what was exported, note the damage."""
         name, actual = _identify(entry)
-        if actual != digest and self.damage is None:
+        if actual != expected and self.damage is None:
             self.damage = IntegrityError(f"{name} is not what was exported; nothing was written")
         return entry
 
@@ -489,7 +512,3 @@ def _parse_version(entry: dict[str, Any]) -> ArchivedRecord:
         created_at=datetime.fromisoformat(entry["created_at"]),
         payload=frames.encode_operations(entry["operations"]),
     )
-
-
-def _parse_time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)

@@ -9,6 +9,7 @@ from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.archive import all_threads
 from locus_store.transfer.counts import Counts, Progress, Tally
+from locus_store.transfer.items import copy_items
 from locus_store.versions.archives import are_same
 
 
@@ -17,9 +18,13 @@ async def copy(
     target: StorageBackend,
     thread_ids: Sequence[str] | None = None,
     *,
+    with_items: bool = True,
     progress: Progress | None = None,
 ) -> Counts:
     """Copy threads with their versions, metadata, times, pending writes and messages.
+
+    With all threads, the items of the store beside ``source`` are copied, too, with their versions,
+    times and embeddings.
 
     Each thread is read at one moment, checked by its digests, written whole or not at all, and read
     again from ``target``. Identical threads in ``target`` are left as they are, so that
@@ -30,19 +35,22 @@ async def copy(
         source: Only read.
         target: Where to.
         thread_ids: Which; ``None``: all.
+        with_items: Copy the items with all threads.
         progress: See ``counts.Progress``.
 
     Raises:
-        ConflictError: ``target`` has a thread of that id with other versions.
+        ConflictError: ``target`` has a thread of that id with other versions, or another item.
         NotFoundError: There is no such thread.
         IntegrityError: A thread is damaged in ``source``, or was not kept by ``target``.
-        UnsupportedError: One of the two does not keep whole threads.
+        UnsupportedError: One of the two does not keep whole threads, or ``target`` has no store.
     """
     source, target = needs(source, StoresThreads), needs(target, StoresThreads)
     tally = Tally(progress)
     if thread_ids is None:
         async for thread_id in all_threads(source):
             await tally.add(thread_id, _copy(source, target, thread_id, must_exist=False))
+        if with_items:
+            await copy_items(source, target, tally)
     for thread_id in expect_steps(thread_ids or ()):
         await tally.add(thread_id, _copy(source, target, thread_id, must_exist=True))
     return tally.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from locus_store.errors import (
     SerializationError,
 )
 from locus_store.runtime.progress import step
+from locus_store.types.items import Name
 
 Progress = Callable[[str, bool], None]
 """Called after each thread with its id, and whether it was written (else it was there)."""
@@ -22,10 +24,15 @@ Progress = Callable[[str, bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of threads that were written, and that already existed with the same versions."""
+    """Numbers of threads that were written, and that already existed with the same versions.
+
+    And of items of a store, where they are part of the transfer.
+    """
 
     written: int = 0
     same: int = 0
+    items_written: int = 0
+    items_same: int = 0
 
 
 _OF_A_THREAD = (
@@ -50,8 +57,8 @@ class Tally:
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
-        self._counts = Counts()
-        self._failed: dict[tuple[str | None, str], LocusStoreError] = {}
+        self._counts: Counter[str] = Counter()
+        self._failed: dict[str, LocusStoreError] = {}
 
     async def add(
         self, thread_id: str, taking: Awaitable[bool | None], *, tenant: str | None = None
@@ -63,14 +70,33 @@ class Tally:
             self.refuse(thread_id, exc, tenant)
             return
         if is_new is not None:
-            done = self._counts
-            self._counts = Counts(done.written + is_new, done.same + (not is_new))
+            self._counts["written" if is_new else "same"] += 1
             if self._progress:
                 self._progress(thread_id, is_new)
 
+    async def add_item(
+        self, name: Name, taking: Awaitable[bool | None], *, tenant: str | None = None
+    ) -> None:
+        """Import one item of a store and count it; ``None`` means that it no longer exists."""
+        try:
+            is_new = await taking
+        except _OF_A_THREAD as exc:
+            self.refuse_item(name, exc, tenant)
+            return
+        if is_new is not None:
+            self._counts["items_written" if is_new else "items_same"] += 1
+        step()
+
     def refuse(self, thread_id: str, exc: LocusStoreError, tenant: str | None) -> None:
         """Keep the error of a thread."""
-        self._failed[tenant, thread_id] = exc
+        self._refuse(f"thread {thread_id!r}", exc, tenant)
+
+    def refuse_item(self, name: Name, exc: LocusStoreError, tenant: str | None) -> None:
+        """Keep the error of an item."""
+        self._refuse(f"item {name[1]!r} of namespace {name[0]!r}", exc, tenant)
+
+    def _refuse(self, what: str, exc: LocusStoreError, tenant: str | None) -> None:
+        self._failed[what if tenant is None else f"{what} of tenant {tenant!r}"] = exc
         step()
 
     def finish(self, source: str = "") -> Counts:
@@ -79,21 +105,15 @@ class Tally:
         Raises:
             LocusStoreError: The first error, with the names of all threads that had one.
         """
+        done = Counts(**self._counts)
         if not self._failed:
-            return self._counts
+            return done
         (first, exc), *more = self._failed.items()
-        text = f"{source + ', ' if source else ''}thread {_format_name(first)}: {exc}"
+        text = f"{source + ', ' if source else ''}{first}: {exc}"
         if more:
-            names = ", ".join(_format_name(name) for name, _ in more[:_NAMED])
+            names = ", ".join(name for name, _ in more[:_NAMED])
             dots = ", …" if len(more) > _NAMED else ""
             text += f". Nor were {len(more)} others: {names}{dots}"
-        done = self._counts
+        written, same = done.written + done.items_written, done.same + done.items_same
         kind = EncryptionError if isinstance(exc, EncryptionError) else type(exc)
-        raise kind(
-            f"{text}. Of the others {done.written} were written, {done.same} were there"
-        ) from exc
-
-
-def _format_name(name: tuple[str | None, str]) -> str:
-    tenant, thread_id = name
-    return repr(thread_id) if tenant is None else f"{thread_id!r} of tenant {tenant!r}"
+        raise kind(f"{text}. Of the others {written} were written, {same} were there") from exc

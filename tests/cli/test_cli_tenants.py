@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     Run = Callable[..., tuple[int, str, str]]
 
 run = test_cli.run
-ITEM_LEFT = "1 item of the store; 'locus-store store' prints and puts items"
 WARNING = "Not covered: 2 other tenants ('acme', 'globex'); --all-tenants covers all.\n"
 
 
@@ -125,12 +124,13 @@ def test_a_copy_is_of_one_tenant_or_of_all(run: Run, url: str, there: str) -> No
     moved = "1 thread copied, 0 there already\n"
     assert run("copy", "--from", url, "--to", there) == (0, f"tenant 'default': {moved}", WARNING)
     assert run("copy", "--from", url, "--to", there, "--tenant", "globex")[1] == (
-        f"tenant 'globex': {moved}"
+        "tenant 'globex': 1 thread copied, 0 there already; 1 item, 0 there already\n"
     )
     assert held(there, "globex") == {"t": {"of": "globex"}}
     code, out, errors = run("copy", "--from", url, "--to", there, "--all-tenants")
-    assert (code, errors) == (0, f"tenant 'globex': not copied: {ITEM_LEFT}\n")
-    assert "3 tenants: 2 threads copied, 2 there already\n" in out
+    assert (code, errors) == (0, "")
+    total = "2 threads copied, 2 there already; 0 items, 1 there already"
+    assert f"3 tenants: {total}\n" in out
     for tenant in ("acme", "default", "globex"):
         assert held(there, tenant) == held(url, tenant)
 
@@ -174,19 +174,19 @@ def test_an_export_of_all_tenants_is_imported_into_each(
     code, out, errors = run("export", "--all-tenants", "-o", file)
     assert (code, out) == (0, "")
     assert errors == (
-        f"tenant 'globex': not exported: {ITEM_LEFT}\n"
         "tenant 'acme': 2 threads exported\n"
         "tenant 'default': 1 thread exported\n"
-        "tenant 'globex': 1 thread exported\n"
+        "tenant 'globex': 1 thread, 1 item exported\n"
     )
-    assert (tmp_path / "all.jsonl").read_text().count('"kind":"complete","threads":4}\n') == 1
+    last = '"kind":"complete","threads":4,"items":1}\n'
+    assert (tmp_path / "all.jsonl").read_text().count(last) == 1
     code, _, errors = run("import", "file", file, "--url", there)
     assert code == 1
     assert "threads of tenant 'acme'" in errors
     assert run("tenants", "list", "--url", there, "--json")[1] == "[]\n"
     assert run("import", "file", file, "--url", there, "--all-tenants") == (
         0,
-        "4 threads imported, 0 there already\n",
+        "4 threads imported, 0 there already; 1 item, 0 there already\n",
         "",
     )
     for tenant in ("acme", "default", "globex"):
@@ -201,7 +201,8 @@ def test_one_tenant_of_an_export_goes_where_it_is_told(
     code, out, _ = run(
         "import", "file", file, "--url", there, "--from-tenant", "globex", "--tenant", "new"
     )
-    assert (code, out) == (0, "tenant 'new': 1 thread imported, 0 there already\n")
+    assert code == 0
+    assert out == "tenant 'new': 1 thread imported, 0 there already; 1 item, 0 there already\n"
     assert held(there, "new") == {"t": {"of": "globex"}}
     files = f"file://{tmp_path / 'files'}"
     assert run("import", "file", file, "--url", files, "--from-tenant", "acme")[1] == (

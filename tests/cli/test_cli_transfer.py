@@ -135,7 +135,7 @@ def test_verify_finds_damage_and_tells_it_by_its_exit_code(run: Run) -> None:
 
 def test_copy_takes_everything_and_skips_what_is_there(run: Run, url: str, there: str) -> None:
     found = parsed(run, "copy", "--from", url, "--to", there)
-    assert found == with_tenant(url, {"written": 2, "same": 0, "items_left": 0})
+    assert found == with_tenant(url, {"written": 2, "same": 0, "items_written": 0, "items_same": 0})
     assert whole(there, "t") == whole(url, "t")
     code, out, _ = run("copy", "--from", url, "--to", there)
     into = "" if named(url) else ", into tenant 'default'"
@@ -147,32 +147,57 @@ def test_a_copy_goes_through_every_store_and_back_unchanged(
 ) -> None:
     stores = [url, f"sqlite:///{tmp_path / 'one.db'}", f"file://{tmp_path / 'files'}", database]
     stores.append(f"sqlite:///{tmp_path / 'two.db'}")
+    for item in (("memory/u", "a", '{"n": 1}', "--ttl", "3600"), ("/", "b", '"\\ud800"')):
+        run("store", "put", *item)
+    items = _list_items(run, url)
+    new = {"written": 2, "same": 0, "items_written": 2, "items_same": 0}
     for here, next_ in pairwise(stores):
         found = parsed(run, "copy", "--from", here, "--to", next_)
-        assert found == with_tenant(here, {"written": 2, "same": 0, "items_left": 0})
+        assert found == with_tenant(here, new)
     for thread in ids(url):
         assert [whole(it, thread) for it in stores] == [whole(url, thread)] * len(stores)
+    assert [_list_items(run, it) for it in stores] == [items] * len(stores)
     found = parsed(run, "copy", "--from", stores[-1], "--to", url)
-    assert found == with_tenant(stores[-1], {"written": 0, "same": 2, "items_left": 0})
+    same = {"written": 0, "same": 2, "items_written": 0, "items_same": 2}
+    assert found == with_tenant(stores[-1], same)
     found = parsed(run, "copy", "--from", url, "--to", "memory://")
-    assert found == with_tenant(url, {"written": 2, "same": 0, "items_left": 0})
+    assert found == with_tenant(url, new)
 
 
-def test_a_copy_and_an_export_of_all_name_the_items_that_they_leave(
-    run: Run, url: str, there: str
-) -> None:
+def _list_items(run: Run, url: str) -> Any:
+    return json.loads(run("store", "search", "/", "--url", url, "--json")[1])
+
+
+def test_a_copy_and_an_export_of_all_take_the_items(run: Run, url: str, there: str) -> None:
     for key in "abc":
         run("store", "put", "memory/u", key, "1")
     run("store", "put", "/", "d", "1")
-    left = f"{named(url)}not {{}}: 4 items of the store; "
-    left += "'locus-store store' prints and puts items\n"
-    code, out, errors = run("copy", "--from", url, "--to", there)
-    assert (code, "2 threads copied, 0 there already" in out) == (0, True)
-    assert errors == left.format("copied")
-    assert json.loads(run("copy", "--from", url, "--to", there, "--json")[1])["items_left"] == 4
-    assert left.format("exported") in run("export", "--all", "-o", "all.jsonl")[2]
-    for command in (["copy", "--from", url, "--to", there, "--thread", "t"], ["export", "t"]):
-        assert "items of the store" not in run(*command)[2]
+    items = _list_items(run, url)
+    copied = ("copy", "--from", url, "--to", there)
+    assert run(*copied, "--thread", "t")[0] == run(*copied, "--no-items")[0] == 0
+    assert _list_items(run, there) == []
+    run("store", "put", "memory/u", "a", "2", "--url", there)
+    code, _, errors = run(*copied)
+    assert (code, "item 'a' of namespace ('memory', 'u'): the target has another" in errors) == (
+        5,
+        1,
+    )
+    assert run("store", "delete", "memory/u", "a", "--url", there, "--yes")[0] == 0
+    found = run(*copied)[1]
+    assert "0 threads copied, 2 there already; 1 item, 3 there already" in found
+    assert _list_items(run, there) == items
+    assert run("export", "t", "-o", "t.jsonl")[0] == 0
+    assert run("export", "--all", "--no-items", "-o", "threads.jsonl")[0] == 0
+    exported = run("export", "--all", "-o", "all.jsonl")
+    assert (exported[0], exported[2]) == (0, f"{named(url)}2 threads, 4 items exported\n")
+    for name, count in (("t", 0), ("threads", 0), ("all", 4)):
+        assert Path(f"{name}.jsonl").read_text().count('{"kind":"item"') == count
+    run("forget", "--namespace", "memory/u", "--yes", "--url", there)
+    left_out = parsed(run, "import", "file", "all.jsonl", "--no-items", "--url", there)
+    assert (left_out["same"], left_out["items_same"]) == (2, 0)
+    taken = parsed(run, "import", "file", "all.jsonl", "--url", there)
+    assert (taken["items_written"], taken["items_same"]) == (3, 1)
+    assert _list_items(run, there) == items
 
 
 def test_copy_takes_only_the_threads_that_are_named(run: Run, url: str, there: str) -> None:
@@ -227,7 +252,8 @@ def test_what_is_exported_can_be_imported(run: Run, url: str, there: str) -> Non
     code, out, errors = run("export", "--all", "--output", "all.jsonl")
     assert (code, out, errors) == (0, "", f"{named(url)}2 threads exported\n")
     found = parsed(run, "import", "file", "all.jsonl", "--url", there)
-    assert found == with_tenant(there, {"written": 2, "same": 0})
+    counts = {"written": 2, "same": 0, "items_written": 0, "items_same": 0}
+    assert found == with_tenant(there, counts)
     assert whole(there, "t") == whole(url, "t")
     assert run("import", "file", "all.jsonl", "--url", there)[1] == (
         f"{named(there)}0 threads imported, 2 there already\n"
@@ -302,7 +328,7 @@ def test_an_export_needs_no_hard_links(run: Run, url: str, monkeypatch: pytest.M
     before = set(Path().iterdir())
     name = Path("t" * 255)  # the longest there is
     assert run("export", "t", "--output", str(name))[0] == 0
-    assert lines(name.read_text())[-1] == {"kind": "complete", "threads": 1}
+    assert lines(name.read_text())[-1] == {"kind": "complete", "threads": 1, "items": 0}
     assert set(Path().iterdir()) == before | {name}
 
 

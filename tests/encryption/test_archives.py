@@ -123,7 +123,9 @@ async def test_a_sealed_export_needs_its_keys(
         await import_threads(MemoryBackend(), lines)
     others = Encryption(LocalKeyRing({"a": bytes(32)}, "a"), InMemoryStore())
     async with open_storage(copy_url, encryption=others) as storage:
-        with pytest.raises(EncryptionError, match=r"'t': the data key .* Nor were 1 others: 'u'"):
+        with pytest.raises(
+            EncryptionError, match=r"'t': the data key .* Nor were 1 others: thread 'u'"
+        ):
             await import_threads(storage.backend, lines)
         named = [it.replace(b'"format":2', b'"format":2,"tenant":"evil"') for it in lines]
         with pytest.raises(EncryptionError, match="the data key"):

@@ -1,0 +1,328 @@
+"""Items of a store: copied with their versions, times and embeddings, or as lines of a file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import orjson
+
+from locus_store.backend import StorageBackend
+from locus_store.encryption.contracts import EncryptedStore
+from locus_store.errors import ConflictError, EncryptionError, IntegrityError, UnsupportedError
+from locus_store.open import Storage
+from locus_store.runtime.progress import expect_steps
+from locus_store.runtime.stepping import run_together
+from locus_store.store import BaseStore, iterate_items
+from locus_store.transfer.counts import Tally
+from locus_store.types import ArchivedThread
+from locus_store.types.arguments import check_tenant
+from locus_store.types.items import Name, PutItem, StoreItem, as_given, check_name, check_stamp
+from locus_store.values import vectors
+from locus_store.values.encoding import digest, encode
+from locus_store.values.sealing import UnknownKeyError
+
+FORMAT: Final = 1
+"""Version of the form of a line; another one is refused."""
+
+SEALED: Final = "the file is sealed: open the storage with the encryption= of the exported one"
+IN_CLEAR: Final = (
+    "the file has threads or items in clear, and encryption is required here: accept them with "
+    "--clear (in_clear=True)"
+)
+
+_ITEM = ("namespace", "key", "value", "metadata", "version", "ttl_seconds")
+_ITEM_TIMES = ("created_at", "updated_at", "expires_at")
+
+_MOST_ITEMS: Final = 200
+_MOST_BYTES: Final = 1 << 20
+"""Bounds of a batch of items that are put at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedItem:
+    """A stored item with its embeddings."""
+
+    item: StoreItem
+    vectors: Sequence[bytes]
+    is_sealed: bool = False
+    """It is as a storage that encrypts has it."""
+
+    @property
+    def name(self) -> Name:
+        """The namespace and the key."""
+        return self.item.namespace, self.item.key
+
+    @property
+    def dimension(self) -> int | None:
+        """The number of dimensions of its embeddings."""
+        return len(self.vectors[0]) // vectors.FLOAT_BYTES if self.vectors else None
+
+
+Parsed: TypeAlias = "tuple[str | None, ArchivedThread | ArchivedItem, IntegrityError | None]"
+"""A thread or item of a file, with its tenant, if that is named, and its damage, if any."""
+
+
+async def find_store(backend: StorageBackend, dimension: int | None = None) -> BaseStore | None:
+    """Return the store beside a backend, open and with its embeddings; ``None``: it has none.
+
+    Args:
+        backend: The tenant's.
+        dimension: That of embeddings to be put, if there are any.
+    """
+    try:
+        store = Storage(backend).store()
+        await store.open()
+    except UnsupportedError:
+        return None
+    if dimension not in {None, store.stored_dimension}:
+        store = Storage(backend).store(dimension=dimension)
+        await store.open()
+    store.dimension = store.stored_dimension or dimension
+    return store
+
+
+async def read_items(
+    store: BaseStore, items: AsyncIterator[StoreItem] | None = None
+) -> AsyncIterator[list[ArchivedItem]]:
+    """Yield a store's live items with their embeddings, in batches.
+
+    Args:
+        store: Opened with its embeddings.
+        items: Its items in another form; ``None``: as it gives them.
+    """
+    batch, size = list[StoreItem](), 0
+    async for item in items or iterate_items(store.namespaces, store.page):
+        batch.append(item)
+        size += len(encode(item.value))
+        if len(batch) >= _MOST_ITEMS or size >= _MOST_BYTES:
+            yield await _add_embeddings(store, batch)
+            batch, size = [], 0
+    if batch:
+        yield await _add_embeddings(store, batch)
+
+
+async def _add_embeddings(store: BaseStore, items: list[StoreItem]) -> list[ArchivedItem]:
+    if store.dimension is None:
+        return [ArchivedItem(it, ()) for it in items]
+    found = await run_together(store.vectors_of(it.namespace, it.key) for it in items)
+    return [ArchivedItem(*it) for it in zip(items, found, strict=True)]
+
+
+async def copy_items(source: StorageBackend, target: StorageBackend, tally: Tally) -> None:
+    """Copy the items of the store beside a backend to that beside another one.
+
+    Raises:
+        UnsupportedError: The target has no store.
+    """
+    store = await find_store(source)
+    if store is None or not await store.list_namespaces(limit=1):
+        return
+    there = await find_store(target, store.dimension)
+    if there is None:
+        raise make_storeless_error(target)
+    async for batch in read_items(store):
+        await put_items(there, batch, tally)
+
+
+def make_storeless_error(backend: StorageBackend) -> UnsupportedError:
+    """Return the error of a target without a store."""
+    return UnsupportedError(
+        f"there is no store beside a {type(backend).__name__}, and items to put: leave them out "
+        "with --no-items (with_items=False)"
+    )
+
+
+async def put_items(
+    store: BaseStore, batch: Sequence[ArchivedItem], tally: Tally, tenant: str | None = None
+) -> None:
+    """Put items that are not there, each by itself and at once; count them."""
+    await run_together(
+        tally.add_item(it.name, _put(store, it), tenant=tenant) for it in expect_steps(batch)
+    )
+
+
+async def _put(store: BaseStore, entry: ArchivedItem) -> bool | None:
+    """Put an item; return whether it was new; ``None``: its time was over."""
+    item = as_given(entry.item)
+    checked = store.checked(PutItem(*entry.name, item.value, item.metadata, item.ttl_seconds, 0))
+    put = replace(checked, vectors=tuple(entry.vectors), stamp=item.stamp)
+    try:
+        await store.apply([put])
+        is_new = True
+    except ConflictError:
+        is_new = False
+    [kept] = await store.read([entry.name])
+    if kept is None and item.expires_at is not None:
+        return None
+    if kept is not None and encode(kept.value) == put.json and kept.metadata == put.metadata:
+        found = await store.vectors_of(*entry.name) if put.vectors else []
+        if (*found,) == put.vectors:
+            return is_new
+    if is_new:
+        raise IntegrityError("it was changed while it was copied; copy it again")
+    raise ConflictError("the target has another item of this name; delete one of the two")
+
+
+async def export_items(
+    backend: StorageBackend, out: BinaryIO, *, names_tenant: bool = False, in_clear: bool = False
+) -> int:
+    """Write the items of the store beside a backend to ``out``; return how many.
+
+    For the arguments and errors see ``export_threads``; ``make_last_line`` ends the file.
+    """
+    store = await find_store(backend)
+    if store is None:
+        return 0
+    require_sealing(backend, in_clear=in_clear)
+    head = {"kind": "item", "format": FORMAT} | ({"tenant": backend.tenant} if names_tenant else {})
+    is_sealed = isinstance(store, EncryptedStore) and not in_clear
+    items = store.iterate_stored() if isinstance(store, EncryptedStore) and is_sealed else None
+    count = 0
+    async for batch in read_items(store, items):
+        out.writelines(_encode_item(replace(it, is_sealed=is_sealed), head) for it in batch)
+        count += len(batch)
+    return count
+
+
+def _encode_item(entry: ArchivedItem, head: dict[str, Any]) -> bytes:
+    line = {**head, "is_sealed": entry.is_sealed}
+    line |= {it: getattr(entry.item, it) for it in _ITEM}
+    line |= {it: _format_time(getattr(entry.item, it)) for it in _ITEM_TIMES}
+    line["embeddings"] = [base64.b64encode(it).decode() for it in entry.vectors]
+    return encode_line({**line, "digest": _compute_digest(line)})
+
+
+def _compute_digest(line: dict[str, Any]) -> str:
+    """Return the digest of the line of an item."""
+    return digest(encode(line)).hex()
+
+
+def parse_item(line: dict[str, Any]) -> Parsed:
+    """Return the item of a line, with its tenant and damage."""
+    original = line.pop("digest")
+    damage = None
+    if _compute_digest(line) != original:
+        damage = IntegrityError("it is not what was exported; nothing was written")
+    if line["format"] != FORMAT:
+        raise make_format_error(line["format"])
+    times = {it: parse_time(line[it]) for it in _ITEM_TIMES}
+    given: dict[str, Any] = {it: line[it] for it in _ITEM} | times
+    item = StoreItem(**given | {"namespace": tuple(line["namespace"])})
+    check_name(item.namespace, item.key)
+    check_stamp(item.stamp, item.ttl_seconds)
+    embeddings = [base64.b64decode(it, validate=True) for it in line["embeddings"]]
+    for one in embeddings:  # of the same length, with finite numbers
+        vectors.pack(vectors.unpack(one), len(embeddings[0]) // vectors.FLOAT_BYTES, "ip")
+    tenant = line.get("tenant")
+    if tenant is not None:
+        check_tenant(tenant)
+    return tenant, ArchivedItem(item, embeddings, is_sealed=line["is_sealed"]), damage
+
+
+class Putter:
+    """Puts the items of a file in batches.
+
+    Args:
+        tally: Learns of each item.
+        in_clear: See ``import_threads``.
+    """
+
+    def __init__(self, tally: Tally, *, in_clear: bool) -> None:
+        self._tally, self._in_clear = tally, in_clear
+        self._stores: dict[tuple[str | None, int | None], BaseStore] = {}
+        self._place: tuple[BaseStore, str | None] | None = None
+        self._batch: list[ArchivedItem] = []
+        self._size = 0
+
+    async def add(
+        self,
+        target: StorageBackend,
+        entry: ArchivedItem,
+        tenant: str | None,
+        damage: IntegrityError | None,
+    ) -> None:
+        """Put an item into the store beside a backend, at the latest with ``flush``.
+
+        Args:
+            target: The backend of the tenant.
+            entry: The item.
+            tenant: The tenant that the file names.
+            damage: Of the item's line, which is then counted only.
+
+        Raises:
+            EncryptionError: It may not be read or put here.
+            UnsupportedError: There is no store.
+        """
+        if damage is not None:
+            self._tally.refuse_item(entry.name, damage, tenant)
+            return
+        store = await self._find(target, entry, tenant)
+        if entry.is_sealed:
+            if not isinstance(store, EncryptedStore):
+                raise EncryptionError(SEALED)
+            try:
+                if not await store.has_keys():  # a file that is not trusted creates none
+                    raise UnknownKeyError("it is sealed with a key that is not here")
+                entry = replace(entry, item=(await store.open_all([entry.item]))[0])
+            except IntegrityError as exc:
+                self._tally.refuse_item(entry.name, exc, tenant)
+                return
+        elif isinstance(store, EncryptedStore) and store.encryption.required and not self._in_clear:
+            raise EncryptionError(IN_CLEAR)
+        if self._place != (store, tenant):
+            await self.flush()
+            self._place = store, tenant
+        self._batch.append(entry)
+        self._size += len(encode(entry.item.value))
+        if len(self._batch) >= _MOST_ITEMS or self._size >= _MOST_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Put the items that wait."""
+        batch, self._batch, self._size = self._batch, [], 0
+        if self._place and batch:
+            store, tenant = self._place
+            await put_items(store, batch, self._tally, tenant)
+
+    async def _find(
+        self, target: StorageBackend, entry: ArchivedItem, tenant: str | None
+    ) -> BaseStore:
+        key = tenant, entry.dimension
+        if key not in self._stores:
+            store = await find_store(target, entry.dimension)
+            if store is None:
+                raise make_storeless_error(target)
+            self._stores[key] = store
+        return self._stores[key]
+
+
+def require_sealing(backend: StorageBackend, *, in_clear: bool) -> None:
+    """Refuse to export in clear from a service with keys of its own."""
+    if not (in_clear or backend.compares_digests):
+        raise UnsupportedError(
+            "the service encrypts with its own keys, so that an export here is in clear: export "
+            "where the keys are, or ask for clear text with --clear (in_clear=True)"
+        )
+
+
+def make_format_error(form: object) -> ValueError:
+    """Return the error of a line of another form."""
+    return ValueError(f"of format {form!r}; import it with the release that wrote it")
+
+
+def encode_line(value: dict[str, Any]) -> bytes:
+    """Return a line of a file."""
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _format_time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Return a time of a line."""
+    return None if text is None else datetime.fromisoformat(text)
