@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from sys import float_info
@@ -70,8 +70,6 @@ Namespaces: TypeAlias = "list[Namespace]"
 Versions: TypeAlias = "list[int]"
 
 MAX_SECONDS = 10**11
-PAGE = 500
-MOST_NAMESPACES = 2**31 - 1
 SWEEP = 1000
 """Expired items that are removed at a time."""
 
@@ -566,24 +564,6 @@ class BaseStore(ForTenants, Closing, ABC):
             raise UnsupportedError(
                 f"this {type(self).__name__} keeps no embeddings: open it with dimension="
             )
-
-
-async def iterate_items(
-    namespaces: Callable[[NamespaceMatch, int, int], Awaitable[Namespaces]],
-    page: Callable[[Namespace, int, str | None], Awaitable[Items]],
-    above: Namespace = (),
-) -> AsyncIterator[StoreItem]:
-    """Yield the live items of a namespace and below it, as these two methods of a store give them.
-
-    The namespaces are those of one moment; each page of items is read by itself.
-    """
-    for name in await namespaces(NamespaceMatch(prefix=above), MOST_NAMESPACES, 0):
-        after = None
-        # A segment `*` of a match stands for any.
-        while name[: len(above)] == above and (found := await page(name, PAGE, after)):
-            for item in found:
-                yield item
-            after = found[-1].key
 
 
 def _make_query(prefix: Namespace, values: Any, metadata: Any, **given: Any) -> Wanted:

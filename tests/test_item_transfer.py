@@ -20,9 +20,9 @@ from locus_store import (
     open_storage,
 )
 from locus_store.testing import HOSTILE_IDS
-from locus_store.transfer.archive import import_threads, make_last_line
+from locus_store.transfer.archive import import_threads
 from locus_store.transfer.copying import copy
-from locus_store.transfer.items import export_items, find_store
+from locus_store.transfer.items import export_items, find_store, make_last_line
 
 if TYPE_CHECKING:
     from pathlib import Path

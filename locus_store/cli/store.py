@@ -42,8 +42,8 @@ from locus_store.cli.tenants import (
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import Storage
-from locus_store.store import BaseStore, iterate_items
-from locus_store.types.items import Namespace, StoreItem
+from locus_store.store import BaseStore
+from locus_store.types.items import Namespace, StoreItem, iterate_items
 
 T = TypeVar("T")
 

@@ -50,9 +50,9 @@ from locus_store.errors import (
 )
 from locus_store.open import list_options
 from locus_store.runtime.progress import expect
-from locus_store.transfer.archive import all_threads, export_threads, make_last_line
+from locus_store.transfer.archive import all_threads, export_threads
 from locus_store.transfer.copying import copy as copy_threads
-from locus_store.transfer.items import export_items
+from locus_store.transfer.items import export_items, make_last_line
 from locus_store.transfer.verifying import Checked, verify as check_stored
 from locus_store.types.arguments import check_text
 from locus_store.values.encoding import NEEDS_KEYS
@@ -170,9 +170,8 @@ def copy(
     """Copy threads with all versions, metadata and pending writes, and check them by digest.
 
     Without --thread the store's items follow, with their versions, times and embeddings. After an
-    interruption run it again: what exists is skipped. A thread that exists with other versions, or
-    another item of a name, is a conflict. --json: {written, same, items_written, items_same,
-    tenant}.
+    interruption run it again: what exists is skipped. A thread or item that exists and differs is
+    a conflict. --json: {written, same, items_written, items_same, tenant}.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
     at.require_one("--thread", is_named=bool(thread))

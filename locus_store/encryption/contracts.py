@@ -19,8 +19,8 @@ from locus_store.encryption.values import (
 )
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import BaseMessageLog
-from locus_store.store import BaseStore, iterate_items
-from locus_store.types.items import Change, Name, Namespace, Put, StoreItem, Wanted
+from locus_store.store import BaseStore
+from locus_store.types.items import Change, Name, Namespace, Put, StoreItem, Wanted, iterate_items
 from locus_store.types.logs import LogsWanted
 from locus_store.types.messages import LogChange, LogChanged, LogEdit, LogRead, LogWanted
 from locus_store.values.encoding import encode

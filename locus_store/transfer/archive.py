@@ -18,7 +18,7 @@ import base64
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from datetime import datetime
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final
 
 import orjson
 
@@ -41,8 +41,10 @@ from locus_store.transfer.items import (
     ArchivedItem,
     Parsed,
     Putter,
+    decode_line,
     encode_line,
     make_format_error,
+    make_last_line,
     parse_item,
     parse_time,
     require_sealing,
@@ -71,8 +73,6 @@ from locus_store.versions.archives import (
     select,
 )
 from locus_store.versions.reading import iterate_ids
-
-Part = TypeVar("Part", ArchivedMessage, ArchivedWrite)
 
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 
@@ -125,11 +125,6 @@ async def export_threads(
     if is_last:
         out.writelines([make_last_line(count)])
     return count
-
-
-def make_last_line(threads: int, items: int = 0) -> bytes:
-    """Return the line that ends a file; an import of a file without it reports that it is cut."""
-    return encode_line({"kind": "complete", "threads": threads, "items": items})
 
 
 async def import_threads(
@@ -380,7 +375,7 @@ async def from_lines(
     file = _File(opener)
     for number, line in ((at, it) for at, it in enumerate(lines, 1) if it.strip()):
         try:
-            entry = await file.take(_decode(line))
+            entry = await file.take(decode_line(line))
         except EncryptionError:
             raise
         except _MALFORMED as exc:
@@ -396,13 +391,6 @@ async def from_lines(
             "the file is cut off: its last line, which counts the threads, is missing; what is"
             " complete in it was imported; export it again"
         )
-
-
-def _decode(line: bytes) -> dict[str, Any]:
-    found = orjson.loads(line)
-    if not isinstance(found, dict):
-        raise TypeError("no JSON object")
-    return found
 
 
 class _File:
@@ -428,15 +416,13 @@ class _File:
         if kind == "item":
             return parse_item(line)
         opened = line if self._opener is None else await self._opener.open(line)
-        if opened is None:
-            return None
-        if self._reader is None:
-            self._reader = _Reader(opened)
-            return None
-        if (thread := self._reader.take(opened)) is None:
-            return None
-        reader, self._reader = self._reader, None
-        return reader.tenant, thread, reader.damage
+        reader = self._reader
+        if opened is None or reader is None:
+            self._reader = None if opened is None else _Reader(opened)
+        elif (thread := reader.take(opened)) is not None:
+            self._reader = None
+            return reader.tenant, thread, reader.damage
+        return None
 
     def _require_counts(self, totals: dict[str, Any]) -> None:
         for kind in ("thread", "item"):
@@ -485,7 +471,7 @@ class _Reader:
         self._count += 1
         return None
 
-    def _verify(self, entry: Part, expected: str) -> Part:
+    def _verify(self, entry: Any, expected: str) -> Any:
         """Return a message or pending write; if it is not what was exported, note the damage."""
         name, actual = _identify(entry)
         if actual != expected and self.damage is None:

@@ -16,11 +16,19 @@ from locus_store.errors import ConflictError, EncryptionError, IntegrityError, U
 from locus_store.open import Storage
 from locus_store.runtime.progress import expect_steps
 from locus_store.runtime.stepping import run_together
-from locus_store.store import BaseStore, iterate_items
+from locus_store.store import BaseStore
 from locus_store.transfer.counts import Tally
 from locus_store.types import ArchivedThread
 from locus_store.types.arguments import check_tenant
-from locus_store.types.items import Name, PutItem, StoreItem, as_given, check_name, check_stamp
+from locus_store.types.items import (
+    Name,
+    PutItem,
+    StoreItem,
+    as_given,
+    check_name,
+    check_stamp,
+    iterate_items,
+)
 from locus_store.values import vectors
 from locus_store.values.encoding import digest, encode
 from locus_store.values.sealing import UnknownKeyError
@@ -317,6 +325,19 @@ def make_format_error(form: object) -> ValueError:
 def encode_line(value: dict[str, Any]) -> bytes:
     """Return a line of a file."""
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def decode_line(line: bytes) -> dict[str, Any]:
+    """Return the object of a line."""
+    found = orjson.loads(line)
+    if not isinstance(found, dict):
+        raise TypeError("no JSON object")
+    return found
+
+
+def make_last_line(threads: int, items: int = 0) -> bytes:
+    """Return the line that ends a file; an import of a file without it reports that it is cut."""
+    return encode_line({"kind": "complete", "threads": threads, "items": items})
 
 
 def _format_time(moment: datetime | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -28,6 +28,9 @@ MAX_NAMESPACE_CHARACTERS = 300
 
 NAMESPACES: Final = 1024
 """Namespaces that are remembered with their encoded form; items of one are many."""
+
+_PAGE: Final = 500
+_MOST_NAMESPACES: Final = 2**31 - 1
 
 SEGMENT_END = "\0"
 """Ends each segment of a namespace that is stored as one text; no segment has it."""
@@ -254,6 +257,24 @@ class NamespaceMatch:
     def fixed(self) -> Namespace:
         """The prefix up to its first ``*``."""
         return self.prefix[: self.prefix.index("*")] if "*" in self.prefix else self.prefix
+
+
+async def iterate_items(
+    namespaces: Callable[[NamespaceMatch, int, int], Awaitable[list[Namespace]]],
+    page: Callable[[Namespace, int, str | None], Awaitable[list[StoreItem]]],
+    above: Namespace = (),
+) -> AsyncIterator[StoreItem]:
+    """Yield the live items of a namespace and below it, as these two methods of a store give them.
+
+    The namespaces are those of one moment; each page of items is read by itself.
+    """
+    for name in await namespaces(NamespaceMatch(prefix=above), _MOST_NAMESPACES, 0):
+        after = None
+        # A segment `*` of a match stands for any.
+        while name[: len(above)] == above and (found := await page(name, _PAGE, after)):
+            for item in found:
+                yield item
+            after = found[-1].key
 
 
 @lru_cache(NAMESPACES)

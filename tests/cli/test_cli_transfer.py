@@ -147,8 +147,8 @@ def test_a_copy_goes_through_every_store_and_back_unchanged(
 ) -> None:
     stores = [url, f"sqlite:///{tmp_path / 'one.db'}", f"file://{tmp_path / 'files'}", database]
     stores.append(f"sqlite:///{tmp_path / 'two.db'}")
-    for item in (("memory/u", "a", '{"n": 1}', "--ttl", "3600"), ("/", "b", '"\\ud800"')):
-        run("store", "put", *item)
+    for item in (("memory/u", "a", '{"n": 1}', "--ttl", "3600"), ("/", "b", '"é"')):
+        assert run("store", "put", *item)[0] == 0
     items = _list_items(run, url)
     new = {"written": 2, "same": 0, "items_written": 2, "items_same": 0}
     for here, next_ in pairwise(stores):
@@ -178,10 +178,8 @@ def test_a_copy_and_an_export_of_all_take_the_items(run: Run, url: str, there: s
     assert _list_items(run, there) == []
     run("store", "put", "memory/u", "a", "2", "--url", there)
     code, _, errors = run(*copied)
-    assert (code, "item 'a' of namespace ('memory', 'u'): the target has another" in errors) == (
-        5,
-        1,
-    )
+    assert code == 5
+    assert "item 'a' of namespace ('memory', 'u'): the target has another" in errors
     assert run("store", "delete", "memory/u", "a", "--url", there, "--yes")[0] == 0
     found = run(*copied)[1]
     assert "0 threads copied, 2 there already; 1 item, 3 there already" in found
@@ -192,7 +190,7 @@ def test_a_copy_and_an_export_of_all_take_the_items(run: Run, url: str, there: s
     assert (exported[0], exported[2]) == (0, f"{named(url)}2 threads, 4 items exported\n")
     for name, count in (("t", 0), ("threads", 0), ("all", 4)):
         assert Path(f"{name}.jsonl").read_text().count('{"kind":"item"') == count
-    run("forget", "--namespace", "memory/u", "--yes", "--url", there)
+    assert run("store", "delete", "memory/u", "--all", "--yes", "--url", there)[0] == 0
     left_out = parsed(run, "import", "file", "all.jsonl", "--no-items", "--url", there)
     assert (left_out["same"], left_out["items_same"]) == (2, 0)
     taken = parsed(run, "import", "file", "all.jsonl", "--url", there)

@@ -14,7 +14,8 @@ from locus_store.inspector.page_requests import Download, Page, PageRequest
 from locus_store.inspector.pages.versions import find_in_state
 from locus_store.timeline.paths import parse_path
 from locus_store.timeline.report import report
-from locus_store.transfer.archive import make_last_line, make_lines
+from locus_store.transfer.archive import make_lines
+from locus_store.transfer.items import make_last_line
 from locus_store.values.encoding import encode
 
 
