@@ -1,0 +1,12 @@
+-- tenant: str
+-- namespace: str
+-- key: str
+-- metadata: NULL as DB_TYPE_JSON
+-- version: int as int
+-- created_at: datetime as DB_TYPE_TIMESTAMP
+-- updated_at: datetime as DB_TYPE_TIMESTAMP
+-- expires_at: NULL as DB_TYPE_TIMESTAMP
+-- value: int as DB_TYPE_JSON
+-- ttl_seconds: NULL
+-- ret_0: TwinVar as int
+INSERT INTO locus_store (tenant, namespace, key, metadata, version, created_at, updated_at, expires_at, value, ttl_seconds) VALUES (:tenant, :namespace, :key, :metadata, :version, FROM_TZ(CAST(:created_at AS TIMESTAMP), '+00:00'), FROM_TZ(CAST(:updated_at AS TIMESTAMP), '+00:00'), FROM_TZ(CAST(:expires_at AS TIMESTAMP), '+00:00'), :value, :ttl_seconds) RETURNING locus_store.item INTO :ret_0
