@@ -335,9 +335,9 @@ class Copies(StoreKit):
 _OLD, _HOUR = datetime(2020, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC), timedelta(hours=1)
 
 
-async def _put_copy(store: Any, key: str, value: Any, stamp: Stamp, expected: int) -> Any:
+async def _put_copy(store: Any, key: str, value: Any, stamp: Stamp, version: int) -> Any:
     ttl = None if stamp.expires_at is None else LONG
-    put = store.checked(PutItem(NS, key, value, {"by": "a"}, ttl, expected))
+    put = store.checked(PutItem(NS, key, value, {"by": "a"}, ttl, version))
     return await store.apply([replace(put, stamp=stamp)])
 
 

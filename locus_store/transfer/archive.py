@@ -471,10 +471,10 @@ class _Reader:
         self._count += 1
         return None
 
-    def _verify(self, entry: Any, expected: str) -> Any:
+    def _verify(self, entry: Any, original: str) -> Any:
         """Return a message or pending write; if it is not what was exported, note the damage."""
         name, actual = _identify(entry)
-        if actual != expected and self.damage is None:
+        if actual != original and self.damage is None:
             self.damage = IntegrityError(f"{name} is not what was exported; nothing was written")
         return entry
 

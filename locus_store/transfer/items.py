@@ -149,7 +149,8 @@ async def put_items(
 ) -> None:
     """Put items that are not there, each by itself and at once; count them."""
     await run_together(
-        tally.add_item(it.name, _put(store, it), tenant=tenant) for it in expect_steps(batch)
+        tally.add_item(entry.name, _put(store, entry), tenant=tenant)
+        for entry in expect_steps(batch)
     )
 
 
@@ -191,7 +192,7 @@ async def export_items(
     items = store.iterate_stored() if isinstance(store, EncryptedStore) and is_sealed else None
     count = 0
     async for batch in read_items(store, items):
-        out.writelines(_encode_item(replace(it, is_sealed=is_sealed), head) for it in batch)
+        out.writelines(_encode_item(replace(entry, is_sealed=is_sealed), head) for entry in batch)
         count += len(batch)
     return count
 

@@ -143,7 +143,7 @@ class Put:
     """Float32, little-endian; in the place of those that the item had."""
 
     stamp: Stamp | None = None
-    """What an item that is copied or sealed again keeps; ``None``: the next version, now."""
+    """Of an item that is copied or sealed again: kept as it is. ``None``: the next version, now."""
 
     json_bytes: int = field(init=False, repr=False, compare=False)
     """Bytes of a list of the value and the metadata as compact JSON."""
