@@ -457,11 +457,7 @@ def _map_writes(
 
 
 def require_answer(is_answer: bool) -> None:
-    """Refuse a result that is authentic, and not what was asked for.
-
-    Raises:
-        IntegrityError: It is not.
-    """
+    """Refuse a result that is authentic, and not what was asked for."""
     if not is_answer:
         raise IntegrityError("the storage gave another version, message or item than was asked for")
 

@@ -68,11 +68,7 @@ class Query:
         raise InvalidArgumentError(f"the address of this page needs the parameter {name!r}")
 
     def get_number(self, name: str, default: int = 0) -> int:
-        """Return a whole number from 0 on.
-
-        Raises:
-            InvalidArgumentError: It is not one.
-        """
+        """Return a whole number from 0 on; refuse anything else."""
         text = self.get_text(name)
         if not text:
             return default
@@ -94,11 +90,7 @@ class Query:
         return key.strip(), parse_json_or_text(value)
 
     def get_time(self, name: str) -> datetime | None:
-        """Return a time, in UTC unless it says otherwise; ``None`` if it is missing or empty.
-
-        Raises:
-            InvalidArgumentError: It is not one.
-        """
+        """Return a time, in UTC unless it says otherwise; ``None`` if it is missing or empty."""
         text = self.get_text(name)
         if not text:
             return None

@@ -168,11 +168,7 @@ class LocalCache(StateCache):
 
 
 def check_cache(ttl_seconds: float, max_threads: int | None) -> None:
-    """Refuse the options of a cache that are not valid.
-
-    Raises:
-        InvalidArgumentError: Names the option.
-    """
+    """Refuse the options of a cache that are not valid."""
     check_number("cache_ttl", ttl_seconds, maximum=MAX_TTL_SECONDS)
     check_limit(max_threads, "max_cached_threads", minimum=1, optional=True)
 

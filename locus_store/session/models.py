@@ -251,11 +251,7 @@ def _name(kind: type[Any]) -> str:
 def require_exact(
     messages: Sequence[NewMessage], metadata: Mapping[str, Any] | None, max_state_bytes: int
 ) -> None:
-    """Refuse messages that would not come back as they are.
-
-    Raises:
-        InvalidArgumentError, SerializationError: See ``BaseMessageLog.append``.
-    """
+    """Refuse messages that would not come back as they are."""
     shared = copy_json_object("metadata", metadata)
     for message in messages:
         put_of(message, "", shared, max_state_bytes)

@@ -47,11 +47,7 @@ class Owners:
 
     @property
     def threads(self) -> DescribesThreads:
-        """The backend, which keeps facts of threads.
-
-        Raises:
-            UnsupportedError: It does not.
-        """
+        """The backend, if it keeps facts of threads."""
         return require_describing(self._backend())
 
     async def open(self) -> DescribesThreads:
@@ -67,11 +63,7 @@ class Owners:
         return threads
 
     async def to_claim(self, call: Call) -> PutThread | None:
-        """Return the claim that a save makes; ``None`` if the thread is the user's already.
-
-        Raises:
-            NotOwnerError: It is another user's.
-        """
+        """Return a save's claim, ``None`` if the thread is the user's; refuse another user's."""
         if call.user_id is None:
             return None
         owner = await self.find_owner(call.thread_id)

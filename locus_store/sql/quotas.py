@@ -335,11 +335,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
         return bool(monotonic() < self._database.opened.quotas.next_look)
 
     async def run_limited(self, charge: Charge, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a call that stores something, if the quota of the tenant permits it.
-
-        Raises:
-            QuotaError: It does not.
-        """
+        """Run a call that stores something, if the quota of the tenant permits it."""
         if charge.connection is not None:
             self._database.require_joinable(charge.connection)
         if not await self._has_quotas():

@@ -74,20 +74,12 @@ def check_id(name: str, value: object) -> str:
 
 
 def check_tenant(tenant: object) -> None:
-    """Refuse an invalid name of a tenant.
-
-    Raises:
-        InvalidArgumentError: See ``check_text``.
-    """
+    """Refuse an invalid name of a tenant, as ``check_text`` does."""
     check_text("tenant", tenant, maximum=MAX_TENANT_CHARACTERS)
 
 
 def check_names(thread_id: object, namespace: object, *checkpoint_ids: object) -> None:
-    """Refuse invalid names of a line or version; a checkpoint id may be ``None``.
-
-    Raises:
-        InvalidArgumentError: See ``check_text``.
-    """
+    """Refuse invalid names of a line or version; a checkpoint id may be ``None``."""
     check_text("thread_id", thread_id)
     check_text("namespace", namespace, minimum=0)
     for checkpoint_id in checkpoint_ids:
@@ -160,11 +152,7 @@ def check_number(
 
 
 def check_scan(limit: object, after: object) -> None:
-    """Refuse an invalid page: its limit, or the thread that it starts after.
-
-    Raises:
-        InvalidArgumentError: See ``check_limit`` and ``check_text``.
-    """
+    """Refuse an invalid page: its limit, or the thread that it starts after."""
     check_limit(limit)
     check_text("after", after, optional=True)
 
@@ -204,11 +192,7 @@ def check_max_state_bytes(max_state_bytes: int) -> int:
 
 
 def check_choice(name: str, value: T, choices: object) -> T:
-    """Return an argument if it is one of the strings of a ``Literal``.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
+    """Return an argument if it is one of the strings of a ``Literal``; refuse any other."""
     known = get_args(choices)
     if not isinstance(value, str) or value not in known:
         raise InvalidArgumentError(f"{name}={value!r} must be one of {', '.join(known)}")
@@ -216,20 +200,12 @@ def check_choice(name: str, value: T, choices: object) -> T:
 
 
 def check_keep_last(keep_last: int | None) -> int | None:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: The value is not valid.
-    """
+    """Return the option; refuse one that is not valid."""
     return check_limit(keep_last, "keep_last", minimum=1, optional=True)
 
 
 def check_ttl(ttl_seconds: float | None) -> float | None:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: The value is not valid.
-    """
+    """Return the option; refuse one that is not valid."""
     return check_number("ttl_seconds", ttl_seconds, maximum=MAX_TTL_SECONDS, optional=True)
 
 

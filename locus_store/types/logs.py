@@ -108,11 +108,7 @@ def select_page(search: object, metadata_filter: Any, **given: Any) -> LogWanted
 
 
 def select_logs(after: LogName | None, **given: Any) -> LogsWanted:
-    """Return the criteria of a list; ``given`` are fields of ``LogsWanted``.
-
-    Raises:
-        InvalidArgumentError: One is not valid.
-    """
+    """Return the criteria of a list; ``given`` are fields of ``LogsWanted``, and checked."""
     wanted = LogsWanted(**given, after=None if after is None else log_name(after))
     check_text("thread_id", wanted.thread_id, optional=True)
     check_text("prefix", wanted.prefix, minimum=0)
@@ -171,11 +167,7 @@ Also: TypeAlias = "Mapping[str | LogName, New | KeptMessages]"
 def make_puts(
     messages: New, namespace: str, metadata: Mapping[str, Any] | None, max_state_bytes: int
 ) -> list[PutMessage]:
-    """Return the checked messages of a log: the last with an id, in the place of the first.
-
-    Raises:
-        InvalidArgumentError, SerializationError: See ``put_of``.
-    """
+    """Return the checked messages of a log: the last with an id, in the place of the first."""
     shared, given = copy_json_object("metadata", metadata), check_list("messages", messages)
     puts = [put_of(it, namespace, shared, max_state_bytes) for it in given]
     return list({it.message_id: it for it in puts}.values())
@@ -184,11 +176,7 @@ def make_puts(
 def make_edit(
     change: LogChange, name: str | LogName, messages: New | KeptMessages, max_state_bytes: int
 ) -> LogEdit:
-    """Return the change of another log, which has the user and time to live of the first.
-
-    Raises:
-        InvalidArgumentError, SerializationError: See ``put_of``.
-    """
+    """Return the checked change of another log, with the user and time to live of the first."""
     thread_id, namespace = (
         (change.thread_id, name) if isinstance(name, str) else log_name(name, "also")
     )

@@ -308,11 +308,7 @@ def put_of(
 
 
 def check_change(thread_id: object, namespace: object, expected_revision: object) -> None:
-    """Check the log of a change, and the revision that it expects.
-
-    Raises:
-        InvalidArgumentError: One is not valid.
-    """
+    """Refuse a change whose log, or the revision that it expects, is not valid."""
     check_names(thread_id, namespace)
     check_limit(expected_revision, "expected_revision", maximum=MAX_REVISION, optional=True)
 
@@ -345,11 +341,7 @@ def _canonicalize_text(text: object) -> str:
 
 
 def require_revision(change_of: LogName, expected_revision: int | None, revision: int) -> None:
-    """Refuse a change that expects another revision; ``revision`` is 0 where there is no log.
-
-    Raises:
-        ConflictError: Names both.
-    """
+    """Refuse a change that expects another revision; ``revision`` is 0 where there is no log."""
     if expected_revision is not None and expected_revision != revision:
         thread_id, namespace = change_of
         there = f"revision {revision} is stored" if revision else "there is no such log"
@@ -360,11 +352,7 @@ def require_revision(change_of: LogName, expected_revision: int | None, revision
 
 
 def require_distinct(change: LogChange) -> None:
-    """Refuse a change that names a log twice.
-
-    Raises:
-        InvalidArgumentError: It does.
-    """
+    """Refuse a change that names a log twice."""
     names = [(it.thread_id, it.namespace) for it in change.split()]
     for thread_id, namespace in names:
         if names.count((thread_id, namespace)) > 1:
@@ -470,11 +458,7 @@ def decode_content(
 
 
 def log_name(name: object, argument: str = "after") -> LogName:
-    """Return a checked name of a log.
-
-    Raises:
-        InvalidArgumentError: It is not one.
-    """
+    """Return the name of a log; refuse what is none."""
     if not isinstance(name, tuple | list) or len(name) != 2:  # noqa: PLR2004  (a pair)
         raise InvalidArgumentError(f"{argument} must be a thread and a namespace, not {name!r:.80}")
     thread_id, namespace = name

@@ -267,11 +267,7 @@ def claim_of(
 
 
 def require_describing(backend: object) -> DescribesThreads:
-    """Return a backend, typed as one that keeps facts of threads.
-
-    Raises:
-        UnsupportedError: It does not.
-    """
+    """Return a backend, typed as one that keeps facts of threads; refuse any other."""
     if not isinstance(backend, DescribesThreads):
         raise UnsupportedError(
             f"{type(backend).__name__} keeps no users and names of threads; a session needs "
@@ -286,11 +282,7 @@ def may_see(owner: str | None, user_id: str | None) -> bool:
 
 
 def require_owner(thread_id: str, owner: str | None, user_id: str | None) -> None:
-    """Refuse to change another user's thread.
-
-    Raises:
-        NotOwnerError: It is another user's.
-    """
+    """Refuse to change another user's thread."""
     if not may_see(owner, user_id):
         raise NotOwnerError(
             f"thread {thread_id!r} is another user's; nothing was written. Use another thread id"
@@ -335,11 +327,7 @@ def make_facts(
 
 
 def check_put(put: PutThread) -> PutThread:
-    """Return new facts, if every backend can store them.
-
-    Raises:
-        InvalidArgumentError: A fact is not valid.
-    """
+    """Return new facts; refuse those that some backend cannot store."""
     check_text("thread_id", put.thread_id)
     for field, value in (("user_id", put.user_id), ("run_id", put.run_id)):
         check_text(field, value, optional=True)
@@ -357,11 +345,7 @@ _MOST_DIGITS: Final = 20
 
 
 def check_user_id_type(name: Any) -> UserIdType:
-    """Return the option if it is valid.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
+    """Return the option; refuse one that is not valid."""
     return check_choice("user_id_type", name, UserIdType)
 
 

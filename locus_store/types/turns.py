@@ -84,11 +84,7 @@ class TurnStep:
 
 
 def check_turn(step: TurnStep, wait: Wait, timeout_seconds: float | None) -> None:
-    """Refuse arguments of a turn that are not valid.
-
-    Raises:
-        InvalidArgumentError: Names the argument and its bounds.
-    """
+    """Refuse arguments of a turn that are not valid; the error names the bounds."""
     check_text("thread_id", step.thread_id)
     check_text("owner", step.owner)
     check_choice("wait", wait, Wait)

@@ -53,11 +53,7 @@ def canonicalize(value: object, path: str = "") -> Json:
 
 
 def encode_canonical_json(value: object, path: str) -> bytes:
-    """Return ``canonicalize`` as compact JSON, which is a private copy as well.
-
-    Raises:
-        SerializationError: See ``canonicalize``.
-    """
+    """Return ``canonicalize`` as compact JSON, which is a private copy as well."""
     encoded = _encode_plain(value)
     return encode(canonicalize(value, path)) if encoded is None else encoded
 

@@ -17,11 +17,7 @@ class _Form(BaseModel):
 
 
 def require_types(thread: ArchivedThread) -> None:
-    """Refuse values of other types than the records have.
-
-    Raises:
-        IntegrityError: Names the first.
-    """
+    """Refuse values of other types than the records have; name the first."""
     try:
         _Form(thread=thread)
     except ValidationError as exc:

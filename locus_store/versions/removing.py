@@ -114,11 +114,7 @@ def find_unused(lines: Lines, line: Line, sequences: Collection[int]) -> list[in
 
 
 def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
-    """Refuse to remove versions that remaining ones are rebuilt from.
-
-    Raises:
-        ConflictError: Names the first.
-    """
+    """Refuse to remove versions that remaining ones are rebuilt from; name the first."""
     kept = set(sequences).difference(find_unused(lines, line, sequences))
     record = lines.record(line, min(kept)) if kept else None
     if record:

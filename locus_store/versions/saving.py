@@ -178,11 +178,7 @@ def require_head(lines: Lines, line: Line | None, head: Mark, thread_id: str) ->
 
 
 def require_same(version: Version | None, head: Mark, thread_id: str) -> None:
-    """Refuse a change whose caller saw another head than the version that was found.
-
-    Raises:
-        ConflictError: It is another one.
-    """
+    """Refuse a change whose caller saw another head than the version that was found."""
     if version is None or version.mark != head:
         raise make_head_moved_error(thread_id)
 

@@ -24,11 +24,7 @@ SHARDED: Final = "sharded:"
 
 
 def split_urls(url: str) -> list[str]:
-    """Return the URLs of the shards in the URL of a set.
-
-    Raises:
-        InvalidArgumentError: There are none.
-    """
+    """Return the URLs of the shards, of which there must be some, in the URL of a set."""
     urls = url.removeprefix(SHARDED).split()
     if not urls:
         raise InvalidArgumentError(
@@ -76,11 +72,7 @@ is_routed: ContextVar[bool] = ContextVar("is_routed", default=False)
 
 
 def require_layout(is_known: bool | int) -> None:
-    """Check that a database stores the known layout; without it, no thread is created.
-
-    Raises:
-        OldLayoutError: It does not.
-    """
+    """Raise ``OldLayoutError`` unless a database stores the known layout of its shards."""
     if not is_known:
         raise OldLayoutError(
             "this database became a shard, or its set has changed, after it was opened; nothing was"
@@ -161,11 +153,7 @@ class ShardLayout:
 
     @classmethod
     def from_text(cls, text: str) -> ShardLayout:
-        """Return the layout in JSON.
-
-        Raises:
-            IntegrityError: It is not one.
-        """
+        """Return the layout in JSON; refuse what is none."""
         try:
             return cls(**orjson.loads(text), text=text)
         except (ValueError, TypeError) as exc:

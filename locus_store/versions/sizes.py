@@ -192,11 +192,7 @@ def is_soon(expires_at: datetime | None) -> bool:
 
 
 def parse_place(place: str) -> tuple[datetime, str]:
-    """Return the time and the name in ``StatusesWanted.place``.
-
-    Raises:
-        InvalidArgumentError: It is not one.
-    """
+    """Return the time and the name in ``StatusesWanted.place``; refuse anything else."""
     text, _, name = place.partition("/")
     with suppress(ValueError, OverflowError):
         at = datetime.fromisoformat(text)

@@ -118,11 +118,7 @@ class ReadGuard(NamedTuple):
 
 
 def require_turn(guard: Guard, number: int | None) -> None:
-    """Refuse a write while another turn is held, or of a turn that has ended.
-
-    Raises:
-        TurnError: Names the turn; nothing was written.
-    """
+    """Refuse a write while another turn is held, or of a turn that has ended; name the turn."""
     found = get_held(guard.tickets, guard.now)
     if (found.number if found else None) == number:
         return

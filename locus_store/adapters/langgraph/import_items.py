@@ -230,11 +230,7 @@ _MILLISECONDS_A_MINUTE: Final = 60_000
 
 @asynccontextmanager
 async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
-    """The items behind a URL, which may end in ``?store_prefix=…&vector_prefix=…``.
-
-    Raises:
-        SchemaError: There are none.
-    """
+    """The items behind a URL, which may end in ``?store_prefix=…&vector_prefix=…``, if any."""
     from locus_store.backends.redis import addresses  # noqa: PLC0415  (an extra)
 
     plain, prefixes = _split_prefixes(url)

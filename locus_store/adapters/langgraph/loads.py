@@ -140,11 +140,7 @@ def get_checkpoint_id(config: RunnableConfig) -> str | None:
 
 
 def check_pairs(writes: object) -> list[tuple[str, Any]]:
-    """Return a task's writes, if they are pairs of a channel and a value.
-
-    Raises:
-        InvalidArgumentError: They are not.
-    """
+    """Return a task's writes; refuse those that are not pairs of a channel and a value."""
     try:
         return [(check_text("channel", name), it) for name, it in check_list("writes", writes)]
     except (TypeError, ValueError) as exc:

@@ -277,11 +277,7 @@ def is_checkpoint(state: Mapping[str, Any]) -> bool:
 
 
 def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
-    """Refuse a state that LangGraph did not make.
-
-    Raises:
-        SchemaError: Names the thread.
-    """
+    """Refuse a state that LangGraph did not make; name its thread."""
     if not is_checkpoint(state):
         raise make_kind_error(version.thread_id, is_graphs=False)
 

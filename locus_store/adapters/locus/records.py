@@ -201,11 +201,7 @@ def parse_time(text: object, where: str) -> datetime:
 
 
 def unwrap(data: Any, metadata: Any, where: str) -> Content:
-    """Return the state and metadata of a row of keys, whether or not the adapter wrote it.
-
-    Raises:
-        IntegrityError: They are none.
-    """
+    """Return the checked state and metadata of a row of keys, the adapter's or not."""
     if not isinstance(data, dict) or ADDED[0] not in data:
         return make_content(data, metadata, where)
     state = {name: it for name, it in data.items() if name not in ADDED}
@@ -213,11 +209,7 @@ def unwrap(data: Any, metadata: Any, where: str) -> Content:
 
 
 def make_content(state: Any, metadata: Any, where: str) -> Content:
-    """Return a state with its metadata.
-
-    Raises:
-        IntegrityError: They are none.
-    """
+    """Return a state with its metadata; refuse what is none."""
     metadata = metadata or {}
     if not isinstance(state, dict) or not isinstance(metadata, dict):
         raise IntegrityError(f"{where} has a state or metadata that is not a JSON object")

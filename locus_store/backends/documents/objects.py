@@ -137,11 +137,7 @@ class Objects(Calls, ABC):
 
 
 def check_prefix(prefix: object) -> str:
-    """Return a valid prefix.
-
-    Raises:
-        InvalidArgumentError: It is not valid.
-    """
+    """Return a prefix; refuse one that is not valid."""
     if not isinstance(prefix, str) or any(it < " " for it in prefix):
         raise InvalidArgumentError(f"prefix={prefix!r} must be a string without control characters")
     try:

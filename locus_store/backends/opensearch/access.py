@@ -36,11 +36,7 @@ class IndexPlace:
 def make_place(
     hosts: str | Sequence[str] | None, index_name: str, *, use_ssl: bool, client: Any
 ) -> IndexPlace:
-    """Return the place that options name.
-
-    Raises:
-        InvalidArgumentError: One is not valid.
-    """
+    """Return the place that options name; refuse invalid ones."""
     if (hosts is None) is (client is None):
         raise InvalidArgumentError("pass hosts= or client=, and not both")
     if not isinstance(index_name, str) or not _INDEX.fullmatch(index_name):

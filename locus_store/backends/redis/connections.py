@@ -414,11 +414,7 @@ class RetryTime:
         self.has_waited = False
 
     async def wait_after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
-        """Wait before the next attempt.
-
-        Raises:
-            LocusStoreError: There is none.
-        """
+        """Wait before the next attempt; raise if there is none."""
         if isinstance(exc, LocusStoreError):  # raised by a call that has retried
             raise exc
         client = self._client

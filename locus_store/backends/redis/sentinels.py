@@ -236,11 +236,7 @@ class SentinelPrimaryPool(SentinelConnectionPool):
     _confirm_at = 0.0
 
     async def get_master_address(self) -> tuple[str, int]:
-        """Ask the sentinels.
-
-        Raises:
-            SentinelError: See ``Sentinels.discover_master``.
-        """
+        """Ask the sentinels, as ``Sentinels.discover_master`` does."""
         pause = UNREACHED_SECONDS
         try:
             found: tuple[str, int] = await self.sentinel_manager.discover_master(self.service_name)

@@ -232,11 +232,7 @@ def _find_lists(value: Any, path: Query, start: int | None, room: Room) -> Itera
 
 
 def find_in_state(snapshot: Seen, path: Query) -> Located:
-    """Return the value at a path of a state.
-
-    Raises:
-        NotFoundError: There is none.
-    """
+    """Return the value at a path of a state; ``NotFoundError`` where there is none."""
     found = find_value(snapshot.state, path)
     if found is None:
         name = snapshot.version.checkpoint_id

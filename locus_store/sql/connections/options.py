@@ -57,11 +57,7 @@ class TableName(TypedDict, total=False):
 
 
 def require_one(**given: object) -> None:
-    """Refuse more than one of several alternative options.
-
-    Raises:
-        InvalidArgumentError: Names them.
-    """
+    """Refuse more than one of several alternative options."""
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise InvalidArgumentError(f"give {' or '.join(names)}, not both")

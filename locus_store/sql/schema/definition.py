@@ -126,11 +126,7 @@ class SchemaDefinition(ABC):
         return ""
 
     def require_vectors(self, connection: Connection) -> None:
-        """Refuse a server that cannot have the extension for vectors.
-
-        Raises:
-            UnsupportedError: Says what to install.
-        """
+        """Refuse a server that cannot have the extension for vectors; say what to install."""
         del connection
 
     @abstractmethod

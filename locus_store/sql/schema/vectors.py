@@ -91,11 +91,7 @@ def find(connection: Connection, ours: Tables) -> FoundVectors:
 
 
 def require_dimension(table: FoundVectors, dimension: int) -> None:
-    """Refuse a number of dimensions other than the recorded one.
-
-    Raises:
-        SchemaError: Says which it is.
-    """
+    """Refuse a number of dimensions other than the recorded one."""
     if table.dimension not in {None, dimension}:
         raise SchemaError(
             f"this database keeps embeddings of {table.dimension} numbers, not {dimension}; use a "

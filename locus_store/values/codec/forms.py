@@ -209,11 +209,7 @@ DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")
 
 
 def find_numpy() -> Any:
-    """Return NumPy if the program has imported it.
-
-    Raises:
-        SerializationError: It has not.
-    """
+    """Return NumPy; refuse to import it if the program has not."""
     found = sys.modules.get("numpy")
     if found is None:
         raise SerializationError(
@@ -224,11 +220,7 @@ def find_numpy() -> Any:
 
 
 def require_exact(dtype: Any) -> None:
-    """Refuse an array whose elements are objects, or that would be read with another dtype.
-
-    Raises:
-        RefusedError: It is one.
-    """
+    """Refuse an array whose elements are objects, or that would be read with another dtype."""
     if not DTYPE.fullmatch(dtype.str) or find_numpy().dtype(dtype.str) != dtype:
         raise RefusedError(
             f"a NumPy array of dtype {dtype!s:.100} cannot be stored: convert it to a list, or to"

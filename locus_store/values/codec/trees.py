@@ -33,11 +33,7 @@ class Trees(ABC):
 
     @abstractmethod
     def convert_other(self, obj: Any, cls: type) -> Any:
-        """Return the node of an object whose class has no form.
-
-        Raises:
-            SerializationError: There is none.
-        """
+        """Return the node of an object whose class has no form; refuse it if there is none."""
 
     def convert_formed(self, value: Any, kind: type) -> Any:
         """Return the node of a value whose type has a form."""

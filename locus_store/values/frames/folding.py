@@ -190,11 +190,7 @@ class Folder:
         return self.get_state() if self._exact is None else self._exact.get_state()
 
     def perform(self, operations: Iterable[list[Json]]) -> None:
-        """Perform operations, whose bytes are not counted.
-
-        Raises:
-            IntegrityError: One is not valid.
-        """
+        """Perform operations, whose bytes are not counted; refuse those that are not valid."""
         for operation in operations:
             if self.watch is not None:
                 self.watch(operation, self._root)
