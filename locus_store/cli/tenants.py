@@ -112,11 +112,7 @@ class TenantsOptions:
         return run(asked())
 
     def require_one(self, what: str, *, is_named: bool) -> None:
-        """Refuse a thread's name together with ``--all-tenants``.
-
-        Raises:
-            InvalidArgumentError: All tenants were chosen.
-        """
+        """Refuse a thread's name together with ``--all-tenants``."""
         if self.all_tenants and is_named:
             raise InvalidArgumentError(f"{what} is of one tenant: pass --tenant")
         self.is_named = is_named
@@ -180,11 +176,7 @@ async def make_covered(backend: FullBackend, at: TenantsOptions) -> list[FullBac
 
 
 def require_tenants(backend: FullBackend, at: TenantsOptions) -> None:
-    """Refuse ``--all-tenants`` if the storage has no tenants.
-
-    Raises:
-        InvalidArgumentError: It was given.
-    """
+    """Refuse ``--all-tenants`` if the storage has no tenants."""
     if at.all_tenants and not backend.capabilities.tenants:
         raise InvalidArgumentError(
             f"{type(backend).__name__} has no tenants: leave --all-tenants out"

@@ -30,11 +30,7 @@ _FIELDS: Final = ("current", "keys", "data_keys", "clear", "hashed", "required")
 
 
 def require_cryptography() -> None:
-    """Refuse encryption if its library is not installed.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """Refuse encryption if its library is not installed."""
     with require_extra("encryption needs cryptography", "encryption"):
         get_cipher()
 

@@ -182,11 +182,7 @@ def require_same_origin(request: LimitedRequest) -> None:
 
 
 def require_form_token(viewer: Viewer, token: str) -> None:
-    """Refuse a form of another session.
-
-    Raises:
-        RefusalError: It does not carry the token of this session.
-    """
+    """Refuse a form that does not carry the token of this session."""
     if not compare_digest(viewer.form_token.encode(), token.encode()):
         message = "this form is of another session; load the page again"
         raise RefusalError(403, ConnectionFailedError(message))

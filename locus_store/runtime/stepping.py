@@ -353,11 +353,7 @@ def _run_in_new_thread(make: Make[T], interrupted_calls: list[ThreadCall[Any]]) 
 
 
 def require_threads() -> None:
-    """Refuse greenlets in place of threads.
-
-    Raises:
-        UnsupportedError: gevent has replaced what sync methods are made of.
-    """
+    """Refuse the greenlets of gevent in place of threads, of which sync methods are made."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent and any(map(gevent.is_module_patched, ("threading", "queue", "select", "socket"))):
         raise UnsupportedError(

@@ -28,11 +28,7 @@ BACKLOG: Final = 2048
 
 
 def require_uvicorn() -> None:
-    """Refuse to start without uvicorn.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """Refuse to start without uvicorn."""
     with require_extra("the service needs uvicorn", "service"):
         importlib.import_module("uvicorn")
 

@@ -57,11 +57,7 @@ class Caller:
         return acting_as(self.name) if self.name else nullcontext()
 
     def require(self, right: Right) -> None:
-        """Refuse a caller without a right.
-
-        Raises:
-            RefusalError: The caller does not have it.
-        """
+        """Refuse a caller without a right."""
         if right not in self.rights:
             error = UnsupportedError(
                 f"this caller does not have the right {right!r}; nothing was done"
@@ -124,11 +120,7 @@ class Door:
         return caller
 
     def require_rate(self, caller: Caller) -> None:
-        """Count a request of a caller.
-
-        Raises:
-            RefusalError: This caller asks too often.
-        """
+        """Count a request of a caller; refuse one who asks too often."""
         if self._rate is not None:
             self._rates.setdefault(caller.name, Rate(self._rate)).require_room()
 

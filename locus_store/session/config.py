@@ -79,11 +79,7 @@ def _parse_origin(token: object) -> LoadedVersion | None:
 
 
 def check_state_class(kind: object) -> type[BaseModel] | None:
-    """Return the class that states come back as, if it is one.
-
-    Raises:
-        InvalidArgumentError: It is not a pydantic model.
-    """
+    """Return the class that states come back as; refuse what is not a pydantic model."""
     if kind is None or (isinstance(kind, type) and is_model(kind)):
         return kind
     raise InvalidArgumentError(f"state_class must be a pydantic model, not {kind!r}")

@@ -104,11 +104,7 @@ class Owners:
         return call.user_id is None or may_see(await self.find_owner(call.thread_id), call.user_id)
 
     async def require(self, call: Call) -> None:
-        """Refuse a write of another user, without claiming the thread.
-
-        Raises:
-            NotOwnerError: The thread is another user's.
-        """
+        """Refuse a write of another user, without claiming the thread."""
         if call.user_id is not None:
             require_owner(call.thread_id, await self.find_owner(call.thread_id), call.user_id)
 

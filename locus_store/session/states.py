@@ -38,11 +38,7 @@ def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def require_exact(data: dict[str, Any], max_state_bytes: int) -> None:
-    """Refuse a JSON object that would not come back as it is.
-
-    Raises:
-        SerializationError: JSON cannot keep it, or it is too large.
-    """
+    """Refuse a JSON object that is too large, or would not come back as it is."""
     require_size(len(encode_canonical_json(data, "")), max_state_bytes)
 
 

@@ -158,21 +158,13 @@ def check_scan(limit: object, after: object) -> None:
 
 
 def check_time(name: str, value: object) -> None:
-    """Refuse a time without a time zone.
-
-    Raises:
-        InvalidArgumentError: It is neither ``None`` nor an aware ``datetime``.
-    """
+    """Refuse a time that is neither ``None`` nor a ``datetime`` with a time zone."""
     if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
         raise InvalidArgumentError(f"{name} must be a datetime with a time zone, not {value!r}")
 
 
 def check_days(days: float) -> float:
-    """Refuse an invalid age, and limit it to ``MAX_DAYS``.
-
-    Raises:
-        InvalidArgumentError: Not a number, or negative.
-    """
+    """Refuse an age that is negative or not a number, and limit it to ``MAX_DAYS``."""
     return min(check_number("older_than_days", days, minimum=0, maximum=inf), MAX_DAYS)
 
 
@@ -183,11 +175,7 @@ def compile_thread_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def check_max_state_bytes(max_state_bytes: int) -> int:
-    """Return the option, if it is valid.
-
-    Raises:
-        InvalidArgumentError: It is not an ``int`` of at least 1.
-    """
+    """Return the option; refuse what is not an ``int`` of at least 1."""
     return check_limit(max_state_bytes, "max_state_bytes", minimum=1, maximum=MAX_INT)
 
 
@@ -210,11 +198,7 @@ def check_ttl(ttl_seconds: float | None) -> float | None:
 
 
 def check_list(name: str, values: object) -> list[Any]:
-    """Return an argument as a list.
-
-    Raises:
-        InvalidArgumentError: It is a string, or not iterable.
-    """
+    """Return an argument as a list; refuse a string, and what is not iterable."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
     return list(values)

@@ -84,11 +84,7 @@ def get_class_label(labels: Mapping[str, Any]) -> dict[str, str]:
 
 
 def require_named(state: Any) -> None:
-    """Refuse a state whose class could not be found by name at loading.
-
-    Raises:
-        SerializationError: The class was defined in a function.
-    """
+    """Refuse a state whose class was defined in a function: loading could not find it by name."""
     name = make_label_name(type(state))
     if _find_class(name) is None:
         raise SerializationError(

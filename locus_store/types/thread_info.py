@@ -357,11 +357,7 @@ def is_user_id(text: str, users: UserIdType) -> bool:
 
 
 def require_user_id(text: str | None, users: UserIdType) -> None:
-    """Refuse an id that the column for users' ids cannot hold.
-
-    Raises:
-        InvalidArgumentError: It is not such a number.
-    """
+    """Refuse an id that the column for users' ids cannot hold."""
     if text is not None and not is_user_id(text, users):
         raise InvalidArgumentError(
             f"user_id {text!r:.80} is not a number of the type {users}, which is the type of the "

@@ -13,11 +13,7 @@ from locus_store.values.encoding import MAX_DEPTH, Json
 
 
 def check_key(key: object) -> str:
-    """Refuse an invalid metadata key.
-
-    Raises:
-        InvalidArgumentError: Not a non-empty ``str``.
-    """
+    """Refuse a metadata key that is not a non-empty ``str``."""
     if not isinstance(key, str) or not key:
         raise InvalidArgumentError(f"metadata key must be a non-empty str, not {key!r}")
     try:

@@ -21,11 +21,7 @@ FLOAT_BYTES: Final = 4
 
 
 def check_dimension(dimension: object) -> None:
-    """Refuse an invalid number of dimensions.
-
-    Raises:
-        InvalidArgumentError: Not a whole number from 1 to 2,000.
-    """
+    """Refuse a number of dimensions that is not a whole number from 1 to 2,000."""
     if type(dimension) is not int or not 1 <= dimension <= MAX_DIMENSION:
         raise InvalidArgumentError(
             f"dimension={dimension!r} must be a whole number from 1 to {MAX_DIMENSION}"
@@ -33,21 +29,13 @@ def check_dimension(dimension: object) -> None:
 
 
 def check_metric(metric: object) -> None:
-    """Refuse an unknown metric.
-
-    Raises:
-        InvalidArgumentError: None of ``METRICS``.
-    """
+    """Refuse a metric that is none of ``METRICS``."""
     if metric not in METRICS:
         raise InvalidArgumentError(f"metric={metric!r} must be one of {', '.join(METRICS)}")
 
 
 def require_numpy() -> None:
-    """Refuse embeddings if NumPy is not installed.
-
-    Raises:
-        MissingExtraError: NumPy is not installed.
-    """
+    """Refuse embeddings if NumPy is not installed."""
     if find_spec("numpy") is None:
         raise MissingExtraError(f"embeddings need NumPy: {make_install_command('vectors')}")
 

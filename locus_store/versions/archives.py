@@ -102,11 +102,7 @@ def are_same(one: ArchivedThread, other: ArchivedThread) -> bool:
 
 
 def require_same_form(old: ArchivedThread, new: ArchivedThread) -> None:
-    """Refuse a thread that differs from another one in more than contents.
-
-    Raises:
-        InvalidArgumentError: Ids, numbers or times differ.
-    """
+    """Refuse a thread whose ids, numbers or times differ from another one's."""
     if _without_contents(old) != _without_contents(new):
         raise InvalidArgumentError(
             f"thread {old.thread_id!r}: only contents may be replaced, not ids, numbers or times"

@@ -168,11 +168,7 @@ def is_own(line: Line, request: Save) -> bool:
 
 
 def require_head(lines: Lines, line: Line | None, head: Mark, thread_id: str) -> None:
-    """Refuse a change whose caller saw another head.
-
-    Raises:
-        ConflictError: It is not the line's head.
-    """
+    """Refuse a change whose caller saw another head than the line's."""
     if not _is_head(lines, line, head):
         raise make_head_moved_error(thread_id)
 

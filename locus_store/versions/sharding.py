@@ -34,11 +34,7 @@ def split_urls(url: str) -> list[str]:
 
 
 def check_urls(urls: Sequence[str]) -> None:
-    """Refuse a list of URLs that cannot be those of shards.
-
-    Raises:
-        InvalidArgumentError: It is not a list, is empty, or has a URL twice.
-    """
+    """Refuse a list of shards' URLs that is empty, no list, or has a URL twice."""
     if isinstance(urls, str) or not urls:
         raise InvalidArgumentError("urls must be a list of URLs, one for each shard")
     for at, url in enumerate(urls):

@@ -70,11 +70,7 @@ class Load:
             mine.set_result(None)
 
     def require_own(self) -> None:
-        """Refuse to continue a run that has had a conflict.
-
-        Raises:
-            ConflictError: It had one.
-        """
+        """Refuse to continue a run that has had a conflict."""
         if self.is_lost:
             raise ConflictError(
                 "another run uses the checkpoint of this run; nothing more of this run is "

@@ -110,11 +110,7 @@ class TableSource(ABC):
 
     @abstractmethod
     async def require_tables(self) -> None:
-        """Refuse a database without LangGraph's tables.
-
-        Raises:
-            SchemaError: One is not there.
-        """
+        """Refuse a database without one of LangGraph's tables."""
 
     @abstractmethod
     async def read_checkpoint(

@@ -359,11 +359,7 @@ class DocumentTurns(OverThreads, TakesTurns):
 
 
 def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:
-    """Refuse a put into another user's thread, which ``put_facts`` refuses too.
-
-    Raises:
-        NotOwnerError: The thread is another user's.
-    """
+    """Refuse a put into another user's thread, which ``put_facts`` refuses too."""
     owner = transaction.thread.user_id if transaction.thread else None
     require_owner(put.thread_id, owner, put.user_id)
 

@@ -91,11 +91,7 @@ class Place:
             raise
 
     def require(self, status: os.stat_result, *, is_directory: bool) -> None:
-        """Refuse anything but a regular file, or a directory if one is wanted.
-
-        Raises:
-            IntegrityError: It is something else.
-        """
+        """Refuse anything but a regular file, or a directory if one is wanted."""
         is_right = stat.S_ISDIR if is_directory else stat.S_ISREG
         if is_right(status.st_mode):
             return

@@ -97,11 +97,7 @@ def find_undone(writes: Iterable[BulkWrite], outcomes: Iterable[Outcome]) -> lis
 
 
 def require_deleted(undone: Sequence[Undone], where: Callable[[str], str]) -> None:
-    """Raise the error of deletions that were not done.
-
-    Raises:
-        BackendError: There are some.
-    """
+    """Raise the error of deletions that were not done, if there are some."""
     for name, error in undone[:1]:
         raise BackendError(
             f"{len(undone)} documents were not deleted and stay, {where(name)} among them: {error}"

@@ -51,11 +51,7 @@ _SYSTEM: Final = "SYSTEM"
 
 
 def require_oracledb() -> None:
-    """Check that the driver is installed.
-
-    Raises:
-        MissingExtraError: The driver is not installed.
-    """
+    """Refuse to open a database without the driver."""
     if oracledb is None:
         raise MissingExtraError(f"Oracle needs python-oracledb: {make_install_command('oracle')}")
 

@@ -298,11 +298,7 @@ def _find_reason(exc: BaseException) -> str:
 
 
 def check_pool(pool: Any) -> Any:
-    """Return a caller's pool.
-
-    Raises:
-        InvalidArgumentError: It is none of asyncpg.
-    """
+    """Return a caller's pool; refuse what is none of asyncpg."""
     if not callable(getattr(pool, "acquire", None)) or not callable(getattr(pool, "release", None)):
         raise InvalidArgumentError(
             f"pool must be an asyncpg pool (await asyncpg.create_pool(…)), not {pool!r}"

@@ -105,11 +105,7 @@ def may_be_done(exc: BaseException) -> bool:
 
 
 def require_no_cluster(exc: BaseException, where: str) -> None:
-    """Refuse a single-server client that was pointed at a node of a cluster.
-
-    Raises:
-        ConnectionFailedError: It is a node of a cluster, which sends us elsewhere.
-    """
+    """Refuse a single-server client that was pointed at a node of a cluster."""
     if isinstance(exc, driver.AskError | driver.ClusterCrossSlotError):
         raise ConnectionFailedError(
             f"Redis {where} is a cluster: use redis+cluster://, or a RedisCluster; nothing was done"

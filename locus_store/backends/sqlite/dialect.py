@@ -304,11 +304,7 @@ class SQLiteDatabase(Database):
         return _find_code(exc) == "SQLITE_ERROR"
 
     def require_file(self) -> None:
-        """Check that the file exists, unless opening may create it.
-
-        Raises:
-            SchemaError: It may not, and there is none.
-        """
+        """Refuse a file that does not exist, unless opening may create it."""
         if self._path is not None and not self.may_create and not Path(self._path).exists():
             url = sa.URL.create("sqlite", database=self._path)
             raise SchemaError(check(url, prefix=self.tables.prefix).message)

@@ -165,11 +165,7 @@ class Database(ForTenants, ABC):
         """Name this tenant to a server that keeps tenants apart itself."""
 
     def require_joinable(self, connection: object) -> None:
-        """Check that only the caller uses the caller's connection.
-
-        Raises:
-            InvalidArgumentError: Other users share it.
-        """
+        """Check that only the caller uses the caller's connection; refuse one that is shared."""
 
     def join(self, connection: Connection) -> None:
         """Begin the caller's transaction, if a savepoint does not begin it."""
@@ -178,11 +174,7 @@ class Database(ForTenants, ABC):
         """Prevent other sessions from creating the full-text index during this transaction."""
 
     def require_opened(self, connection: Connection) -> None:
-        """Check that the caller's connection leads to the opened database.
-
-        Raises:
-            InvalidArgumentError: It leads to another one.
-        """
+        """Refuse a caller's connection that leads to another database than the opened one."""
         setting = compile_statements(self.tables, connection.dialect).setting
         try:
             row = setting.fetch_first(connection, {"name": "store_id"})

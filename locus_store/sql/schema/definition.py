@@ -51,11 +51,7 @@ class SchemaDefinition(ABC):
         return None
 
     def refuse_schema(self, schema: str | None) -> None:
-        """Refuse the name of a database schema where there are none.
-
-        Raises:
-            InvalidArgumentError: The database has no schemas.
-        """
+        """Refuse the name of a database schema where there are none."""
         del schema
 
     @abstractmethod

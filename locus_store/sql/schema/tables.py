@@ -67,11 +67,7 @@ def compute_max_prefix(dialect: str) -> int:
 
 
 def check_prefix(prefix: str, dialect: str = "sqlite") -> str:
-    """Return the prefix if it is valid.
-
-    Raises:
-        InvalidArgumentError: It cannot start the name of a table.
-    """
+    """Return the prefix; refuse one that cannot start the name of a table."""
     _check("prefix", prefix, compute_max_prefix(dialect), dialect, DEFAULT_PREFIX)
     return prefix
 

@@ -203,11 +203,7 @@ def make_user_condition(reads: Reads, user_id: str) -> sa.ColumnElement[bool]:
 
 
 def require_its_owner(reads: Reads, put: PutThread) -> None:
-    """Refuse a put into another user's thread, which ``put_facts`` refuses again under the lock.
-
-    Raises:
-        NotOwnerError: The thread is another user's.
-    """
+    """Refuse a put into another user's thread, which ``put_facts`` refuses again under the lock."""
     require_user_id(put.user_id, reads.tables.user_id_type)
     found = find_facts(reads, put.thread_id)
     require_owner(put.thread_id, found.user_id if found else None, put.user_id)

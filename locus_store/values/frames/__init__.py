@@ -93,11 +93,7 @@ class PackedState:
         return cast("dict[str, object]", open_node(self._root))
 
     def require_size(self, max_bytes: int) -> None:
-        """Refuse a state whose compact JSON is longer than ``max_bytes``.
-
-        Raises:
-            SerializationError: It is longer.
-        """
+        """Refuse a state whose compact JSON is longer than ``max_bytes``."""
         require_json_size(self.to_state, self._root.size, max_bytes)
 
     def to_payload(self) -> bytes:
