@@ -15,7 +15,7 @@ import typer
 from locus_store.cli.database import Prefix, Schema
 from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import DEFAULT_PREFIX, UrlOptions, ask, run
-from locus_store.cli.output import PROBLEMS, format_count, note, print_line, put_json
+from locus_store.cli.output import PROBLEMS, format_count, note, print_line, put_json, put_outcome
 from locus_store.cli.tenants import OfTenant, OneTenant, select_tenant
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.transfer import audit as files
@@ -222,10 +222,8 @@ def anchor(
         return made
 
     made = at.ask(anchored)
-    if at.as_json:
-        put_json([it._asdict() for it in made])
-    else:
-        print_line(f"{format_count(len(made), 'tenant')} anchored")
+    document = [it._asdict() for it in made]
+    put_outcome(document, f"{format_count(len(made), 'tenant')} anchored", as_json=at.as_json)
 
 
 @add_command(audit)

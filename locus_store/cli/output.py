@@ -60,11 +60,9 @@ _GAP = 2
 def escape(value: object) -> str:
     """Return the text with control characters, such as terminal escapes, made visible."""
     text = str(value)
-    return text if text.isprintable() else "".join(map(_escape_character, text))
-
-
-def _escape_character(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+    if text.isprintable():
+        return text
+    return "".join(it if it.isprintable() else it.encode("unicode_escape").decode() for it in text)
 
 
 def render_json(document: object, *, indent: bool = False) -> str:

@@ -35,7 +35,7 @@ def escape(text: str) -> str:
     r"""Return a text with escapes such as ``\\u202e``."""
     if not has_hidden(text):
         return text
-    return "".join(_escape(it) if is_hidden(it) else it for it in text)
+    return "".join(it.encode("unicode_escape").decode() if is_hidden(it) else it for it in text)
 
 
 def encode_typed(text: str) -> str:
@@ -49,10 +49,6 @@ def encode_typed(text: str) -> str:
 def decode_typed(text: str) -> str:
     """Return the text of a field with escapes."""
     return _ESCAPE.sub(lambda it: it[0].encode().decode("unicode_escape"), text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 SECURITY: Final = {

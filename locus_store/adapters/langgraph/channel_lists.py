@@ -196,8 +196,8 @@ class ChannelLists:
             elements: The elements in their stored form, to be kept, if they are at hand.
         """
         known = self._known.get((self._owner, place)) or _NOTHING
-        if known.stored.token is part.token or known.digest == part.digest:
-            known.digest = part.digest
+        if known.stored.token is part.node.token or known.digest == part.node.digest:
+            known.digest = part.node.digest
             return _copy_all(known, reader)
         known, count = _continue(known, part, elements)
         whole, begun = divmod(count, _CHUNK)
@@ -235,7 +235,7 @@ def _continue(old: Known, part: PackedList, elements: list[Any] | None) -> tuple
         None,
         [*kept.makers, *[None] * len(new)],
         list(kept.weights),
-        part.digest,
+        part.node.digest,
     )
     return known, count
 

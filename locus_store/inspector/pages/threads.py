@@ -8,7 +8,7 @@ from typing import Any, Final
 from locus_store.backend import LimitsTenants, ListsThreads, SearchesText, SharedByTenants, needs
 from locus_store.errors import LocusStoreError, UnsupportedError
 from locus_store.inspector.bounds import CELL
-from locus_store.inspector.page_requests import Page, PageRequest, Query
+from locus_store.inspector.page_requests import Page, PageRequest
 from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.changes import describe_record, describe_value
@@ -41,7 +41,18 @@ async def show_threads(request: PageRequest) -> Page:
     """
     backend, query = request.parts.threads, request.query
     given = {name: query.get_text(name).strip() for name in FILTERS}
-    wanted = _make_wanted(query, given)
+    wanted = StatusesWanted(
+        limit=LISTED + 1,
+        place=query.get_optional("after"),
+        pattern=given["id"] or "*",
+        user_id=given["user"] or None,
+        metadata=query.get_pair("metadata"),
+        kind=given["kind"] or None,
+        badge=given["badge"] or None,
+        since=query.get_time("since"),
+        until=query.get_time("until"),
+        text=given["text"] or None,
+    )
     log = Storage(backend).messages() if backend.capabilities.messages else None
     statuses = await list_statuses(backend, log, wanted)
     shown, has_more, count = statuses[:LISTED], len(statuses) > LISTED, len(statuses[:LISTED])
@@ -58,21 +69,6 @@ async def show_threads(request: PageRequest) -> Page:
         "next": shown[-1].place if has_more else None,
     }
     return Page("threads", "Threads", values)
-
-
-def _make_wanted(query: Query, fields: dict[str, str]) -> StatusesWanted:
-    return StatusesWanted(
-        limit=LISTED + 1,
-        place=query.get_optional("after"),
-        pattern=fields["id"] or "*",
-        user_id=fields["user"] or None,
-        metadata=query.get_pair("metadata"),
-        kind=fields["kind"] or None,
-        badge=fields["badge"] or None,
-        since=query.get_time("since"),
-        until=query.get_time("until"),
-        text=fields["text"] or None,
-    )
 
 
 async def _describe(request: PageRequest, statuses: list[ThreadStatus]) -> list[dict[str, Any]]:

@@ -342,20 +342,6 @@ class PackedList:
 
     node: ArrayNode
 
-    @property
-    def digest(self) -> bytes:
-        """The digest of the contents; equal lists have equal digests."""
-        return self.node.digest
-
-    @property
-    def token(self) -> object:
-        """The token of the saved ``Grown`` list; ``None`` for other lists."""
-        return self.node.token
-
-    @property
-    def size(self) -> int:
-        return self.node.size
-
     def has_prefix(self, elements: list[object]) -> bool:
         """Return whether the first elements have these canonical forms."""
         digests = b"".join([digest(encode_canonical(it)) for it in elements])
