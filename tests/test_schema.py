@@ -271,7 +271,7 @@ def test_the_clock_is_the_servers_and_in_utc(connection: sa.Connection) -> None:
 
 def test_seconds_are_added_on_the_server(connection: sa.Connection) -> None:
     asked = sa.select(
-        types.make_cutoff(90), types.make_clock(), types.make_expiry(0.25), types.make_minute()
+        types.make_cutoff(90), types.make_clock(), types.make_expiry(0.25), types.Minute()
     )
     earlier, now, later, minute = connection.execute(asked).one()
     assert now - earlier == timedelta(seconds=90)

@@ -416,9 +416,12 @@ class JsonValue(StoredType[Any]):
 class Rendered(FunctionElement[T]):
     """An expression that each database renders in a way of its own."""
 
+    name: str
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.inherit_cache = True
+        cls.name = cls.__name__.strip("_").lower()  # of a column in a query
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         """Return the SQL; ``process`` renders a clause."""
@@ -434,7 +437,6 @@ class JsonAsText(Rendered[Any]):
     """A JSON column as a query gives it."""
 
     type = sa.JSON()
-    name = "json_as_text"
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.select_json(process(next(iter(self.clauses))))
@@ -444,7 +446,6 @@ class _BoundJson(Rendered[dict[str, Any]]):
     """A bound JSON object."""
 
     type = sa.JSON()
-    name = "bound_json"
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return process(columns.render_bound_json(next(iter(self.clauses))))

@@ -69,7 +69,6 @@ class _BoundInstant(Rendered[datetime]):
     """A bound instant."""
 
     type = sa.DateTime()
-    name = "bound_instant"
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.render_bound_instant(process(next(iter(self.clauses))))
@@ -79,17 +78,15 @@ class Clock(Rendered[datetime]):
     """The server's clock in SQL, plus the seconds given as its one clause, if any."""
 
     type = Instant()
-    name = "clock"
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.render_clock(*(process(sa.cast(it, sa.Double())) for it in self.clauses))
 
 
 class Minute(Rendered[datetime]):
-    """The server's clock in SQL, cut to the minute."""
+    """The server's clock in SQL, cut to the minute: the step at which activity is indexed."""
 
     type = Instant()
-    name = "minute"
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.render_minute()
@@ -99,7 +96,6 @@ class Moment(Rendered[datetime]):
     """The server's clock in microseconds, on SQLite too, where it is this machine's."""
 
     type = Instant()
-    name = "moment"
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.render_moment(partial(process, next(iter(self.clauses))))
@@ -115,7 +111,6 @@ class Later(Rendered[datetime]):
     """The later of two times in SQL; NULL if both are."""
 
     type = Instant()
-    name = "later"
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         one, other = self.clauses
@@ -128,7 +123,6 @@ class OwnTransaction(Rendered[int]):
     """The number of the transaction in SQL; NULL where the database has none."""
 
     type = BigInteger()
-    name = "own_transaction"
 
     def render(self, columns: DialectColumns, process: Callable[[Any], str]) -> str:
         return columns.own_transaction
@@ -147,11 +141,6 @@ def make_expiry(seconds: float | sa.ColumnElement[Any]) -> Clock:
 def make_cutoff(seconds: float | sa.ColumnElement[Any]) -> Clock:
     """Return the server's clock minus ``seconds``: the limit of what is old."""
     return Clock(-_bind_seconds(seconds))
-
-
-def make_minute() -> Minute:
-    """Return the server's clock cut to the minute: the coarse step at which activity is indexed."""
-    return Minute()
 
 
 def _bind_seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

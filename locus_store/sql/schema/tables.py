@@ -33,10 +33,10 @@ from locus_store.sql.columns.types import (
     Instant,
     Key,
     LongText,
+    Minute,
     Path,
     UserId,
     make_clock,
-    make_minute,
     make_moment,
 )
 from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
@@ -179,7 +179,7 @@ sa.Table(
     sa.Column("metadata", Json, nullable=True),
     sa.Column("created_at", Instant, default=make_clock(), nullable=False),
     # Last activity to the minute: an index on an exact time turns HOT updates off.
-    sa.Column("active_at", Instant, default=make_minute(), nullable=False),
+    sa.Column("active_at", Instant, default=Minute(), nullable=False),
     sa.Column("expires_at", Instant, nullable=True),
     sa.UniqueConstraint("tenant", "thread_id", name="locus_threads_id"),
     Index(

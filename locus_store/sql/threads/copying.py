@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import make_minute, make_moment
+from locus_store.sql.columns.types import Minute, make_moment
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import has_other_layout
 from locus_store.sql.threads.thread_rows import has_thread, select_last_save
@@ -58,7 +58,7 @@ class _Copy:
         has_version = select_last_save(self._it.tables).is_not(None)
         made: dict[str, Any] = {
             "thread_id": sa.literal(self._destination, threads.c.thread_id.type),
-            "active_at": sa.case((has_version, make_minute()), else_=threads.c.active_at),
+            "active_at": sa.case((has_version, Minute()), else_=threads.c.active_at),
         }
         kept = [column for column in threads.c if column.name not in {"thread", *made}]
         rows = sa.select(*made.values(), *kept).where(*self._it.is_thread(self._source))

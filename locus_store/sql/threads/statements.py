@@ -14,10 +14,10 @@ from sqlalchemy.engine import Connection, Dialect
 from locus_store.sql.columns.compiled import Compiled, CompiledSearches, Query
 from locus_store.sql.columns.dialect_columns import Json, JsonAsText, JsonValue
 from locus_store.sql.columns.types import (
+    Minute,
     OwnTransaction,
     make_clock,
     make_expiry,
-    make_minute,
     make_moment,
 )
 from locus_store.sql.schema.status import ONE_SHARD, SHARDS_SETTING
@@ -185,10 +185,8 @@ class Statements:
     def touch(self) -> sa.Update:
         """The update of a thread's activity, at most once a minute."""
         threads = self.tables.threads
-        is_due = threads.c.active_at != make_minute()
-        return (
-            threads.update().where(*is_of_thread(threads), is_due).values(active_at=make_minute())
-        )
+        is_due = threads.c.active_at != Minute()
+        return threads.update().where(*is_of_thread(threads), is_due).values(active_at=Minute())
 
     @compile_once
     def prolong(self) -> sa.Update:
@@ -198,9 +196,9 @@ class Statements:
         return (
             threads.update()
             .where(*is_of_thread(threads))
-            .where(sa.or_(threads.c.active_at != make_minute(), is_late))
+            .where(sa.or_(threads.c.active_at != Minute(), is_late))
             .values(
-                active_at=make_minute(),
+                active_at=Minute(),
                 expires_at=sa.case((is_late, most), else_=threads.c.expires_at),
             )
         )
@@ -289,7 +287,7 @@ class Statements:
         """The insert of a thread, unless the layout of shards is another one than is known."""
         threads = self.tables.threads
         values = {it: bind(it, type_=threads.c[it].type) for it in ("tenant", "thread_id")}
-        times = {"created_at": make_clock(), "active_at": make_minute()}
+        times = {"created_at": make_clock(), "active_at": Minute()}
         row = sa.select(*values.values(), *times.values())
         row = row.where(~has_other_layout(self.tables, bind("layout")))
         return threads.insert().from_select([*values, *times], row, include_defaults=False)
@@ -353,7 +351,7 @@ def select_live_line(t: Tables) -> sa.Select[Any]:
     turn that is held.
     """
     lines, of_turns = t.lines, t.turns
-    is_active = sa.case((t.threads.c.active_at == make_minute(), 1), else_=0).label("is_active")
+    is_active = sa.case((t.threads.c.active_at == Minute(), 1), else_=0).label("is_active")
     is_its = (of_turns.c[name] == lines.c[name] for name in ("tenant", "thread_id"))
     held = sa.select(of_turns.c.turn).where(*is_its, of_turns.c.expires_at > make_clock())
     turn = held.correlate(lines).scalar_subquery()
