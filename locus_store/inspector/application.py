@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -172,18 +172,19 @@ class Inspector:
             response = render(Redirect("login"), as_json=False)
             self._set_cookie(response, "", 0)
             return response
-        route = ROUTES.get(name)
-        if route is None or (route.writes and not self._may_write(viewer)):
+        writing = WRITING.get(name) if self._may_write(viewer) else None
+        handler = writing or ROUTES.get(name)
+        if handler is None:
             raise RefusalError(404, UnsupportedError("the inspector has no page at this address"))
-        return await self._answer_page(route, request, viewer, as_json=as_json)
+        request.require_method("GET", *(("POST",) if writing else ()))
+        return await self._answer_page(handler, request, viewer, as_json=as_json)
 
     def _may_write(self, viewer: Viewer) -> bool:
         return self._allow_write and "write" in viewer.caller.rights
 
     async def _answer_page(
-        self, route: Route, request: LimitedRequest, viewer: Viewer, *, as_json: bool
+        self, handler: Handler, request: LimitedRequest, viewer: Viewer, *, as_json: bool
     ) -> Response:
-        request.require_method("GET", *(("POST",) if route.writes else ()))
         viewer.caller.require("read")
         text = _query(request)
         if request.method == "POST":
@@ -205,7 +206,7 @@ class Inspector:
             may_write=self._may_write(viewer),
         )
         with viewer.caller.act():
-            answer = await _answer_unless_left(request, route, page_request)
+            answer = await _answer_unless_left(request, handler(page_request))
         return render(answer, as_json=as_json, request=page_request, to=page_request.links.to)
 
     async def _read_form(self, request: LimitedRequest, viewer: Viewer) -> str:
@@ -274,11 +275,9 @@ def _render_failure(status: int, message: str, *, as_json: bool) -> Response:
     return render(page, as_json=as_json, request=None)
 
 
-async def _answer_unless_left(
-    request: LimitedRequest, route: Route, page_request: PageRequest
-) -> Answer:
+async def _answer_unless_left(request: LimitedRequest, page: Awaitable[Answer]) -> Answer:
     """Return the answer of a page; cancel its work if the browser leaves."""
-    working = asyncio.ensure_future(route.handler(page_request))
+    working = asyncio.ensure_future(page)
     leaving = asyncio.ensure_future(_wait_for_leaving(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -298,40 +297,34 @@ async def _wait_for_leaving(request: LimitedRequest) -> None:
         pass
 
 
-class Route(NamedTuple):
-    """A page."""
-
-    handler: Handler
-    writes: bool = False
-    """Exists with ``allow_write`` only, for callers that may write."""
-
-
-ROUTES: Final = {
-    "": Route(threads.show_threads),
-    "threads": Route(threads.show_threads),
-    "tenants": Route(threads.show_tenants),
-    "version": Route(versions.show_version),
-    "timeline": Route(timelines.show_timeline),
-    "bisect": Route(diffs.show_answers),
-    "writes": Route(versions.show_writes),
-    "messages": Route(timelines.show_messages),
-    "message": Route(timelines.download_message),
-    "diff": Route(diffs.show_diff),
-    "download": Route(reports.download_state),
-    "live": Route(reports.show_live),
-    "store": Route(store.show_namespaces),
-    "items": Route(store.show_items),
-    "item": Route(store.show_item),
-    "value": Route(store.download_value),
-    "report": Route(reports.show_report),
-    "report-file": Route(reports.download_report),
-    "export": Route(reports.export),
-    "fork": Route(changes.fork, writes=True),
-    "rewind": Route(changes.rewind, writes=True),
-    "delete": Route(changes.delete, writes=True),
-    "image": Route(reports.download_picture),
+ROUTES: Final[dict[str, Handler]] = {
+    "": threads.show_threads,
+    "threads": threads.show_threads,
+    "tenants": threads.show_tenants,
+    "version": versions.show_version,
+    "timeline": timelines.show_timeline,
+    "bisect": diffs.show_answers,
+    "writes": versions.show_writes,
+    "messages": timelines.show_messages,
+    "message": timelines.download_message,
+    "diff": diffs.show_diff,
+    "download": reports.download_state,
+    "live": reports.show_live,
+    "store": store.show_namespaces,
+    "items": store.show_items,
+    "item": store.show_item,
+    "value": store.download_value,
+    "report": reports.show_report,
+    "report-file": reports.download_report,
+    "export": reports.export,
+    "image": reports.download_picture,
 }
-"""A route with ``writes`` is also called with POST: its form was checked then."""
+WRITING: Final[dict[str, Handler]] = {
+    "fork": changes.fork,
+    "rewind": changes.rewind,
+    "delete": changes.delete,
+}
+"""With ``allow_write`` only, for callers that may write; also with POST: the form was checked."""
 
 _FILES: Final = {
     "inspector.css": "text/css; charset=utf-8",

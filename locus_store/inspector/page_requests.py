@@ -177,6 +177,11 @@ class PageRequest:
         seen = await self.states.read(self.parts.threads, self.thread, version, self.namespace)
         return self.require(seen, version)
 
+    async def find_version(self, version: str | None = None) -> Version:
+        """Return a version of the thread without its state, or the head; ``NotFoundError``."""
+        found = await self.parts.threads.version(self.thread, version, namespace=self.namespace)
+        return self.require(found, version)
+
     async def run_heavy(self, size: int, work: Callable[[Step], T]) -> T:
         """Return the result of work on so many bytes, which leaves the event loop if many."""
         return work(lambda: None) if size <= INLINE else await self.jobs.run(work)

@@ -18,7 +18,7 @@ if TESTS_RUN:
 
     from locus_store.inspector import Caller, access, app
     from locus_store.inspector.access import Codes, Sessions
-    from locus_store.inspector.application import ROUTES, Inspector, Route
+    from locus_store.inspector.application import WRITING, Inspector
     from locus_store.inspector.page_requests import Redirect
     from locus_store.server.inspecting import start_page
     from locus_store.server.listener import log_to_stderr
@@ -83,7 +83,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         called.append(visit.thread)
         return Redirect("threads")
 
-    monkeypatch.setitem(ROUTES, "change", Route(handler, writes=True))
+    monkeypatch.setitem(WRITING, "change", handler)
     return called
 
 

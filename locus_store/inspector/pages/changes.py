@@ -16,7 +16,7 @@ from locus_store.inspector.page_requests import Answer, Page, PageRequest, Redir
 from locus_store.timeline.ancestry import find_ancestry, read_line
 from locus_store.timeline.rewind import prepare, rewind as rewound
 from locus_store.transfer.building import fork as forked
-from locus_store.types import Mark, Version
+from locus_store.types import Mark
 
 log: Final = logging.getLogger("locus_store.inspector.changes")
 """INFO each change, without content. ``serve`` and ``inspect`` print it."""
@@ -37,7 +37,7 @@ class _Head(NamedTuple):
 async def rewind(request: PageRequest) -> Answer:
     """Save an old state as the new head."""
     backend, name = request.parts.threads, request.query.require("version")
-    version, head = await _read_version(request, name), await _read_head(request)
+    version, head = await request.find_version(name), await _read_head(request)
     place = {"thread_id": request.thread, "checkpoint_id": name, "namespace": request.namespace}
     if request.method == "POST":
         await _require_head(request, head)
@@ -104,7 +104,7 @@ async def delete(request: PageRequest) -> Answer:
         label = f"Type the id of the thread to delete it: {escape(request.thread)}"
         field = {"name": "typed", "label": label}
     else:
-        await _read_version(request, name)
+        await request.find_version(name)
         will = [f"{escape(name)} is deleted: 1 version, and its pending writes."]
         field = None
     will.append("This cannot be undone.")
@@ -155,16 +155,10 @@ def _make_form(
 async def _read_head(request: PageRequest) -> _Head:
     """Return the head; of a damaged one its place only, so that its thread can be deleted."""
     try:
-        found = await request.parts.threads.version(request.thread, namespace=request.namespace)
+        head = await request.find_version()
     except IntegrityError:
         return _Head("(damaged)", 0, None)
-    head = request.require(found)
     return _Head(head.checkpoint_id, head.mark.sequence, head.mark)
-
-
-async def _read_version(request: PageRequest, name: str) -> Version:
-    found = await request.parts.threads.version(request.thread, name, namespace=request.namespace)
-    return request.require(found, name)
 
 
 async def _require_head(request: PageRequest, head: _Head) -> None:

@@ -92,8 +92,7 @@ async def _find_first(request: PageRequest) -> Version | None:
     """
     backend, namespace = request.parts.threads, request.namespace
     if (name := request.query.get_optional("at_version")) is not None:
-        found = await backend.version(request.thread, name, namespace=namespace)
-        return request.require(found, name)
+        return await request.find_version(name)
     if (when := request.query.get_time("time")) is None:
         return None
     oldest = None
@@ -108,7 +107,7 @@ async def _find_matching(request: PageRequest, key: str) -> Graph:
     """Return the versions whose metadata has a value, by the rules of ``query_by_metadata``."""
     backend, value = request.parts.threads, parse_json_or_text(request.query.get_text("value"))
     check_key(key)
-    head = request.require(await backend.version(request.thread, namespace=request.namespace))
+    head = await request.find_version()
     nodes: list[Node] = []
     last, looked = None, 0
     before = request.query.get_optional("before")
