@@ -234,14 +234,6 @@ def report_replaced(what: str, exc: BaseException | None = None) -> None:
     connections.warning("%s; opening it again%s", what, because)
 
 
-def report_replica(where: str, problem: str | None) -> None:
-    """Report that a replica is read from now on, or the problem for which it is not."""
-    if problem is None:
-        connections.info("%s: reading from this replica", where)
-    else:
-        connections.warning("%s: not reading from this replica: %s", where, problem)
-
-
 def report_skipped(what: str, threads: int) -> None:
     """Report threads that were left unchanged because other transactions held them."""
     note(skipped=threads)
@@ -285,11 +277,6 @@ def report_cache_failure(cache: object, exc: BaseException, *, is_first: bool) -
         telemetry.cache_failures.add(1, {"error.type": _name_class(exc)})
 
 
-def report_dropped_entry(cache: object, exc: BaseException) -> None:
-    """Report an entry that could not be read."""
-    connections.warning("%r: dropped an entry: %s", cache, exc)
-
-
 def record_commit(database: object, writes: int) -> None:
     """Record the number of writes that shared a commit."""
     if telemetry := _find_telemetry():
@@ -299,11 +286,6 @@ def record_commit(database: object, writes: int) -> None:
 def report_opened(database: object) -> None:
     """Report that the schema was verified or created."""
     connections.info("opened %s", _mask_place(database))
-
-
-def report_migrated(place: str) -> None:
-    """Report that the schema was created or migrated to another revision."""
-    connections.info("migrated the schema of %s", place)
 
 
 def report_closed(database: object) -> None:

@@ -88,7 +88,7 @@ class RedisCache(StateCache):
         try:
             return _unpack(found)
         except IntegrityError as exc:
-            observe.report_dropped_entry(self, exc)
+            observe.connections.warning("%r: dropped an entry: %s", self, exc)
             await self.drop(key)
             return None
 

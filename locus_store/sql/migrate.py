@@ -357,7 +357,7 @@ def _run(connection: Connection, ours: Tables, action: Callable[[Config], object
     config.attributes["connection"] = connection
     with _translate_errors():
         action(config)
-    observe.report_migrated(make_place(connection).shown)
+    observe.connections.info("migrated the schema of %s", make_place(connection).shown)
 
 
 @contextmanager

@@ -269,8 +269,12 @@ class Replica(PooledRunner):
         return self.problem is None
 
     def _judge(self, problem: str | None) -> None:
-        if problem != self.problem:
-            observe.report_replica(self.where, problem)
+        if problem != self.problem and problem is None:
+            observe.connections.info("%s: reading from this replica", self.where)
+        elif problem != self.problem:
+            observe.connections.warning(
+                "%s: not reading from this replica: %s", self.where, problem
+            )
         self.problem, self._tried_at = problem, time.monotonic()
 
     def _judge_state(self, state: ServerState, primary: ServerState) -> None:
