@@ -85,10 +85,7 @@ async def open_rows(url: str, readable: str) -> AsyncIterator[Rows]:
 @contextmanager
 def _open_sqlite(url: str) -> Iterator[Rows]:
     path = Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
-    try:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
-    except sqlite3.OperationalError as exc:
-        raise ConnectionFailedError(f"SQLite {path}: cannot be opened: check the path") from exc
+    connection = connect_file(path)
     connection.row_factory = sqlite3.Row
     try:
         yield _SQLite(connection, path)
@@ -96,6 +93,15 @@ def _open_sqlite(url: str) -> Iterator[Rows]:
         raise IntegrityError(f"SQLite {path}: {exc}") from exc
     finally:
         connection.close()
+
+
+def connect_file(path: Path) -> sqlite3.Connection:
+    """Return a connection to a file that is only read."""
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        return sqlite3.connect(uri, uri=True, isolation_level=None)
+    except sqlite3.Error as exc:
+        raise ConnectionFailedError(f"SQLite {path}: cannot be opened: check the path") from exc
 
 
 class _SQLite:

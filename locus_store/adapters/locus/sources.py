@@ -29,6 +29,7 @@ from locus_store.adapters.locus.records import (
     parse_time,
     unwrap,
 )
+from locus_store.adapters.sql_sources import connect_file
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -117,18 +118,9 @@ async def _open_sqlite(source: str, table_name: str | None) -> AsyncIterator[Loc
     if unknown := given.keys() - {"table_name"}:
         raise InvalidArgumentError(f"a SQLite source has no option {min(unknown)!r}")
     path = unquote(parts.path.removeprefix("/"))
-    with closing(_connect_file(path)) as connection:
+    with closing(connect_file(Path(path))) as connection:
+        connection.text_factory = lambda it: it.decode(errors="surrogateescape")
         yield _SQLite(connection, path, table_name or given.get("table_name"))
-
-
-def _connect_file(path: str) -> sqlite3.Connection:
-    try:
-        uri = f"{Path(path).absolute().as_uri()}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None)
-    except sqlite3.Error as exc:
-        raise ConnectionFailedError(f"SQLite {path}: cannot be opened: {exc}") from exc
-    connection.text_factory = lambda it: it.decode(errors="surrogateescape")
-    return connection
 
 
 class _SQLite:
