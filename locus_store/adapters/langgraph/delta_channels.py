@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import DeltaChannelHistory
@@ -17,31 +18,21 @@ from locus_store.versions import CHANNELS, REBUILT, expand_write, select_current
 Path: TypeAlias = "list[str]"
 
 
+@dataclass(frozen=True, slots=True)
 class DeltaHistories:
-    """Reads what delta channels are rebuilt from: an ancestor's value, and the later writes.
+    """Reads what delta channels are rebuilt from: an ancestor's value, and the later writes."""
 
-    Args:
-        backend: The storage.
-        values: How values are read.
-        write_of: Returns task, channel and value of a pending write.
-    """
-
-    def __init__(
-        self,
-        backend: FullBackend,
-        values: ChannelValues,
-        write_of: Callable[[PendingWrite, Mapping[str, Any]], tuple[str, str, Any]],
-    ) -> None:
-        self._backend = backend
-        self._values = values
-        self._write = write_of
+    backend: FullBackend
+    values: ChannelValues
+    write_of: Callable[[PendingWrite, Mapping[str, Any]], tuple[str, str, Any]]
+    """Returns task, channel and value of a pending write."""
 
     async def read(
         self, place: tuple[str, str, str | None], channels: Sequence[str]
     ) -> dict[str, DeltaChannelHistory]:
         """Return the history of each channel at a checkpoint (thread, namespace, id)."""
         thread_id, checkpoint_ns, checkpoint_id = place
-        backend, namespace = self._backend, make_line_name(checkpoint_ns)
+        backend, namespace = self.backend, make_line_name(checkpoint_ns)
         target = await backend.version(thread_id, checkpoint_id, namespace=namespace)
         seeds: dict[str, Any] = {}
         path: Path = []
@@ -57,7 +48,7 @@ class DeltaHistories:
                 )
                 state: Mapping[str, Any] = found.snapshot.to_state() if found else {}
                 values = state.get(CHANNELS, {})
-                seeds |= {it: self._values.read(values[it]) for it in missing if it in values}
+                seeds |= {it: self.values.read(values[it]) for it in missing if it in values}
             ends |= dict.fromkeys(missing, len(path))
         on_path = {it: path[: ends.get(it, 0)][::-1] for it in channels}
         return await self._read_histories(thread_id, namespace, on_path, seeds)
@@ -66,11 +57,11 @@ class DeltaHistories:
         self, thread_id: str, namespace: str, path: Mapping[str, Path], seeds: Mapping[str, Any]
     ) -> dict[str, DeltaChannelHistory]:
         ids: Path = max(path.values(), key=len, default=[])
-        writes = await self._backend.writes_of(thread_id, ids, namespace=namespace)
+        writes = await self.backend.writes_of(thread_id, ids, namespace=namespace)
         histories: dict[str, DeltaChannelHistory] = {}
         for name, on_path in path.items():
             found = [
-                self._write(whole, {})
+                self.write_of(whole, {})
                 for of in on_path
                 for write in writes.get(of, [])
                 if write.channel == name
@@ -87,7 +78,7 @@ class DeltaHistories:
         """Return the write without frames; ``None`` for a write left behind by another version."""
         if write.basis is None:
             return write
-        found = await self._backend.read_kept(thread_id, checkpoint_id, namespace=namespace)
+        found = await self.backend.read_kept(thread_id, checkpoint_id, namespace=namespace)
         if found is None or not select_current([write], found.version.mark.sequence):
             return None
-        return expand_write(write, found.snapshot.to_state(), self._backend.max_state_bytes)
+        return expand_write(write, found.snapshot.to_state(), self.backend.max_state_bytes)

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -242,35 +242,21 @@ Write: TypeAlias = tuple[str, str, Any]
 """Task, channel and value of a pending write."""
 
 
+@dataclass(frozen=True, slots=True)
 class CheckpointLists:
-    """The checkpoints of a saver as lists.
+    """The checkpoints of a saver as lists."""
 
-    Args:
-        backend: The storage.
-        values: The conversion of values.
-        ids: Remembers those that a list returns.
-        makers: Return the tuple of a version, its id, its checkpoint and its pending writes; and
-            the pending write of a stored one.
-        shares: A message that several checkpoints have is one object in all of them.
-    """
+    backend: FullBackend
+    values: ChannelValues
+    given: GivenIds
+    """Remembers the ids that a list returns."""
 
-    def __init__(
-        self,
-        backend: FullBackend,
-        values: ChannelValues,
-        ids: GivenIds,
-        makers: tuple[
-            Callable[[Version, str, dict[str, Any], list[Write]], CheckpointTuple],
-            Callable[[PendingWrite, Mapping[str, Any]], Write],
-        ],
-        *,
-        shares: bool,
-    ) -> None:
-        self._backend = backend
-        self._values = values
-        self._given = ids
-        self._make_tuple, self._write = makers
-        self._shares = shares
+    make_tuple: Callable[[Version, str, dict[str, Any], list[Write]], CheckpointTuple]
+    write_of: Callable[[PendingWrite, Mapping[str, Any]], Write]
+    """Returns the pending write of a stored one."""
+
+    shares: bool
+    """A message that several checkpoints have is one object in all of them."""
 
     async def iterate_pages(
         self,
@@ -323,7 +309,7 @@ class CheckpointLists:
         size = min(MAX_COUNT if limit is None else limit, MOST_LISTED)
         if criteria:
             size = PAGE if len(hints) < len(criteria) else min(PAGE, max(FIRST_PAGE, size))
-        return iterate_pages(self._backend, listed, size)
+        return iterate_pages(self.backend, listed, size)
 
     def _iterate_hints(self, criteria: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the equalities of a filter that hold for the stored metadata too."""
@@ -331,7 +317,7 @@ class CheckpointLists:
             is_plain = isinstance(value, bool | str) or type(value) is int
             is_key = bool(name) and "." not in name
             if is_key and is_plain and (isinstance(value, str) or abs(value) < _EXACT):
-                stored = self._values.convert_metadata({name: value})[name]
+                stored = self.values.convert_metadata({name: value})[name]
                 if type(stored) is type(value):
                     yield escape(name), escape(stored) if isinstance(stored, str) else stored
 
@@ -339,7 +325,7 @@ class CheckpointLists:
         self, config: RunnableConfig | None, below: str | None, limit: int
     ) -> AsyncIterator[tuple[float, list[ListedLine]]]:
         """Yield the line of a config, or the lines of each thread, as ``Merged`` takes them."""
-        backend = self._backend
+        backend = self.backend
         if config:
             thread_id, name, _ = parse_config(config)
             line = thread_id, make_line_name(name)
@@ -351,14 +337,14 @@ class CheckpointLists:
             yield active_at, [ListedLine(backend, thread_id, it, below, size) for it in names]
 
     def _has(self, version: Version, criteria: Mapping[str, Any]) -> bool:
-        return not criteria or holds(self._values.restore_metadata(version.metadata), criteria)
+        return not criteria or holds(self.values.restore_metadata(version.metadata), criteria)
 
     async def _read(self, versions: list[Version], *, skips_others: bool) -> list[Maker]:
         """Return the makers of the versions' tuples, one for each and in their order.
 
         With ``skips_others``, a thread that is not LangGraph's is passed over, not refused.
         """
-        backend, made = self._backend, dict[Mark, Maker | None]()
+        backend, made = self.backend, dict[Mark, Maker | None]()
         for some in group_by_database(versions):
             lines = {it.line: it for it in await backend.contents(some)}
             records = {at: it.records for at, it in lines.items()}
@@ -368,7 +354,7 @@ class CheckpointLists:
 
     def _prepare(self, lines: Mapping[int, LineContents], *, skips_others: bool) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""
-        of_chain = partial(StateHistory, self._values, shares=self._shares)
+        of_chain = partial(StateHistory, self.values, shares=self.shares)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
         def read(version: Version, folder: Folder) -> tuple[Mark, Maker | None]:
@@ -376,10 +362,10 @@ class CheckpointLists:
             if skips_others and not is_checkpoint(state):
                 return version.mark, None
             shown = select_current(writes.get(version.checkpoint_id, []), version.mark.sequence)
-            pending = [self._write(it, state) for it in shown]
-            name = self._given.give(version.checkpoint_id, None)
+            pending = [self.write_of(it, state) for it in shown]
+            name = self.given.give(version.checkpoint_id, None)
             make = histories[folder].read(version, folder)
-            return version.mark, lambda: self._make_tuple(version, name, make(), pending)
+            return version.mark, lambda: self.make_tuple(version, name, make(), pending)
 
         return read
 

@@ -380,10 +380,9 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[Makers]:
-        backend, reading = needs(self.saver.backend, FullBackend), (self._make_tuple, self._write)
-        lists = CheckpointLists(
-            backend, self._values, self._given, reading, shares=self.share_messages
-        )
+        backend, makers = needs(self.saver.backend, FullBackend), (self._make_tuple, self._write)
+        shares = self.share_messages
+        lists = CheckpointLists(backend, self._values, self._given, *makers, shares)
         return lists.iterate_pages(config, criteria, before, limit)
 
     async def adelete_thread(self, thread_id: str) -> None:
