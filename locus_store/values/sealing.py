@@ -458,33 +458,24 @@ def split_records(payload: bytes) -> Iterator[bytes]:
         yield payload[start:at]
 
 
+@dataclass(slots=True, eq=False)
 class RecordOpener:
-    """Opens the records of one chain in their order, and checks that each continues the last.
+    """Opens the records of one chain in their order, and checks that each continues the last."""
 
-    Args:
-        tenant: The tenant whose they must be; ``None``: see ``open_sealed``.
-        key_ids: See ``open_sealed``.
-        requires_seal: Refuse a record that is not sealed.
-        continues: The first one continues a record that is not here; else it is a whole state.
-    """
+    tenant: str | None = None
+    """The tenant whose they must be; ``None``: see ``open_sealed``."""
 
-    def __init__(
-        self,
-        tenant: str | None = None,
-        key_ids: Container[bytes] | None = None,
-        *,
-        requires_seal: bool = False,
-        continues: bool = False,
-    ) -> None:
-        self._tenant = tenant
-        self._key_ids = key_ids
-        self._requires_seal = requires_seal
-        self._before = _NO_BASIS
-        self.digest: bytes | None = None
-        """The digest of the state after the last record; ``None``: it was not sealed."""
+    key_ids: Container[bytes] | None = None
+    requires_seal: bool = False
+    """Refuse a record that is not sealed."""
 
-        self._is_known = not continues
-        """The state before the next record is known: the last record was sealed."""
+    continues: bool = False
+    """The next one continues a record that is not here, or was not sealed: its basis is unknown."""
+
+    digest: bytes | None = field(default=None, init=False)
+    """The digest of the state after the last record; ``None``: it was not sealed."""
+
+    _before: bytes = field(default=_NO_BASIS, init=False)
 
     def open(self, payload: bytes) -> OpenedRecord:
         """Return the next record.
@@ -492,14 +483,14 @@ class RecordOpener:
         Raises:
             EncryptionError, IntegrityError: See ``open_sealed``; also, it continues another record.
         """
-        if not is_sealed(payload) and not self._requires_seal:
-            self._is_known, self.digest = False, None
+        if not is_sealed(payload) and not self.requires_seal:
+            self.continues, self.digest = True, None
             return OpenedRecord(payload, None, None)
-        key, found = open_sealed(payload, RECORD, self._tenant, self._key_ids)
+        key, found = open_sealed(payload, RECORD, self.tenant, self.key_ids)
         link, digest = found[:_LINK_BYTES], found[_LINK_BYTES : _LINK_BYTES + DIGEST_BYTES]
-        if self._is_known and link not in {self._before, _NO_BASIS}:
+        if not self.continues and link not in {self._before, _NO_BASIS}:
             raise IntegrityError("a sealed record does not continue the one before it")
-        self._before, self._is_known, self.digest = digest[:_LINK_BYTES], True, digest
+        self._before, self.continues, self.digest = digest[:_LINK_BYTES], False, digest
         return OpenedRecord(found[len(link + digest) :], digest, key, link + digest)
 
     def open_joined(self, payload: bytes) -> bytes:

@@ -6,7 +6,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from locus_store.errors import ConflictError, SchemaError
@@ -187,26 +187,18 @@ class CachedCheckpoints:
             return next(found, None)
 
 
+@dataclass(slots=True, eq=False)
 class PutInProgress:
-    """The context of a put; see ``CheckpointSaver.saving``.
+    """The context of a put; see ``CheckpointSaver.saving``."""
 
-    Args:
-        puts: The puts in progress, of which this becomes one.
-        checkpoints: What the saver knows of them.
-        place: Thread, namespace and checkpoint.
-    """
+    puts: dict[Place, PutInProgress]
+    """The puts in progress, of which this becomes one."""
 
-    __slots__ = ("_checkpoints", "_end", "_is_over", "_lock", "_place", "_puts")
-
-    def __init__(
-        self, puts: dict[Place, PutInProgress], checkpoints: CachedCheckpoints, place: Place
-    ) -> None:
-        self._puts = puts
-        self._checkpoints = checkpoints
-        self._place = place
-        self._lock = threading.Lock()
-        self._is_over = False
-        self._end: Future[None] | None = None
+    checkpoints: CachedCheckpoints
+    place: Place
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _is_over: bool = field(default=False, init=False)
+    _end: Future[None] | None = field(default=None, init=False)
 
     def get_end(self) -> Future[None]:
         """Return a future that is done when the put is over."""
@@ -218,14 +210,14 @@ class PutInProgress:
             return self._end
 
     def __enter__(self) -> None:
-        self._puts.setdefault(self._place, self)  # else it is within another one
+        self.puts.setdefault(self.place, self)  # else it is within another one
 
     def __exit__(self, kind: object, exc: BaseException | None, traceback: object) -> None:
-        if self._puts.get(self._place) is not self:
+        if self.puts.get(self.place) is not self:
             return
         if isinstance(exc, ConflictError):  # it is not there, so its writes are refused
-            self._checkpoints.add(*self._place, is_stored=False)
-        del self._puts[self._place]
+            self.checkpoints.add(*self.place, is_stored=False)
+        del self.puts[self.place]
         with self._lock:
             self._is_over, end = True, self._end
         if end is not None:

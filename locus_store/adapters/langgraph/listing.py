@@ -6,7 +6,7 @@ import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -78,40 +78,29 @@ async def iterate_ancestors(
         at = version.parent_id or ""
 
 
+@dataclass(slots=True, eq=False)
 class ListedLine:
-    """The versions of a line, newest first, a page at a time.
+    """The versions of a line, newest first, a page at a time."""
 
-    Args:
-        backend: The storage.
-        thread_id: The thread.
-        namespace: The line's name.
-        before: Only versions below this id, by the line's order or, where it is another line's, by
-            the ids.
-        size: Versions to read at once.
-    """
+    backend: StorageBackend
+    thread_id: str
+    namespace: str
+    before: str | None
+    """Only versions below this id, by the line's order or, where it is another line's, by ids."""
 
-    def __init__(
-        self,
-        backend: StorageBackend,
-        thread_id: str,
-        namespace: str,
-        before: str | None,
-        size: int = PAGE,
-    ) -> None:
-        self._backend = backend
-        self._where = thread_id, namespace
-        self._before = before
-        self._size = size
-        self._below: str | None = None
-        self._is_over = False
-        self._page: deque[Version] = deque()
+    size: int = PAGE
+    """Versions to read at once."""
+
+    _below: str | None = field(default=None, init=False)
+    _is_over: bool = field(default=False, init=False)
+    _page: deque[Version] = field(default_factory=deque, init=False)
 
     async def peek(self) -> Version | None:
         """Return the next version and leave it in place; ``None`` at the end."""
         while not self._page and not self._is_over:
             page = await self._read_next()
-            self._is_over = len(page) < self._size
-            self._before = page[-1].checkpoint_id if page else None
+            self._is_over = len(page) < self.size
+            self.before = page[-1].checkpoint_id if page else None
             below = self._below
             self._page.extend(it for it in page if below is None or it.checkpoint_id < below)
         return self._page[0] if self._page else None
@@ -121,17 +110,17 @@ class ListedLine:
         return self._page.popleft()
 
     async def _read_next(self) -> list[Version]:
-        thread_id, namespace = self._where
-        before = None if self._before is None else str(self._before)
         try:
-            return await self._backend.history(
-                thread_id, namespace=namespace, limit=self._size, before=before
+            return await self.backend.history(
+                self.thread_id, namespace=self.namespace, limit=self.size, before=self.before
             )
         except NotFoundError:
-            if self._below is not None or before is None:
+            if self._below is not None or self.before is None:
                 raise
-            self._below = before
-            return await self._backend.history(thread_id, namespace=namespace, limit=self._size)
+            self._below = self.before
+            return await self.backend.history(
+                self.thread_id, namespace=self.namespace, limit=self.size
+            )
 
 
 class Merged:

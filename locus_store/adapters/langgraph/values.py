@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
@@ -282,22 +283,19 @@ def require_checkpoint(version: Version, state: Mapping[str, Any]) -> None:
         raise make_kind_error(version.thread_id, is_graphs=False)
 
 
+@dataclass(slots=True, eq=False)
 class StateHistory:
-    """The checkpoints of a chain, oldest first; unchanged values are reused.
+    """The checkpoints of a chain, oldest first; unchanged values are reused."""
 
-    Args:
-        values: The conversion of values.
-        shares: A message that several checkpoints have is one object in all of them.
-    """
+    values: ChannelValues
+    shares: bool
+    """A message that several checkpoints have is one object in all of them."""
 
-    def __init__(self, values: ChannelValues, *, shares: bool) -> None:
-        self._values = values
-        self._shares = shares
-        self._lists: dict[str, list[Maker | None]] = {}
-        """Channels that are lists: what makes their elements, ``None`` for those that changed."""
+    _lists: dict[str, list[Maker | None]] = field(default_factory=dict, init=False)
+    """Channels that are lists: what makes their elements, ``None`` for those that changed."""
 
-        self._others: dict[str, Maker] = {}
-        """A function that makes the values of all channels, until they change."""
+    _others: dict[str, Maker] = field(default_factory=dict, init=False)
+    """A function that makes the values of all channels, until they change."""
 
     def read(self, version: Version, folder: Folder) -> Maker:
         """Return the maker of a version's checkpoint; see ``StoresThreads.read_states``.
@@ -314,7 +312,7 @@ class StateHistory:
             name: self._choose_maker(name, value)
             for name, value in state[CHANNELS].items()  # type: ignore[union-attr]  # an object
         }
-        fields = self._values.make_fields(version, state)
+        fields = self.values.make_fields(version, state)
         return partial(_make_checkpoint, fields, makers)
 
     def _note(self, operation: list[Any]) -> None:
@@ -343,7 +341,7 @@ class StateHistory:
         if isinstance(value, list):
             self._others[name] = partial(make_list, self._list_makers(name, value))
         else:
-            self._others[name] = self._values.make_maker(value)
+            self._others[name] = self.values.make_maker(value)
         return self._others[name]
 
     def _list_makers(self, name: str, value: list[Any]) -> list[Maker]:
@@ -351,9 +349,9 @@ class StateHistory:
         missing: list[int] = []
         for _ in range(makers.count(None)):
             missing.append(makers.index(None, missing[-1] + 1 if missing else 0))
-        made = self._values.make_makers([value[at] for at in missing]) if missing else []
+        made = self.values.make_makers([value[at] for at in missing]) if missing else []
         for at, maker in zip(missing, made, strict=True):
-            makers[at] = _Shared(maker) if self._shares else maker
+            makers[at] = _Shared(maker) if self.shares else maker
         return [it for it in makers if it is not None]
 
 

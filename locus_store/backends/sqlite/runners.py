@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -37,35 +38,28 @@ READERS = 4
 """Reading threads, for async calls."""
 
 
+@dataclass(eq=False)
 class ThreadRunner:
-    """Runs bodies on synchronous engines, in threads.
-
-    Args:
-        database: What differs per database.
-        make_engines: Gives (the writing engine, the reading engine or ``None`` to read on the
-            writer's connection). It must not hold on to the runner.
-        owns_engines: Dispose of them on ``close``.
-        keeps_open: ``close`` leaves the database open: one in memory would be lost. It ends with
-            this object.
-    """
+    """Runs bodies on synchronous engines, in threads."""
 
     runs_in_threads = True
 
-    def __init__(
-        self,
-        database: SQLiteDatabase,
-        make_engines: Callable[[], tuple[Engine, Engine | None]],
-        *,
-        owns_engines: bool = True,
-        keeps_open: bool = False,
-    ) -> None:
-        self._database = database
-        self._make_engines = make_engines
-        self._owns_engines = owns_engines
-        self._keeps_open = keeps_open
-        self._lock = threading.Lock()
-        self._open: _OpenDatabase | None = None
-        if not keeps_open:
+    database: SQLiteDatabase
+    make_engines: Callable[[], tuple[Engine, Engine | None]]
+    """Gives (the writing engine, the reading engine or ``None`` to read on the writer's
+    connection). It must not hold on to the runner."""
+
+    owns_engines: bool = True
+    """Dispose of them on ``close``."""
+
+    keeps_open: bool = False
+    """``close`` leaves the database open: one in memory would be lost. It ends with this object."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _open: _OpenDatabase | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.keeps_open:
             _runners.add(self)
 
     async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
@@ -118,9 +112,9 @@ class ThreadRunner:
             if self._open is not None and self._open.is_closed:
                 raise BackendError("this process is ending; nothing more was read or written")
             if self._open is None:
-                writes, reads = self._make_engines()
+                writes, reads = self.make_engines()
                 self._open = _OpenDatabase(
-                    self._database, writes, reads, owns_engines=self._owns_engines
+                    self.database, writes, reads, owns_engines=self.owns_engines
                 )
                 self._open.finalizer = call_when_dropped(self, self._open.close)
             return self._open
@@ -137,7 +131,7 @@ class ThreadRunner:
         self._lock.release()
 
     async def close(self) -> None:
-        if self._keeps_open:
+        if self.keeps_open:
             return
         with self._lock:
             here, self._open = self._open, None
