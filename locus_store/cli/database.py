@@ -273,11 +273,7 @@ class _Indexes:
             return str(threads.layout.version)
 
     def downgrade(self, url: str, revision: str, *, prefix: str, schema: str | None) -> str:
-        """Refuse: an index has one mapping.
-
-        Raises:
-            UnsupportedError: Always.
-        """
+        """Refuse: an index has one mapping."""
         raise UnsupportedError(
             f"an index of OpenSearch is not downgraded to {revision!r}; restore a snapshot of it"
         )
@@ -307,11 +303,7 @@ def _check_index(index: IndexClient) -> IndexStatus:
 
 @contextmanager
 def _open_indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[IndexClient, ...]]:
-    """Yield the indexes of threads and of items that a URL names.
-
-    Raises:
-        InvalidArgumentError: An index has no prefix of tables and no schema.
-    """
+    """Yield the indexes of threads and of items of a URL; they have no prefix and no schema."""
     if prefix != DEFAULT_PREFIX or schema is not None:
         raise InvalidArgumentError(
             "an opensearch:// URL names the index: leave out --prefix and --schema"

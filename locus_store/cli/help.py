@@ -129,11 +129,7 @@ def give(ctx: typer.Context, url: str | None, profile: str | None) -> None:
 
 
 def _with_given(ctx: Any, parameters: list[Any], args: list[str]) -> list[str]:
-    """Return the arguments of a command with the URL that precedes it; its own ``--url`` wins.
-
-    Raises:
-        InvalidArgumentError: The command takes none.
-    """
+    """Return the arguments with the URL that precedes the command, whose own ``--url`` wins."""
     url = ctx.meta.get(_GIVEN)
     if url is None:
         return args

@@ -189,11 +189,7 @@ class Program:
 def _parse_condition(
     path: str | None, text: str | None, command: str | None, **at: Any
 ) -> Condition:
-    """Return the one condition that the options name.
-
-    Raises:
-        InvalidArgumentError: They name none, or several.
-    """
+    """Return the one condition that the options name; refuse none, or several."""
     options = {key.replace("_", "-"): it for key, it in at.items()}
     given = {key: it for key, it in options.items() if it is not None and it is not False}
     others = [it for it in (text, command) if it is not None]

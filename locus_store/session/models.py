@@ -211,11 +211,7 @@ def _extract_text(text: str, content: Mapping[str, Any]) -> str:
 
 
 def _read(content: dict[str, Any], kind: type[Any]) -> Any:
-    """Return the message that a load makes of this content.
-
-    Raises:
-        InvalidArgumentError: The class refuses it.
-    """
+    """Return the message that a load makes of this content, if the class accepts it."""
     try:
         return kind.model_validate(content, by_alias=False, by_name=True)
     except ValidationError as exc:

@@ -72,11 +72,7 @@ def _change(repo: Repository, change: LogChange) -> LogChanged:
 
 
 def _claim_thread(repo: Repository, thread: Any, edit: LogEdit) -> None:
-    """Make a thread the user's, and keep it, as an edit says.
-
-    Raises:
-        NotOwnerError: It is another user's.
-    """
+    """Make a thread the user's, and keep it, as an edit says; refuse another user's."""
     require_user_id(edit.user_id, repo.tables.user_id_type)
     require_owner(edit.thread_id, thread.user_id, edit.user_id)
     if not edit.puts:

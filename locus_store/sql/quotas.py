@@ -413,11 +413,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
             await self._lease(quota, charge)
 
     async def _lease(self, quota: TenantQuota, charge: Charge | None = None) -> None:
-        """Ask for a lease, of which a call takes what it needs.
-
-        Raises:
-            QuotaError: There is not enough left.
-        """
+        """Ask for a lease, of which a call takes what it needs, if enough is left."""
         connection = charge.connection if charge and self._database.has_one_writer else None
         request = quota.make_request(charge.need if charge else {}, is_exact=connection is not None)
         begun = monotonic()

@@ -119,11 +119,7 @@ class SqlStore(BaseStore):
         )
 
     async def _open_embeddings(self) -> None:
-        """Open the store for embeddings; check again if there was no support before.
-
-        Raises:
-            UnsupportedError: There still can be none; says what to do.
-        """
+        """Open the store for embeddings; check again if there was no support before."""
         self._require_vectors()
         await self._open_context()
         if self._no_vectors is not None:

@@ -236,11 +236,7 @@ async def verify(log: AuditLog, anchors: dict[int, str]) -> Verified:
 
 
 async def _verify_entries(seal: Seal, window: Window, log: AuditLog, pruning: Pruning) -> int:
-    """Compare a seal with its entries; return how many of them were pruned.
-
-    Raises:
-        IntegrityError: Names the first entry that is wrong.
-    """
+    """Compare a seal with its entries, naming the first wrong one; return how many were pruned."""
     leaves, pruned = seal.read_leaves(), 0
     expected = deque(sorted(leaves))
 

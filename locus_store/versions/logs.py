@@ -146,11 +146,7 @@ def look(thread: Thread, query: LogWanted, max_state_bytes: int) -> LogRead | No
 
 
 def _list_behind(thread: Thread, query: LogWanted) -> list[ArchivedMessage]:
-    """Return the messages behind the cursor.
-
-    Raises:
-        NotFoundError: It is not in the log.
-    """
+    """Return the messages behind the cursor, which must be in the log."""
     mine = select_namespace(thread, query.namespace)
     if query.after is None:
         return mine

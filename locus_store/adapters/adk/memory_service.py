@@ -211,11 +211,7 @@ def _extract_text(content: Content) -> str:
 def _make_item(
     namespace: Namespace, key: str, user_id: str, entry: MemoryEntry, old: StoreItem | None
 ) -> PutItem:
-    """Return a memory as an item that takes the place of a stored one.
-
-    Raises:
-        SerializationError: JSON cannot keep a value of it.
-    """
+    """Return a memory, if JSON can keep it, as an item that takes the place of a stored one."""
     memory = tag_numbers(as_json(entry, f"memory {key!r}"))
     if old is not None and not entry.custom_metadata:
         kept = old.metadata.get("memory", {}).get("custom_metadata", {})
@@ -226,11 +222,7 @@ def _make_item(
 
 
 def _read_memory(item: StoreItem) -> MemoryEntry:
-    """Return the memory of an item.
-
-    Raises:
-        IntegrityError: The item holds something else.
-    """
+    """Return the memory of an item; refuse an item that holds something else."""
     try:
         memory = untag_numbers(item.metadata["memory"])
         return MemoryEntry.model_validate({**memory, "id": item.key})

@@ -307,11 +307,7 @@ async def _put_session(
 async def _read_session(
     log: BaseMessageLog, names: _Names, config: GetSessionConfig
 ) -> tuple[LogSnapshot, list[Event]] | None:
-    """Return the state of a session, and its events of the same time.
-
-    Raises:
-        IntegrityError: An event is damaged.
-    """
+    """Return the state of a session, and its events of the same time; refuse damaged ones."""
     thread_id = make_thread_id(*names)
     newest = config.num_recent_events if config.after_timestamp is None else None
     state = await log.read(thread_id, namespace=STATE)
@@ -351,11 +347,7 @@ async def _merge_shared_state(log: BaseMessageLog, app_name: str, user_id: str) 
 
 
 async def _read_state_of(log: BaseMessageLog, name: LogName, prefix: str = "") -> Document:
-    """Return the state of an app or user, with a prefix before each key.
-
-    Raises:
-        IntegrityError: The log holds something else.
-    """
+    """Return the checked state of an app or user, with a prefix before each key."""
     thread_id, namespace = name
     return collect_values(thread_id, await log.contents(thread_id, namespace=namespace), prefix)
 

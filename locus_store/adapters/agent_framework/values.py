@@ -174,11 +174,7 @@ class CheckpointValues(Trees):
         return is_ours and all(hasattr(cls, it) for it in ("to_dict", "from_dict"))
 
     def _find_allowed_class(self, module: str, path: str) -> type:
-        """Return a class that is allowed and imported.
-
-        Raises:
-            CheckpointIntegrityError: There is none.
-        """
+        """Return a class that is allowed and imported; refuse any other."""
         name = module, path
         if name in self._allowed:
             return self._allowed[name]

@@ -137,11 +137,7 @@ async def _store_items(
 
 
 def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
-    """Return the item to store, and whether it has all of its embeddings.
-
-    Raises:
-        ValueError: A value or name is damaged, or cannot be kept.
-    """
+    """Return the item to store, if its value can be kept, and whether all embeddings are there."""
     if row.problem:
         raise ValueError(row.problem)
     ttl_seconds = None if row.ttl_minutes is None else row.ttl_minutes * _SECONDS

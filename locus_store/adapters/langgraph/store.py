@@ -404,11 +404,7 @@ class _Sweeper(threading.Thread):
 
 
 def _find_dimension(index: IndexConfig) -> int:
-    """Return the number of dimensions of the index's embeddings.
-
-    Raises:
-        InvalidArgumentError: The index does not state it.
-    """
+    """Return the number of dimensions that the index must state for its embeddings."""
     if "dims" not in index:
         raise InvalidArgumentError("index= needs dims, the number of embed's dimensions")
     return index["dims"]
@@ -419,11 +415,7 @@ def _split_path(path: str) -> Path:
 
 
 def _check_operation(op: Op) -> Op:
-    """Return the operation with its namespace as a tuple; LangGraph also accepts a list.
-
-    Raises:
-        InvalidArgumentError: It is not an operation.
-    """
+    """Return the operation with its namespace as a tuple; LangGraph also accepts a list."""
     if isinstance(op, _ITEM_OPS):
         return op._replace(namespace=_as_tuple(op.namespace))
     if isinstance(op, SearchOp):
@@ -467,11 +459,7 @@ def _make_wanted(op: SearchOp) -> Wanted:
 
 
 def _merge_conditions(conditions: Iterable[MatchCondition]) -> tuple[Namespace, Namespace] | None:
-    """Return the prefix and suffix that satisfy all conditions; ``None`` if nothing has both.
-
-    Raises:
-        InvalidArgumentError: A condition is neither.
-    """
+    """Return the prefix and suffix that satisfy all conditions; ``None`` if nothing has both."""
     prefix: Namespace | None = ()
     suffix: Namespace | None = ()
     for kind, path in conditions:

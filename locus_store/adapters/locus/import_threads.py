@@ -128,11 +128,7 @@ def _compare(
     thread: ArchivedThread | None,
     max_bytes: int,
 ) -> None:
-    """Rebuild every stored state and compare it with the source.
-
-    Raises:
-        IntegrityError: It is not what the source has.
-    """
+    """Rebuild every stored state, and raise if it is not what the source has."""
     lines = thread.lines if thread else []
     records = lines[0].records if len(lines) == 1 else []
     if len(records) != len(entries) or lines[0].head != records[-1].sequence:

@@ -177,11 +177,7 @@ class _HandedIn:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self) -> Any:
-        """Return the client, for the running loop.
-
-        Raises:
-            InvalidArgumentError: It belongs to another loop or process.
-        """
+        """Return the client, for the running loop; refuse one of another loop or process."""
         if os.getpid() != self._pid:
             raise InvalidArgumentError(
                 "a client belongs to the process that created it; a forked process would share "

@@ -334,11 +334,7 @@ class RedisDocuments(ListedDocuments):
         return client
 
     def _look(self, client: LoopClient) -> None:
-        """Read the store's identity.
-
-        Raises:
-            SchemaError: Another release created the threads.
-        """
+        """Read the store's identity; refuse threads that another release created."""
         layout, store = wait(client.run_command("HMGET", self.names.meta, "layout", "store"))
         if layout not in {None, LAYOUT}:
             raise SchemaError(
@@ -381,15 +377,7 @@ class RedisDocuments(ListedDocuments):
         return f"thread {key!r} in Redis {self._connections.where}"
 
     def _refuse_foreign(self, client: LoopClient, kinds: dict[str, Any]) -> None:
-        """Refuse a thread that another library keeps below the same prefix.
-
-        Args:
-            client: The connections.
-            kinds: The types of its keys.
-
-        Raises:
-            SchemaError: The Locus SDK's own backend, or a similar one, keeps it.
-        """
+        """Refuse a thread that the Locus SDK, or a similar library, keeps below the prefix."""
         for key, kind in kinds.items():
             if kind in {b"string", "string"}:
                 raise SchemaError(

@@ -167,11 +167,7 @@ class RedisStore(BaseStore):
         return await connections.get()  # the other one may be closed by now
 
     def _require(self, setting: str, value: bytes | None) -> None:
-        """Refuse keys that another library wrote.
-
-        Raises:
-            SchemaError: Another layout, or embeddings of another dimension.
-        """
+        """Refuse keys of another library or layout, or embeddings of another dimension."""
         if value is None:
             return
         there = value.decode()

@@ -176,11 +176,7 @@ def _is_behind(columns: Any, place: Any) -> sa.ColumnElement[bool]:
 
 
 def _find_place(reads: Reads, thread_id: str) -> Any:
-    """Return the position of a thread in the list.
-
-    Raises:
-        NotFoundError: It does not exist.
-    """
+    """Return the position of a thread in the list; refuse one that does not exist."""
     c, exact = reads.tables.threads.c, select_last_active(reads.tables)
     found = reads.connection.execute(
         sa.select(c.active_at, exact.label("exact"), c.thread).where(
