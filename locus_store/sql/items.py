@@ -129,6 +129,12 @@ class Items:
         pairs = [(encode_namespace(namespace), key) for namespace, key in names]
         return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(pairs))
 
+    def select_each(
+        self, select: Callable[[Tables], sa.Select[Any]], names: Sequence[Name]
+    ) -> sa.Select[Any]:
+        """Return the query ``select`` for the tenant's items of several names."""
+        return select(self.tables).where(self.have_names(names))
+
     def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Yield live items below the prefix that meet the conditions, with scores, best first."""
         best: dict[int, tuple[float, Namespace, str]] = {}
@@ -218,8 +224,7 @@ class Items:
         """Yield the rows of a query for the items of names; the one for one name is compiled."""
         if len(names) > 1:
             for some in split_batches(names, self.most_names):
-                query = select(self.tables).where(self.have_names(some))
-                yield from self.connection.execute(query)
+                yield from self.connection.execute(self.select_each(select, some))
             return
         tenant = self.context.tenancy.tenant
         for namespace, key in names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, reduce
 from operator import add
 from typing import Any, Final
@@ -36,6 +36,7 @@ from locus_store.sql.items import (
     make_outcome,
     take_best,
 )
+from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import split_batches
 from locus_store.types.items import Change, Name, Namespace, Put, Wanted, encode_namespace
@@ -141,6 +142,21 @@ class PostgreSQLItems(Items):
                 map(list, zip(*parts, strict=True)) if parts else ([], [], [])
             )
         return bound
+
+    def select_each(
+        self, select: Callable[[Tables], sa.Select[Any]], names: Sequence[Name]
+    ) -> sa.Select[Any]:
+        """See ``Items``; one text for any number of names, each of which the index finds."""
+        parts = [encode_path(encode_namespace(it)) for it, _ in names]
+        texts = (
+            sa.bindparam(None, values, sa.ARRAY(sa.Text()))
+            for values in (parts, [encode_key(key) for _, key in names])
+        )
+        columns = (sa.column(name, sa.Text()) for name in ("namespace", "key"))
+        each = sa.func.unnest(*texts).table_valued(*columns, name="each").render_derived()
+        is_it = (sa.type_coerce(self.store.c[it.name], sa.Text()) == it for it in each.c)
+        one = select(self.tables).where(self._is_ours, *is_it).offset(0).lateral("one")
+        return sa.select(one).select_from(each.join(one, sa.true()))
 
     def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         ours = sa.select(self.store.c.item).where(self.are_in(namespace, recursive=recursive))
