@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -139,48 +139,40 @@ class _Item:
             self.done.set_result(result)
 
 
+@dataclass(eq=False)
 class Saves:
-    """The saves of one event loop.
+    """The saves of one event loop."""
 
-    Args:
-        pool: Its connections.
-        database: What is written to.
-        size: Saves in one statement at most; 1 sends each by itself.
-        workers: Statements under way at once.
-        timeout_seconds: A save fails so long after its submission; ``None``: never for that.
-    """
+    pool: LoopPool
+    """Its connections."""
+    database: PostgreSQLDatabase
+    size: int
+    """Saves in one statement at most; 1 sends each by itself."""
+    workers: int
+    """Statements under way at once."""
+    timeout_seconds: float | None
+    """A save fails so long after its submission; ``None``: never for that."""
+    _slow: set[object] = field(default_factory=set, init=False)
+    """Workers that gave way; each ends after its statement."""
+    _at_work: set[object] = field(default_factory=set, init=False)
+    """Workers whose statement is under way, except those that gave way."""
+    _last_size: int = field(default=1, init=False)
+    """Saves of the last statement."""
+    _ready: deque[_Item] = field(default_factory=deque, init=False)
+    _queued: dict[Line, deque[_Item]] = field(default_factory=dict, init=False)
+    """Waiting saves in order, by line that has a save ready or in progress."""
 
-    def __init__(
-        self,
-        pool: LoopPool,
-        database: PostgreSQLDatabase,
-        *,
-        size: int,
-        workers: int,
-        timeout_seconds: float | None,
-    ) -> None:
-        self._pool: LoopPool = proxy(pool)  # it would never go: these are kept by it
-        self._database = database
-        self._size = size
-        self._workers = self._idle_workers = workers
-        self._timeout_seconds = timeout_seconds
-        self._slow: set[object] = set()
-        """Workers that gave way; each ends after its statement."""
-        self._at_work: set[object] = set()
-        """Workers whose statement is under way, except those that gave way."""
-        self._last_size = 1
-        """Saves of the last statement."""
-        self._ready: deque[_Item] = deque()
-        self._queued: dict[Line, deque[_Item]] = {}
-        """Waiting saves in order, by line that has a save ready or in progress."""
+    def __post_init__(self) -> None:
+        self.pool = proxy(self.pool)  # it would never go: these are kept by it
+        self._idle_workers = self.workers
 
     async def submit(self, save: Save) -> Written:
         """Write a save, which continues if the caller is cancelled."""
-        database = self._database
+        database = self.database
         indexed, users = database.opened.has_index, database.opened.user_id_type
         row = make_row(save, database.opened.store, has_index=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        seconds, call = self._timeout_seconds, get_call(database.audit)
+        seconds, call = self.timeout_seconds, get_call(database.audit)
         deadline = inf if seconds is None else _get_time() + seconds
         item = _Item(save, row, done, observe.get_current(), call, get_charge(), deadline)
         queued = self._queued.get(item.line)
@@ -201,11 +193,11 @@ class Saves:
             return False
         over = self._start_timer(item)
         answered = partial(self._answer, item, over)
-        append = self._database.fast.append[item.is_indexed][False, item.keeps_some]
-        limit = self._timeout_seconds
+        append = self.database.fast.append[item.is_indexed][False, item.keeps_some]
+        limit = self.timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
-        is_sent = self._pool.send(append, values, answered, timeout_seconds=limit)
+        is_sent = self.pool.send(append, values, answered, timeout_seconds=limit)
         if not is_sent:
             over.cancel()
             self._at_work.discard(item)
@@ -223,7 +215,7 @@ class Saves:
             self._report_failure([item], rows)
             self._run_by_rules(item)
         elif rows:
-            observe.record_commit(self._database, 1)
+            observe.record_commit(self.database, 1)
             self._finish_written(item, rows[0]["line"], rows[0]["sequence"])
         else:
             item.is_refused = True
@@ -233,7 +225,7 @@ class Saves:
     def _wake(self) -> None:
         if self._ready and self._idle_workers:
             self._idle_workers -= 1
-            self._pool.spawn(self._send_all()).add_done_callback(self._end_worker)
+            self.pool.spawn(self._send_all()).add_done_callback(self._end_worker)
 
     def _release_worker(self, worker: object) -> None:
         if worker in self._slow:
@@ -259,7 +251,7 @@ class Saves:
 
     def _finish(self, item: _Item, result: Written | BaseException) -> None:
         """Answer a save, and queue the next one of its line."""
-        self._pool.note_write(item.save.thread_id)
+        self.pool.note_write(item.save.thread_id)
         item.answer(result)
         queued = self._queued[item.line]
         if queued:
@@ -293,8 +285,8 @@ class Saves:
         """Return the next group; its saves are of different lines."""
         group: list[_Item] = []
         size, waiting = 0, len(self._ready)
-        free = max(1, self._workers - len(self._at_work))
-        most = self._size if waiting < DIVIDED else min(self._size, -(-waiting // free))
+        free = max(1, self.workers - len(self._at_work))
+        most = self.size if waiting < DIVIDED else min(self.size, -(-waiting // free))
         while self._ready and len(group) < most:
             if self._ready[0].deadline <= _get_time():
                 self._finish(self._ready.popleft(), TimeoutError())
@@ -309,7 +301,7 @@ class Saves:
     async def _send(self, group: list[_Item]) -> None:
         self._last_size = len(group)
         # An index that was made since a save was submitted has no words of it.
-        is_indexed = self._database.opened.has_index
+        is_indexed = self.database.opened.has_index
         plain = [it for it in group if it.row and it.is_indexed == is_indexed]
         deadline = min(it.deadline for it in group)
         try:
@@ -320,7 +312,7 @@ class Saves:
             won = {}  # the faulty one is found by running each alone
         else:
             if won:
-                observe.record_commit(self._database, len(won))
+                observe.record_commit(self.database, len(won))
         refused = []
         for item in group:
             mark = won.get(item.line)
@@ -337,15 +329,15 @@ class Saves:
 
     def _report_failure(self, group: list[_Item], exc: BaseException) -> bool:
         """Report a statement that failed; return whether the database or the way to it did."""
-        if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
+        if not isinstance(exc, (LocusStoreError, *self.database.driver_errors)):
             return False
-        self._pool.note(exc)
+        self.pool.note(exc)
         observe.report_divided([it.operation for it in group], exc)
         return True
 
     def _finish_written(self, item: _Item, line: int, sequence: int) -> None:
         """Answer a save that the statement wrote."""
-        mark = Mark(self._database.opened.store, line, sequence, item.save.change.tree.digest)
+        mark = Mark(self.database.opened.store, line, sequence, item.save.change.tree.digest)
         self._finish(item, Written(item.save.checkpoint_id, mark, "head"))
 
     def _run_by_rules(self, item: _Item) -> None:
@@ -354,11 +346,11 @@ class Saves:
                 self._leave_undone()
                 self._finish(item, asyncio.CancelledError())
 
-        self._pool.spawn(self._decide_by_rules(item)).add_done_callback(ended)
+        self.pool.spawn(self._decide_by_rules(item)).add_done_callback(ended)
 
     async def _run(self, items: Sequence[_Item], deadline: float) -> dict[Line, tuple[int, int]]:
         """Run the statement; return each written save's place, with its line's key and sequence."""
-        database, is_indexed = self._database, items[0].is_indexed
+        database, is_indexed = self.database, items[0].is_indexed
         fast = database.fast
         lone: dict[_Item, tuple[Any, ...]] = {}
         # The statement of a group opens every partition; that of one save touches its line's.
@@ -367,7 +359,7 @@ class Saves:
             made = ((item, self._make_lone_values(item)) for item in ordered)
             lone = {item: values for item, values in made if values is not None}
         won: dict[Line, tuple[int, int]] = {}
-        async with self._pool.lease_driver() as connection:
+        async with self.pool.lease_driver() as connection:
             with self._watch_duration():
                 for (touches, keeps), append in fast.append[is_indexed].items():
                     some = [
@@ -409,7 +401,7 @@ class Saves:
         if row.line is None or known is None or digest is None:
             return None
         is_held = row.is_free or (row.expected, row.expected_digest) == (known, digest)
-        tenant, store = encode_key(self._database.tenant), self._database.opened.store
+        tenant, store = encode_key(self.database.tenant), self.database.opened.store
         lone = LoneSave(tenant, store, known, digest, is_held, is_frames)
         return (*lone, *_OF_ROW[item.is_indexed](row), *item.make_recorded())
 
@@ -430,7 +422,7 @@ class Saves:
 
     async def _decide_by_rules(self, item: _Item) -> None:
         """Write a save in a transaction under the full rules."""
-        database = self._database
+        database = self.database
 
         def body(connection: Connection) -> Written:
             repository = database.make_repository(connection)
@@ -452,7 +444,7 @@ class Saves:
         result: Written | Exception
         try:
             with observe.enter(item.operation):
-                result = await self._pool.retry(lambda: self._pool.run_transaction(body, begin))
+                result = await self.pool.retry(lambda: self.pool.run_transaction(body, begin))
         except Exception as exc:  # noqa: BLE001  (raised in the caller)
             result = exc
         self._finish(item, result)

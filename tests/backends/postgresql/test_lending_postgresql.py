@@ -372,7 +372,7 @@ async def test_a_lone_save_that_takes_too_long_leaves_a_usable_connection(
         saves, _ = await checkpointer.backend._get_calls()
         async with held(url):
             with monkeypatch.context() as patch:  # a slow machine has time for the others
-                patch.setattr(saves, "_timeout_seconds", 0.2)
+                patch.setattr(saves, "timeout_seconds", 0.2)
                 with pytest.raises(BackendError, match="took longer than its timeout"):
                     await in_time(checkpointer.save({"n": 1}, "t", "v1", {"held": 1}))
             await eventually(lambda: is_none_waiting(url))
