@@ -246,6 +246,21 @@ async def test_a_database_of_a_revision_before_names_the_command(database, later
         assert await store.put_with_embedding(NS, "k", 1, [1, 0, 0]) == 1
 
 
+async def test_items_of_many_names_are_found_by_the_index(migrated_database, ask) -> None:
+    """Where the database knows nothing about the table; a list of pairs reads all of it."""
+    scans = "SELECT {}_scan FROM pg_stat_user_tables WHERE relname = 'locus_store'"
+    names = [((f"n{number % 7}",), f"k{number}") for number in range(300)]
+    async with PostgreSQLStore(migrated_database) as store:
+        await store.put_batch([(*name, 1) for name in names])
+    whole, by_index = ask(scans.format("seq")), ask(scans.format("idx"))
+    async with PostgreSQLStore(migrated_database) as store:
+        assert len(await store.get_batch(names)) == len(names)
+    async with asyncio.timeout(servers.DEADLINE_SECONDS):  # counts come when a connection ends
+        while ask(scans.format("idx")) < by_index + len(names):
+            await asyncio.sleep(0.05)
+    assert ask(scans.format("seq")) == whole
+
+
 @contextmanager
 def counted():
     """The statements that are sent meanwhile."""
