@@ -332,7 +332,7 @@ class Items:
         return [make_item(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
 
     def find_recent(self, search: Wanted) -> list[StoreItem]:
-        if not needs_look(search):
+        if not search.must_inspect():
             return self._read_recent(search, [], search.limit, search.offset)
         count, taken = search.offset + search.limit, list[StoreItem]()
         options = {"yield_per": SCANNED}
@@ -349,7 +349,7 @@ class Items:
 
     def find_recent_at_once(self, search: Wanted) -> list[StoreItem] | None:
         """Return the result of ``find_recent`` by one query; ``None`` if it found too few."""
-        if not needs_look(search):
+        if not search.must_inspect():
             return self.find_recent(search)
         count, conditions = search.offset + search.limit, self._make_conditions(search)
         clauses = len(search.filter.clauses) + len(search.metadata_filter.clauses)
@@ -474,11 +474,6 @@ def make_outcome(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outco
     except ConflictError as exc:
         return exc
     return results
-
-
-def needs_look(search: Wanted) -> bool:
-    """Return whether each item has to be inspected in Python."""
-    return bool(search.filter.clauses or search.metadata_filter.clauses or search.words)
 
 
 def make_item(row: AnyRow) -> StoreItem:

@@ -234,6 +234,10 @@ class Wanted:
             and (not self.words or set(self.words) <= set(split_words(collect_text(value))))
         )
 
+    def must_inspect(self) -> bool:
+        """Return whether each item has to be inspected in Python."""
+        return bool(self.filter.clauses or self.metadata_filter.clauses or self.words)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceMatch:

@@ -22,6 +22,7 @@ from locus_store.runtime.recent import Recent
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import Grown, PackedList
+from locus_store.values.frames.arrays import CHUNK, encode_chunks, make_canonical_head
 from locus_store.values.msgpack import join_packed, make_list_head, pack_stored
 
 Place: TypeAlias = tuple[str, str, str]
@@ -33,10 +34,6 @@ _CONTAINER_BYTES: Final = 440
 in it, beside twice its print. Measured for messages of 20 to 2,000 characters, with and without
 tool calls (500 of each, traced); the sum is within 3 %."""
 
-_CHUNK: Final = 64
-"""Elements that are printed at once: a long list takes a fifth of the time of one print, whose
-memory is new each time."""
-
 _SAMPLE: Final = 8_192
 """Bytes of elements in which objects and lists are counted; at least one element."""
 
@@ -47,7 +44,7 @@ class Known:
 
     stored: Grown
     chunks: list[bytes] | None
-    """Prints of ``_CHUNK`` elements each, as lists; ``None`` if an element has none."""
+    """Prints of ``CHUNK`` elements each, as lists; ``None`` if an element has none."""
 
     lengths: list[int] | None
     """The length of each element's print; ``None`` after a read, which prints none by itself."""
@@ -70,9 +67,9 @@ class Known:
         """Return the index of each element whose print is known, by its print."""
         places: dict[bytes, int] = {}
         for nth, chunk in enumerate(self.chunks or ()):
-            lengths = (self.lengths or [])[nth * _CHUNK : (nth + 1) * _CHUNK]
+            lengths = (self.lengths or [])[nth * CHUNK : (nth + 1) * CHUNK]
             end = len(chunk) - sum(lengths)
-            for at, length in enumerate(lengths, nth * _CHUNK):
+            for at, length in enumerate(lengths, nth * CHUNK):
                 start, end = end, end + length
                 places[chunk[start:end]] = at
         return places
@@ -200,11 +197,11 @@ class ChannelLists:
             known.digest = part.node.digest
             return _copy_all(known, reader)
         known, count = _continue(known, part, elements)
-        whole, begun = divmod(count, _CHUNK)
+        whole, begun = divmod(count, CHUNK)
         stored = known.stored[count - begun :]
         packed = [
-            join_packed(list(map(pack_stored, stored[at : at + _CHUNK])))
-            for at in range(0, len(stored), _CHUNK)
+            join_packed(list(map(pack_stored, stored[at : at + CHUNK])))
+            for at in range(0, len(stored), CHUNK)
         ]
         found = _copy_all(known, reader) if known.chunks else reader.make_objects(packed)
         held = _hold(found[count - begun :])
@@ -278,7 +275,7 @@ def _print(old: Known, elements: list[Any]) -> Prints | None:
     for encode, make_head in _PRINTERS:
         try:
             count, chunks = len(old.stored), old.chunks or []
-            if _encode_chunks(encode, elements[:count]) != chunks:
+            if encode_chunks(elements[:count], encode) != chunks:
                 count, chunks = 0, []
             others = list(map(encode, elements[count:]))
         except (ValueError, TypeError, RecursionError):
@@ -292,11 +289,11 @@ def _extend(
     chunks: list[bytes], count: int, others: list[bytes], make_head: Callable[[int], bytes]
 ) -> list[bytes]:
     """Return the chunks of ``count`` elements with the prints of more."""
-    begun, made = count % _CHUNK, chunks[: count // _CHUNK]
+    begun, made = count % CHUNK, chunks[: count // CHUNK]
     before = chunks[-1][len(make_head(begun)) :] if begun else b""
-    for at in range(-begun, len(others), _CHUNK):
-        length = min(_CHUNK, len(others) - at)
-        made.append(make_head(length) + before + b"".join(others[max(0, at) : at + _CHUNK]))
+    for at in range(-begun, len(others), CHUNK):
+        length = min(CHUNK, len(others) - at)
+        made.append(make_head(length) + before + b"".join(others[max(0, at) : at + CHUNK]))
         before = b""
     return made
 
@@ -305,7 +302,7 @@ def _print_chunks(contents: list[Any]) -> list[bytes] | None:
     """Return the chunks of what elements hold; ``None`` if one has no print of its own."""
     for encode, make_head in _PRINTERS:
         try:
-            chunks = _encode_chunks(encode, contents)
+            chunks = encode_chunks(contents, encode)
         except (ValueError, TypeError, RecursionError):
             continue
         is_exact = _are_exact(contents, chunks, is_msgpack=make_head is make_list_head)
@@ -313,18 +310,9 @@ def _print_chunks(contents: list[Any]) -> list[bytes] | None:
     return None
 
 
-def _encode_chunks(encode: Callable[[object], bytes], elements: list[Any]) -> list[bytes]:
-    return [encode(elements[at : at + _CHUNK]) for at in range(0, len(elements), _CHUNK)]
-
-
-def _make_canonical_head(count: int) -> bytes:
-    """Return the first bytes of an encoded list; its elements follow."""
-    return b"[" + count.to_bytes(4, "little")
-
-
 _PRINTERS: Final[tuple[tuple[Callable[[object], bytes], Callable[[int], bytes]], ...]] = (
     (partial(ormsgpack.packb, option=EXACT), make_list_head),
-    (encode_canonical, _make_canonical_head),
+    (encode_canonical, make_canonical_head),
 )
 """Functions that print a value, and the head of a list. MessagePack is faster; the other one holds
 tuples."""

@@ -298,7 +298,7 @@ class RedisStore(BaseStore):
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
         count = wanted.offset + wanted.limit
-        size = max(FIRST, count) if _must_inspect(wanted) else count
+        size = max(FIRST, count) if wanted.must_inspect() else count
         taken: list[StoreItem] = []
         before, newest = b"", None
         while True:
@@ -357,7 +357,7 @@ class RedisStore(BaseStore):
             [it async for it in self._iterate_scored(wanted, vector) if -it.negative >= least]
         )
         count = wanted.offset + wanted.limit
-        size = max(FIRST, count) if _must_inspect(wanted) else count
+        size = max(FIRST, count) if wanted.must_inspect() else count
         taken: list[StoreItem] = []
         at = 0
         while at < len(ranked) and len(taken) < count:
@@ -414,8 +414,3 @@ class _Scored(NamedTuple):
     name: bytes
     put_at: int
     """The microsecond, which no two items of a store share."""
-
-
-def _must_inspect(search: Wanted) -> bool:
-    """Return whether each item has to be inspected in Python."""
-    return bool(search.filter.clauses or search.metadata_filter.clauses or search.words)

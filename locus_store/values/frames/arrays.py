@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
@@ -27,9 +27,9 @@ Items = TypeVar("Items", list[Any], "array[int]")
 KEEP_BYTES = 1024
 """Above this an element or a text is kept, so that an edit of it costs the edit."""
 
-_CHUNK: Final = 64
-"""Elements that are encoded at once: a large list takes a third of the time of one block, whose
-memory is new each time."""
+CHUNK: Final = 64
+"""Elements that are encoded at once: a large list takes a third of the time of one block, and
+of one print a fifth, whose memory is new each time."""
 
 _MANY: Final = 8
 """Up to so many elements are hashed or looked up one by one."""
@@ -52,7 +52,7 @@ class ArrayNode:
     large: dict[bytes, bytes]
     """The encoded canonical forms of the elements above ``KEEP_BYTES``, by their digests."""
     chunks: list[bytes]
-    """The list as the caller gave it, encoded as lists of ``_CHUNK`` elements, which are compared
+    """The list as the caller gave it, encoded as lists of ``CHUNK`` elements, which are compared
     to find the equal ones. Empty: not kept."""
     lengths: array[int]
     """The lengths of the elements in ``chunks``; empty if those are not kept."""
@@ -105,14 +105,17 @@ def build_array(
         return _build_decoded(value, depth, keeps=keeps)
     old = before if isinstance(before, ArrayNode) else _NO_ARRAY
     items = value if type(value) is list else list(value)
-    chunks = _encode_chunks(items)
+    chunks = encode_chunks(items)
     if chunks == old.chunks and old.is_kept:
         return old
     return _edit_array(old, items, chunks, depth)
 
 
-def _encode_chunks(items: list[object]) -> list[bytes]:
-    return [encode_canonical(items[at : at + _CHUNK]) for at in range(0, len(items), _CHUNK)]
+def encode_chunks(
+    items: list[Any], encode: Callable[[object], bytes] = encode_canonical
+) -> list[bytes]:
+    """Return the encoded lists of ``CHUNK`` elements each."""
+    return [encode(items[at : at + CHUNK]) for at in range(0, len(items), CHUNK)]
 
 
 def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
@@ -132,12 +135,12 @@ def extend_array(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
     """Return the node of a list that begins with all elements of an older one."""
     count = len(old.lengths)
     new, chunks = value[count:], old.chunks.copy()
-    begun = count % _CHUNK
+    begun = count % CHUNK
     if begun:
-        more = new[: _CHUNK - begun]
+        more = new[: CHUNK - begun]
         bodies = chunks[-1][LIST_HEAD:], encode_canonical(more)[LIST_HEAD:]
-        chunks[-1] = b"".join((_list_head(begun + len(more)), *bodies))
-    chunks += _encode_chunks(new[_CHUNK - begun :] if begun else new)
+        chunks[-1] = b"".join((make_canonical_head(begun + len(more)), *bodies))
+    chunks += encode_chunks(new[CHUNK - begun :] if begun else new)
     return _append(old, new, chunks, depth)
 
 
@@ -153,8 +156,8 @@ def _edit_array(old: ArrayNode, value: list[object], chunks: list[bytes], depth:
         return _append(old, value[len(old.lengths) :], chunks, depth)
     if len(value) == len(old.lengths) and first < len(chunks) - 1:
         last = _count_equal_chunks(old.chunks[::-1], chunks[::-1])
-    behind = len(value) - min(len(value), (len(chunks) - last) * _CHUNK)
-    return _align(old, (first * _CHUNK, behind), value, chunks, depth)
+    behind = len(value) - min(len(value), (len(chunks) - last) * CHUNK)
+    return _align(old, (first * CHUNK, behind), value, chunks, depth)
 
 
 def _align(
@@ -210,7 +213,7 @@ def _join_chunks(chunks: list[bytes], same: tuple[int, int]) -> bytes:
     """Return the chunks between the ends as one list, but for the count in its head."""
     if len(chunks) == 1:
         return chunks[0]
-    between = chunks[same[0] // _CHUNK : len(chunks) - -(-same[1] // _CHUNK)]
+    between = chunks[same[0] // CHUNK : len(chunks) - -(-same[1] // CHUNK)]
     return b"".join([between[0], *[memoryview(it)[LIST_HEAD:] for it in between[1:]]])
 
 
@@ -277,8 +280,8 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     large: dict[bytes, bytes] = {}
     chunks: list[bytes] = []
     lengths, size = array("Q"), LIST_HEAD
-    for at in range(0, len(value), _CHUNK):
-        items = value[at : at + _CHUNK]
+    for at in range(0, len(value), CHUNK):
+        items = value[at : at + CHUNK]
         raws = list(map(encode_canonical, items))
         sizes = list(map(len, raws))
         if {*map(type, items)} != {bytes}:
@@ -290,7 +293,7 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
             if max(sizes) > KEEP_BYTES:
                 pairs = zip(found, raws, strict=True)
                 large |= {mark: raw for mark, raw in pairs if len(raw) > KEEP_BYTES}
-            chunks.append(b"".join((_list_head(len(raws)), *raws)))
+            chunks.append(b"".join((make_canonical_head(len(raws)), *raws)))
             lengths.extend(sizes)
     digests = b"".join(each)
     list_digest = _digest_of_list(digests)
@@ -326,7 +329,8 @@ def _digest_of_list(digests: bytes) -> bytes:
     return digest(b"L" + (len(digests) // DIGEST_BYTES).to_bytes(8) + digests)
 
 
-def _list_head(count: int) -> bytes:
+def make_canonical_head(count: int) -> bytes:
+    """Return the first bytes of an encoded list; its elements follow."""
     return b"[" + count.to_bytes(4, "little")
 
 
