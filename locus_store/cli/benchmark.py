@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import math
 import random
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -75,8 +76,8 @@ def measure_storage(
 ) -> None:
     """Measure saves, loads, lists, writes and histories on a SQL database.
 
-    The tables have a prefix of their own and are dropped at the end, also after Ctrl-C. All callers
-    are tasks of this one process. A save changes one message of 200 bytes.
+    The tables have a prefix of their own and are dropped at the end, also after Ctrl-C or SIGTERM.
+    All callers are tasks of this one process. A save changes one message of 200 bytes.
 
     --json: {version, database, results: [{operation, state_bytes, writers, calls, p50_ms, p99_ms,
     per_second}]}.
@@ -84,10 +85,12 @@ def measure_storage(
     place = _Place.from_url(url)
     cases = [(size, count) for size in state_bytes or STATE_BYTES for count in writers or WRITERS]
     note(f"measuring for about {seconds:g} seconds in tables that begin with {place.prefix!r}")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does
     try:
         results = run(_measure_cases(place, cases, seconds))
     finally:
         place.drop()
+        signal.signal(signal.SIGTERM, before)
     rows = [_make_row(it) for it in results]
     if svg is not None:
         save_table(svg, f"locus-store {__version__} on {place.database}", COLUMNS, rows)

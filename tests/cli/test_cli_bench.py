@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
@@ -55,21 +56,29 @@ def test_every_operation_is_measured_in_tables_that_are_dropped(run: Run, sql_ur
     assert run("threads", "history", "t", "--json") == listed
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def end_by_sigterm() -> None:
+    handler: Any = signal.getsignal(signal.SIGTERM)
+    handler(signal.SIGTERM, None)  # the default one would end the tests
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, None])
 def test_the_tables_are_dropped_when_it_ends_early(
-    run: Run, sql_url: str, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+    run: Run, sql_url: str, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None
 ) -> None:
     save(sql_url, "t", *CHAT)
-    before, during = tables(sql_url), set[str]()
+    before, during, kept = tables(sql_url), set[str](), signal.getsignal(signal.SIGTERM)
 
     async def ended(*_: Any) -> float:
         during.update(tables(sql_url))
-        raise error
+        if error is None:
+            end_by_sigterm()
+        raise error or AssertionError
 
     monkeypatch.setitem(benchmark.OPERATIONS, "save", ended)
     code, out, _ = run("bench", *QUICK)
-    assert (code, out) == (130 if error is KeyboardInterrupt else 1, "")
+    assert (code, out) == (1 if error is OSError else 130, "")
     assert during > before
+    assert signal.getsignal(signal.SIGTERM) is kept
     assert tables(sql_url) == before
 
 
