@@ -14,7 +14,7 @@ from starlette.routing import Router
 from locus_store.backend import StorageBackend
 from locus_store.inspector.access import Codes
 from locus_store.inspector.application import Inspector
-from locus_store.server.listener import listen, require_uvicorn, serve_socket
+from locus_store.server.listener import listen, require_uvicorn, serve_socket, try_starting
 from locus_store.service.access import EVERYTHING, LOOPBACK
 from locus_store.service.application import Parts
 from locus_store.store import BaseStore
@@ -44,18 +44,13 @@ def inspect(
     """
     require_uvicorn()
     parts = Parts(backend, store, None)
-    asyncio.run(_try_opening(parts))  # uvicorn would print the traceback of an error
     codes = Codes(EVERYTHING if allow_write else frozenset({"read"}))
     pages = Inspector(parts, codes, allow_write=allow_write, allowed_hosts=LOOPBACK)
     application = Router(default=pages, lifespan=lambda _: parts.open(), redirect_slashes=False)
+    asyncio.run(try_starting(application))
     with listen("127.0.0.1", port) as listener:
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.generate_code()}")
         serve_socket(application, listener)
-
-
-async def _try_opening(parts: Parts) -> None:
-    async with parts.open():
-        pass
 
 
 def start_page(link: str) -> Path:

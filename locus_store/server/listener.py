@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.errors import ConnectionFailedError, require_extra
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message
 
 GRACE_SECONDS: Final = 30
 """Requests that are under way at the end have this long."""
@@ -49,6 +49,19 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConnectionFailedError(f"cannot listen on {host} port {port}: {exc}") from exc
     listener.set_inheritable(True)
     return listener
+
+
+async def try_starting(application: ASGIApp) -> None:
+    """Let an application start and end, for an error of which uvicorn would print the traceback."""
+    kinds = iter(("lifespan.startup", "lifespan.shutdown"))
+
+    async def receive() -> Message:
+        return {"type": next(kinds)}
+
+    async def send(_: Message) -> None:
+        await asyncio.sleep(0)
+
+    await application({"type": "lifespan"}, receive, send)
 
 
 def serve_socket(application: ASGIApp, listener: socket.socket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from locus_store.server.listener import (
     log_to_stderr,
     require_uvicorn,
     serve_socket,
+    try_starting,
 )
 from locus_store.service.access import LOOPBACK, Door
 from locus_store.service.application import WORKERS_FOLDER, Parts, app
@@ -49,7 +51,7 @@ def serve(url: str, settings: ServeOptions, announce: Callable[[str], None]) -> 
 
     Raises:
         InvalidArgumentError: An option is not valid, or the port would be open to strangers.
-        ConnectionFailedError: The port is taken.
+        LocusStoreError: The port is taken, or the storage cannot be opened.
         MissingExtraError: uvicorn is not installed.
     """
     require_uvicorn()
@@ -74,9 +76,10 @@ def serve(url: str, settings: ServeOptions, announce: Callable[[str], None]) -> 
         )
     if not 0 <= settings.port <= MAX_PORT:
         raise InvalidArgumentError(f"--port must be from 0 to {MAX_PORT}")
-    # Raises for a wrong option, before the port is announced.
+    # Both raise for a wrong option or storage, before the port is announced.
     service = make_application(url, settings)
     with listen(settings.host, settings.port) as listener:
+        asyncio.run(try_starting(service))
         announce(f"http://{settings.literal_host}:{listener.getsockname()[1]}")
         if settings.workers == 1:
             serve_socket(service, listener)

@@ -109,6 +109,14 @@ def test_an_empty_variable_is_refused(
     assert run("db", "upgrade", "--url", "sqlite:///a.db")[0] == 0
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_service_over_a_storage_that_cannot_be_opened_is_one_line(run: Run, workers: str) -> None:
+    command = ("serve", "--port", "0", "--workers", workers, "--url")
+    code, out, errors = run(*command, "sqlite:///no/such/folder.db")
+    assert (code, out, errors.count("\n")) == (1, "", 1), errors
+    assert "check that its directory exists" in errors
+
+
 def test_upgrade_twice_changes_nothing(run: Run) -> None:
     run("db", "upgrade")
     before = Path("locus_checkpoints.db").read_bytes()
