@@ -79,7 +79,7 @@ class SavingOptions(TypedDict, total=False):
         OnConflict, Option("raise", 'or `"branch"`, `"overwrite"`: what a save does on a conflict')
     ]
     keep_last: Annotated[Count | None, Option(None, "versions to keep per thread")]
-    refresh_on_read: Annotated[bool, Option(False, "a load renews that time; needs `ttl_seconds`")]
+    refresh_on_read: Annotated[bool, Option(False, "loads renew the time to live (`ttl_seconds`)")]
 
 
 class CheckpointOptions(SavingOptions, total=False):

@@ -56,6 +56,10 @@ async def asks(url: str, mine: BaseCheckpointer[MyState]) -> None:
     reveal_type(open_saver(url, keep_last=1))  # reveals: CheckpointSaver
     open_store(url, dimension=3, tenant="acme")
     blocking.open_store(url, dimension=3, tenant="acme")
+    assert isinstance(by_url.backend, SQLiteBackend)
+    await by_url.backend.create_search_index()
+    reveal_type(await by_url.backend.forget_user("u"))  # reveals: dict[str, int]
+    reveal_type(len(await by_url.backend.list_entries(after=0, upto=9, limit=9)))  # reveals: int
     SQLiteStore("x.db", dimension=3, tenant="acme")
 
 
