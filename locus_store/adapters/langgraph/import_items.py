@@ -31,7 +31,6 @@ PAGE: Final = 500
 CREATED_AT, UPDATED_AT = "langgraph_created_at", "langgraph_updated_at"
 """Metadata keys of an imported item: LangGraph's own times, in ISO 8601."""
 
-_SECONDS: Final = 60
 _NAMED: Final = 20
 """The number of items that an error names at most."""
 
@@ -140,7 +139,7 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
     """Return the item to store, if its value can be kept, and whether all embeddings are there."""
     if row.problem:
         raise ValueError(row.problem)
-    ttl_seconds = None if row.ttl_minutes is None else row.ttl_minutes * _SECONDS
+    ttl_seconds = None if row.ttl_minutes is None else row.ttl_minutes * 60
     times = {CREATED_AT: row.created_at.isoformat(), UPDATED_AT: row.updated_at.isoformat()}
     value = json.loads(row.value)
     put = store.checked(PutItem(row.namespace, row.key, value, times, ttl_seconds, 0))

@@ -88,7 +88,7 @@ class ListedLine:
     before: str | None
     """Only versions below this id, by the line's order or, where it is another line's, by ids."""
 
-    size: int = PAGE
+    size: int = PAGE_OF_MANY
     """Versions to read at once."""
 
     _below: str | None = field(default=None, init=False)
@@ -258,6 +258,8 @@ class CheckpointLists:
             check_text("a filter's key", name, minimum=0, maximum=_MAX_KEY_CHARACTERS)
         left = MAX_COUNT if limit is None else check_limit(limit)
         below = get_checkpoint_id(before) if before else None
+        if not left:
+            return
         pages = self._find_pages_by_time(config, criteria, below, limit)
         if pages is None:
             pages = Merged(self._read_lines(config, below, left)).iterate_pages(min(left, PAGE))
@@ -320,10 +322,9 @@ class CheckpointLists:
             line = thread_id, make_line_name(name)
             yield math.inf, [ListedLine(backend, *line, below, min(limit, PAGE))]
             return
-        size = min(limit, PAGE_OF_MANY)
         async for active_at, thread_id in iterate_recent_threads(backend):
             names = await backend.namespaces(thread_id)
-            yield active_at, [ListedLine(backend, thread_id, it, below, size) for it in names]
+            yield active_at, [ListedLine(backend, thread_id, it, below) for it in names]
 
     def _has(self, version: Version, criteria: Mapping[str, Any]) -> bool:
         return not criteria or holds(self.values.restore_metadata(version.metadata), criteria)
@@ -362,7 +363,6 @@ class CheckpointLists:
 _TTL_SECONDS: Final = "ttl_seconds"
 """The ``configurable`` key of the seconds from a run's last checkpoint to its thread's expiry."""
 
-_SECONDS: Final = 60
 _KNOWN: Final = ("default_ttl", "refresh_on_read")
 
 
@@ -392,6 +392,6 @@ def make_ttl_options(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) 
     minutes = ttl.get("default_ttl")
     check_number("default_ttl, in minutes,", minutes, optional=True)
     return {
-        "ttl_seconds": None if minutes is None else minutes * _SECONDS,
+        "ttl_seconds": None if minutes is None else minutes * 60,
         "refresh_on_read": ttl.get("refresh_on_read", False),
     }

@@ -467,6 +467,7 @@ async def test_a_list_is_bounded_in_a_namespace_and_across_them(saver):
     assert await ids(saver, everywhere) == ["d", "b", "e", "c", "a"]
     assert await ids(saver, everywhere, limit=4) == ["d", "b", "e", "c"]
     assert await ids(saver, everywhere, limit=0) == []
+    assert await ids(saver, at(), limit=0) == []
     assert await ids(saver, at(), limit=2) == ["e", "c"]
     assert await ids(saver, at(), before=at(checkpoint_id="e")) == ["c", "a"]
     assert await ids(saver, at(), before=at(checkpoint_id="e"), limit=1) == ["c"]
