@@ -360,19 +360,16 @@ class CheckpointLists:
         return read
 
 
-_TTL_SECONDS: Final = "ttl_seconds"
-"""The ``configurable`` key of the seconds from a run's last checkpoint to its thread's expiry."""
-
 _KNOWN: Final = ("default_ttl", "refresh_on_read")
 
 
 def get_ttl(config: RunnableConfig) -> float | None:
-    """Return the time to live that a run's config gives its thread.
+    """Return the seconds from its last checkpoint to its expiry that a run gives its thread.
 
     Raises:
         InvalidArgumentError: It is not a time.
     """
-    return check_ttl(config["configurable"].get(_TTL_SECONDS))
+    return check_ttl(config["configurable"].get("ttl_seconds"))
 
 
 def make_ttl_options(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:

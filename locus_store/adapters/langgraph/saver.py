@@ -33,6 +33,7 @@ from locus_store.adapters.langgraph.values import ChannelValues, report_value
 from locus_store.backend import FullBackend, StorageBackend, needs
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
+from locus_store.runtime.background import Saving, Storage, wait_for_saves
 from locus_store.runtime.portals import Portals, SyncLife, make_sync_wrapper
 from locus_store.runtime.recent import Recent
 from locus_store.saver import (
@@ -167,14 +168,22 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
         """Close what was opened; idempotent, and the saver may be used again afterwards."""
         await self.saver.close()
 
+    def _name_line(self, thread_id: str, checkpoint_ns: str) -> tuple[Storage, str]:
+        """Return what names the saves of a namespace, of all objects of this event loop."""
+        return (self.backend.storage_name, self.backend.tenant), f"{thread_id}\0{checkpoint_ns}"
+
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that ``config`` names, or the newest; ``None`` where there is none.
+
+        It waits for what a run that was left or cancelled saves in the same event loop, at most
+        ``PATIENCE_SECONDS``.
 
         Raises:
             SchemaError: The thread was saved by an agent, not by a graph.
             IntegrityError: The stored bytes do not give what was saved.
         """
         thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
+        await wait_for_saves(*self._name_line(thread_id, checkpoint_ns))
         found = await self.saver.backend.read_kept(
             thread_id, checkpoint_id, namespace=make_line_name(checkpoint_ns), with_writes=True
         )
@@ -253,7 +262,8 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
             "keep_last": self._count_kept(counters[it] for it in rebuilt),
             "ttl_seconds": get_ttl(config),
         }
-        with self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"]):
+        saving = self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"])
+        with Saving(*self._name_line(thread_id, checkpoint_ns)), saving:
             try:
                 given = self._given.find(parent)
                 name = await self.saver.put(
@@ -325,11 +335,12 @@ class LangGraphSaver(HasSyncTurns, SyncLife, ForTenants, BaseCheckpointSaver[Any
                 for name, value in writes
             ],
         }
-        if load is None or checkpoint_ns:
-            await self.saver.put_writes(**save)
-            return
-        async with load.admit_writes(keys) as seen:
-            await self.saver.put_writes(**save, seen=seen)
+        with Saving(*self._name_line(thread_id, checkpoint_ns)):
+            if load is None or checkpoint_ns:
+                await self.saver.put_writes(**save)
+                return
+            async with load.admit_writes(keys) as seen:
+                await self.saver.put_writes(**save, seen=seen)
 
     put_writes = make_sync_wrapper(aput_writes)
 

@@ -43,7 +43,6 @@ from locus_store.values.msgpack import FORM, Extension, unpack
 
 T = TypeVar("T")
 
-
 TEXT: Final = ("langchain_core.messages.base", "TextAccessor")
 """The class of a message's text, a ``str``."""
 

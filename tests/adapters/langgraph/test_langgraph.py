@@ -677,6 +677,37 @@ async def test_loaded_ids_are_plain_text(saver, ask):
         assert yaml.safe_load(yaml.safe_dump(it.config)) == it.config
 
 
+@pytest.mark.parametrize("kind", ["put", "put_writes"])
+async def test_a_load_waits_for_what_a_run_that_was_left_still_saves(saver, monkeypatch, kind):
+    await put(saver, "v1")
+    left, may_end, begun = await saver.aget_tuple(at()), asyncio.Event(), asyncio.Event()
+    save = getattr(saver.saver, kind)
+
+    async def slow(**options):
+        begun.set()
+        await may_end.wait()
+        return await save(**options)
+
+    monkeypatch.setattr(saver.saver, kind, slow)
+    save_of_it = (
+        put(saver, "v2", left.config)
+        if kind == "put"
+        else saver.aput_writes(left.config, [("a", 1)], "task")
+    )
+    saving = asyncio.create_task(save_of_it)
+    await begun.wait()
+    load = asyncio.create_task(saver.aget_tuple(at()))
+    assert await saver.aget_tuple(at("another")) is None
+    assert await saver.aget_tuple(at(checkpoint_ns="sub")) is None
+    assert not load.done()
+    may_end.set()
+    found = await load
+    assert found.checkpoint["id"] == ("v2" if kind == "put" else "v1")
+    assert found.pending_writes == ([] if kind == "put" else [("task", "a", 1)])
+    await saver.aput_writes(found.config, [("a", 1)], "task")  # would be told of another run
+    await saving
+
+
 async def test_two_loads_of_one_checkpoint_are_told_apart(saver):
     await walk(saver, "v0", "v1")
     first = (await saver.aget_tuple(at())).config

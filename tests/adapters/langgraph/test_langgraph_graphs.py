@@ -202,6 +202,30 @@ def _fail_and_resume(storage, call, durability, state):
     assert saved <= finished
 
 
+def test_a_run_that_ended_before_a_checkpoint_is_known_by_its_tasks(storage, call, monkeypatch):
+    first = storage.open()
+    put = first.aput
+
+    def ends(state):
+        return {"said": ["end"]}
+
+    async def end(config, made, metadata, versions):
+        if metadata["step"] == 1:
+            raise ValueError("killed")
+        return await put(config, made, metadata, versions)
+
+    monkeypatch.setattr(first, "aput", end)
+    graph = chain(tells, ends).compile(checkpointer=first)
+    with pytest.raises(ValueError, match="killed"):
+        call.invoke(graph, {"said": ["in"]}, at("sync"), durability="sync")
+    graph = chain(tells, ends).compile(checkpointer=storage.open())
+    snapshot = call.state(graph, at("sync"))
+    assert (snapshot.next, [it.name for it in snapshot.tasks]) == ((), ["tells"])
+    found = call.invoke(graph, None, at("sync"), durability="sync")
+    assert found["said"][-1] == "end"
+    assert call.state(graph, at("sync")).tasks == ()
+
+
 # --- human in the loop
 
 
