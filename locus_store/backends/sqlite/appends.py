@@ -7,6 +7,7 @@ thread that all saves wait for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from functools import lru_cache
 from time import time_ns
 
@@ -33,13 +34,12 @@ def append_head(
     checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.tree.digest
     kept = _dump_json(save.metadata), _dump_json(save.labels), append.payload
     writer, run = bind_key(save.writer), bind_key(save.run)
-    cursor = connection.connection.cursor()
     at = time_ns() // 1000
     record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
-    cursor.execute(insert, record)
     moved = sequence, chain, size + append.added_bytes, sequence, writer, run, at
-    cursor.execute(move, (*moved, line.line))
-    cursor.close()
+    with closing(connection.connection.cursor()) as cursor:
+        cursor.execute(insert, record)
+        cursor.execute(move, (*moved, line.line))
     return sequence
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -382,9 +383,8 @@ def _begin(connection: Connection, statement: str) -> bool:
     driver: Any = connection.connection.driver_connection
     if driver.in_transaction:
         return True
-    cursor = connection.connection.cursor()
-    cursor.execute(statement)
-    cursor.close()
+    with closing(connection.connection.cursor()) as cursor:
+        cursor.execute(statement)
     return False
 
 

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from functools import cached_property
 from types import NoneType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.types import TypeEngine
 
 from locus_store.errors import IntegrityError
 from locus_store.runtime.recent import Recent
 
+T = TypeVar("T")
 Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
 
 _Convert = Callable[[Any], Any]
@@ -112,7 +113,7 @@ class Compiled:
         """
         if self._statement is not None:
             return [tuple(row) for row in connection.execute(self._statement, values)]
-        found = self._fetch(connection, values)
+        found = self._execute(connection, values, lambda it: it.fetchall())
         try:
             if len(found) < _MANY_ROWS:
                 return [self._convert_row(row) for row in found]
@@ -135,17 +136,11 @@ class Compiled:
         """Return the columns of ``rows``; none if there is no row."""
         if self._statement is not None:
             return list(zip(*connection.execute(self._statement, values), strict=True))
-        found = self._fetch(connection, values)
+        found = self._execute(connection, values, lambda it: it.fetchall())
         try:
             return self._read_columns(found)
         except IntegrityError as exc:
             raise self._locate_error(exc, found, values) from exc
-
-    def _fetch(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any]:
-        cursor = self._execute(connection, values)
-        found = cursor.fetchall()
-        cursor.close()
-        return found
 
     def _read_columns(self, rows: Sequence[Any]) -> list[Sequence[Any]]:
         if not rows:
@@ -175,9 +170,7 @@ class Compiled:
         if self._statement is not None:
             row = connection.execute(self._statement, values).first()
             return None if row is None else tuple(row)
-        cursor = self._execute(connection, values)
-        found: Any = cursor.fetchone()
-        cursor.close()
+        found: Any = self._execute(connection, values, lambda it: it.fetchone())
         try:
             return None if found is None else self._convert_row(found)
         except IntegrityError as exc:
@@ -187,20 +180,14 @@ class Compiled:
         """Execute a change; return the number of affected rows."""
         if self._statement is not None:
             return connection.execute(self._statement, values).rowcount
-        cursor = self._execute(connection, values)
-        count = cursor.rowcount
-        cursor.close()
-        return count
+        return int(self._execute(connection, values, lambda it: it.rowcount))
 
     def insert(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Insert a row; return the key that the database has given to it."""
         if self._statement is not None:
             key: Any = connection.execute(self._statement, values).inserted_primary_key
             return int(key[0])
-        cursor: Any = self._execute(connection, values)
-        given = cursor.fetchone()[0] if self._returns_key else cursor.lastrowid
-        cursor.close()
-        return int(given)
+        return int(self._execute(connection, values, self._read_key))
 
     def run_all(self, connection: Connection, columns: Mapping[str, Sequence[Any]]) -> None:
         """Execute a change once for each row of the columns, which are all of its parameters."""
@@ -215,9 +202,7 @@ class Compiled:
         converters = {name: convert for _, name, convert in self._given}
         converted = {it: _convert(convert, columns[it]) for it, convert in converters.items()}
         rows = zip(*(converted[name] for _, name, _ in self._given), strict=True)
-        cursor: Any = connection.connection.cursor()  # an iterator is enough for it
-        cursor.executemany(self._text, rows)
-        cursor.close()
+        self._execute_all(connection, rows)
 
     def run_each(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute a change once for each row."""
@@ -226,17 +211,29 @@ class Compiled:
         if self._statement is not None:
             connection.execute(self._statement, rows)
             return
-        cursor: Any = connection.connection.cursor()
-        cursor.executemany(self._text, map(self._bind, rows))
-        cursor.close()
+        self._execute_all(connection, map(self._bind, rows))
 
-    def _execute(self, connection: Connection, values: Mapping[str, Any]) -> DBAPICursor:
-        cursor: DBAPICursor = connection.connection.cursor()
+    def _execute_all(self, connection: Connection, rows: Any) -> None:
+        with closing(connection.connection.cursor()) as cursor:
+            cursor.executemany(self._text, rows)  # an iterator is enough for it
+
+    def _execute(
+        self, connection: Connection, values: Mapping[str, Any], read: Callable[[Any], T]
+    ) -> T:
+        """Execute the statement; return what ``read`` makes of its cursor.
+
+        The cursor is closed with an error, too: where it is dropped open, Python 3.11 waits for the
+        statement that the connection executes then.
+        """
         text, bound = self._text, self._bind(values)
         if guard := connection.get_execution_options().get(GUARD):
             text, bound = guard(text, bound)
-        cursor.execute(text, bound)
-        return cursor
+        with closing(connection.connection.cursor()) as cursor:
+            cursor.execute(text, bound)
+            return read(cursor)
+
+    def _read_key(self, cursor: Any) -> Any:
+        return cursor.fetchone()[0] if self._returns_key else cursor.lastrowid
 
     def _bind(self, values: Mapping[str, Any]) -> list[Any]:
         """Return the driver's parameters."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store import blocking, open_checkpointer
+from locus_store import BackendError, SQLiteBackend, blocking, open_checkpointer
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.runtime import observe
+from locus_store.sql.connections.database import iterate_causes
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -254,3 +258,65 @@ def _forked(checkpointer: BlockingCheckpointer[Any], number: int) -> int:
         finally:
             os._exit(0 if is_right else 1)
     return os.waitpid(child, 0)[1]
+
+
+@contextmanager
+def full_disk(path: Path) -> Iterator[None]:
+    """Let no file of this process grow: SQLite ends a transaction whose statement fails so."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.posix
+@pytest.mark.anyio
+async def test_a_full_disk_is_the_error_of_each_save_of_a_group(database_file: Path) -> None:
+    async with SQLiteBackend(database_file) as backend:
+        await backend.write_state("t", {"n": 0})
+        log = database_file.with_name(f"{database_file.name}-wal")
+        text = token_hex(3_000_000)  # SQLite writes it before the commit: it exceeds its cache
+        saves = [backend.write_state(f"t{it}", {"text": text}) for it in range(4)]
+        with full_disk(log):
+            done = await asyncio.gather(*saves, return_exceptions=True)
+        assert {type(it) for it in done} == {BackendError}
+        assert all(re.search("SQLITE_(IOERR|FULL)", str(it)) for it in done), done
+        assert await backend.list_threads() == ["t"]
+        await backend.write_state("t", {"n": 1})
+        assert await backend.load("t") == {"n": 1}
+
+
+@pytest.mark.anyio
+async def test_an_error_holds_no_statement_of_its_connection(database_file: Path) -> None:
+    """Python 3.11 waits for the connection where the last reference to an open cursor ends."""
+    async with SQLiteBackend(database_file) as backend:
+        await backend.write_state("t", {"n": 0}, checkpoint_id="v")
+        with closing(sqlite3.connect(database_file)) as other, other:
+            other.execute("DROP TABLE locus_checkpoints")
+        saves = [backend.write_state("t", {"n": it}) for it in range(1, 4)]
+        reads = [backend.load("t", "v"), backend.history("t")]
+        done = await asyncio.gather(*saves, *reads, return_exceptions=True)
+        errors = [it for it in done if isinstance(it, Exception)]
+        assert len(errors) == len(done)
+        assert list(find_open_cursors(errors)) == []
+
+
+def find_open_cursors(errors: list[Exception]) -> Iterator[sqlite3.Cursor]:
+    """Yield the cursors in the frames of errors that were not closed."""
+    causes = [it for error in errors for it in iterate_causes(error)]
+    for error in causes:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            for value in frame.f_locals.values():
+                if isinstance(value, sqlite3.Cursor) and is_open(value):
+                    yield value
+
+
+def is_open(cursor: sqlite3.Cursor) -> bool:
+    with suppress(sqlite3.ProgrammingError):
+        cursor.fetchone()
+        return True
+    return False
