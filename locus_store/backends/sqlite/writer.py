@@ -284,7 +284,7 @@ class SQLiteWriter:
 
 
 def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:
-    """Run one body of a group under a savepoint, so that it fails alone if SQLite keeps the rest."""
+    """Run one body of a group under a savepoint, so that it fails alone if SQLite keeps others."""
     if body is None:
         return None, None
     with closing(connection.connection.cursor()) as cursor:
