@@ -23,6 +23,7 @@ from locus_store import (
     open_storage,
 )
 from locus_store.sql import quotas
+from locus_store.types import PendingWrite
 from locus_store.versions.quotas import (
     LEASE_SECONDS,
     SAVES,
@@ -208,6 +209,20 @@ async def test_threads_of_message_logs_and_facts_count(storage: Any) -> None:
     await log.append("log", [NewMessage("b")])
     await backend.put_thread("named", user_id="u", name="m")
     await storage.checkpointer(state_type=dict).save({}, "log")
+    assert (await backend.get_quota()).threads == 2
+
+
+async def test_a_thread_of_pending_writes_only_counts_no_thread(storage: Any) -> None:
+    backend = storage.backend
+    await backend.set_quota(Quota(threads=2))
+    for number in range(4):
+        write = PendingWrite("task", 0, "channel", "bytes", b"w")
+        await backend.put_writes(f"w{number}", "v", [write])
+    assert (await backend.get_quota()).threads == 0
+    for thread_id in ("w0", "w1"):
+        await backend.save(thread_id, {})
+    with pytest.raises(QuotaError, match="threads"):
+        await backend.save("w2", {})
     assert (await backend.get_quota()).threads == 2
 
 

@@ -28,6 +28,7 @@ from locus_store.sql.threads.listing import RunsQueries
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import is_live
+from locus_store.sql.threads.thread_rows import has_activity
 from locus_store.types import ArchivedThread, PendingWrite, Save
 from locus_store.types.items import Change, Put
 from locus_store.types.messages import LogChange
@@ -521,7 +522,7 @@ def count_stored(reads: Reads, thread_id: str | None = None) -> Amounts:
     t, tenant = reads.tables, reads.tenant
     is_line = t.lines.c.tenant == tenant
     is_thread = t.threads.c.tenant == tenant
-    threads = sa.select(sa.func.count()).where(is_thread, is_live(t))
+    threads = sa.select(sa.func.count()).where(is_thread, is_live(t), has_activity(t))
     if thread_id is not None:
         is_line &= t.lines.c.thread_id == thread_id
         is_thread &= t.threads.c.thread_id == thread_id

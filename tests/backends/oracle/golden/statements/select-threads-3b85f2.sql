@@ -18,7 +18,11 @@
 -- tenant_3: str
 SELECT (SELECT count(*) AS count_1
 FROM locus_threads
-WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'))) AS anon_1, (SELECT sum(:param_1 + coalesce(length(locus_checkpoints.payload), :coalesce_1) + coalesce(length(json_serialize(locus_checkpoints.metadata RETURNING CLOB)), :coalesce_2) + coalesce(length(json_serialize(locus_checkpoints.labels RETURNING CLOB)), :coalesce_3)) AS sum_1
+WHERE locus_threads.tenant = :tenant_1 AND (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) AND coalesce((SELECT max(locus_lines.updated_at) AS max_1
+FROM locus_lines
+WHERE locus_threads.tenant = locus_lines.tenant AND locus_threads.thread_id = locus_lines.thread_id AND locus_lines.head IS NOT NULL), (SELECT max(locus_logs.changed_at) AS max_2
+FROM locus_logs
+WHERE locus_logs.thread = locus_threads.thread), CASE WHEN (locus_threads.name IS NOT NULL OR locus_threads.user_id IS NOT NULL) THEN locus_threads.active_at END) IS NOT NULL) AS anon_1, (SELECT sum(:param_1 + coalesce(length(locus_checkpoints.payload), :coalesce_1) + coalesce(length(json_serialize(locus_checkpoints.metadata RETURNING CLOB)), :coalesce_2) + coalesce(length(json_serialize(locus_checkpoints.labels RETURNING CLOB)), :coalesce_3)) AS sum_1
 FROM locus_checkpoints JOIN locus_lines ON locus_lines.line = locus_checkpoints.line
 WHERE locus_lines.tenant = :tenant_2) AS anon_2, (SELECT sum(:param_2 + coalesce(length(locus_segments.payload), :coalesce_4)) AS sum_2
 FROM locus_segments JOIN locus_lines ON locus_lines.line = locus_segments.line
