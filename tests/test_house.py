@@ -29,9 +29,7 @@ ROOT = {
 }
 MOST_LINES = 500
 LONG_FILES = {
-    "adapters/langgraph/store.py": 508,
     "backend.py": 1_096,
-    "backends/postgresql/save_groups.py": 508,
     "backends/postgresql/statements.py": 577,
     "checkpointer.py": 638,
     "effects.py": 577,

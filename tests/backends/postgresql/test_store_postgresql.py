@@ -250,14 +250,19 @@ async def test_items_of_many_names_are_found_by_the_index(migrated_database, ask
     """Where the database knows nothing about the table; a list of pairs reads all of it."""
     scans = "SELECT {}_scan FROM pg_stat_user_tables WHERE relname = 'locus_store'"
     names = [((f"n{number % 7}",), f"k{number}") for number in range(300)]
-    async with PostgreSQLStore(migrated_database) as store:
+
+    async def wait_for_scans(count: int) -> None:
+        async with asyncio.timeout(servers.DEADLINE_SECONDS):
+            while ask(scans.format("idx")) < count:  # noqa: ASYNC110  (a connection's end tells)
+                await asyncio.sleep(0.05)
+
+    async with PostgreSQLStore(migrated_database, pool_size=1) as store:
         await store.put_batch([(*name, 1) for name in names])
+    await wait_for_scans(len(names))
     whole, by_index = ask(scans.format("seq")), ask(scans.format("idx"))
-    async with PostgreSQLStore(migrated_database) as store:
+    async with PostgreSQLStore(migrated_database, pool_size=1) as store:
         assert len(await store.get_batch(names)) == len(names)
-    async with asyncio.timeout(servers.DEADLINE_SECONDS):  # counts come when a connection ends
-        while ask(scans.format("idx")) < by_index + len(names):
-            await asyncio.sleep(0.05)
+    await wait_for_scans(by_index + len(names))
     assert ask(scans.format("seq")) == whole
 
 
