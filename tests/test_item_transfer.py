@@ -136,7 +136,8 @@ async def test_a_damaged_line_is_named_and_stops_no_other(tmp_path: Path, other:
         {"format": 9}, {"key": ""}, {"namespace": [""]}, {"namespace": "ab"}, {"version": 0},
         {"updated_at": None}, {"created_at": "2020-01-01T00:00:00"}, {"embeddings": ["AAAAAA=="]},
         {"embeddings": ["AAAA"]}, {"ttl_seconds": 5.0}, {"expires_at": "9999-01-01T00:00:00Z"},
-        {"tenant": ""},
+        {"tenant": ""}, {"version": 2**63 - 1}, {"created_at": "1969-12-31T23:59:59+00:00"},
+        {"created_at": "9999-12-31T23:59:59-12:00"}, {"updated_at": "2020-01-01T00:00:00+02:00"},
     ],
 )  # fmt: skip
 async def test_lines_that_no_export_wrote_are_refused(

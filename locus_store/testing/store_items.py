@@ -31,7 +31,8 @@ from locus_store.testing.kit import (
     seam,
     wait_for_expiry,
 )
-from locus_store.types.items import PutItem, Stamp
+from locus_store.types.items import LAST_TIME, MOST_VERSION, PutItem, Stamp, check_stamp
+from locus_store.values.times import EPOCH
 
 
 class ValueRules(StoreKit):
@@ -330,6 +331,32 @@ class Copies(StoreKit):
         await _put_copy(store, "k", 1, stamp, 0)
         await store.put(NS, "after", 1)
         assert list_keys(await store.search(())) == ["after", "k", "before"]
+
+    async def test_copies_and_puts_of_one_moment_are_all_listed(self, store: Any) -> None:
+        stamp = Stamp(version=1, created_at=_OLD, updated_at=LAST_TIME, expires_at=None)
+        changes = []
+        for number in range(12):
+            put = store.checked(PutItem(NS, str(number), {"n": number}))
+            changes.append(replace(put, stamp=stamp if number % 3 else None))
+        await store.apply(changes)
+        pages = [await store.search((), limit=1, offset=at) for at in range(12)]
+        assert sorted(it.value["n"] for page in pages for it in page) == [*range(12)]
+
+    async def test_the_first_and_the_last_of_all_stamps_can_be_kept(self, store: Any) -> None:
+        first = Stamp(version=1, created_at=EPOCH, updated_at=EPOCH, expires_at=None)
+        last = Stamp(
+            version=MOST_VERSION, created_at=LAST_TIME, updated_at=_OLD, expires_at=LAST_TIME
+        )
+        for key, stamp in (("first", first), ("last", last)):
+            check_stamp(stamp, None if stamp is first else LONG)
+            await _put_copy(store, key, 1, stamp, 0)
+            assert (await store.get_item(NS, key)).version == stamp.version
+        over = replace(first, expires_at=EPOCH)
+        await _put_copy(store, "over", 1, check_stamp(over, LONG), 0)
+        assert list_keys(await store.list(NS)) == ["first", "last"]
+        assert list_keys(await store.search(NS)) == ["last", "first"]
+        for number in (1, 2):
+            assert await store.put(NS, "last", number) == MOST_VERSION + number
 
 
 _OLD, _HOUR = datetime(2020, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC), timedelta(hours=1)

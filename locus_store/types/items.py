@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.types.arguments import check_limit, check_text
-from locus_store.values.encoding import MAX_INT, Json, TooLargeError, decode, encode
+from locus_store.values.encoding import Json, TooLargeError, decode, encode
 from locus_store.values.filters import Filter
 from locus_store.values.frames import collect_text
 from locus_store.values.surrogates import restore
@@ -31,6 +31,12 @@ NAMESPACES: Final = 1024
 
 _PAGE: Final = 500
 _MOST_NAMESPACES: Final = 2**31 - 1
+
+MOST_VERSION: Final = 10**13
+"""The highest version of a copy: every storage counts on from there."""
+
+LAST_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""No time of a copy is later: every storage keeps it, in any zone."""
 
 SEGMENT_END = "\0"
 """Ends each segment of a namespace that is stored as one text; no segment has it."""
@@ -307,14 +313,17 @@ def check_stamp(stamp: Stamp | None, ttl_seconds: float | None) -> Stamp | None:
     """Return a stamp that an item with this time to live may have.
 
     Raises:
-        InvalidArgumentError: A time has no zone, or an item that does not expire has an end.
+        InvalidArgumentError: A version or a time is not one of an item, or an item that does not
+            expire has an end.
     """
     if stamp is None:
         return None
-    check_limit(stamp.version, "version", minimum=1, maximum=MAX_INT)
+    check_limit(stamp.version, "version", minimum=1, maximum=MOST_VERSION)
     times = [stamp.created_at, stamp.updated_at, stamp.expires_at or EPOCH]
-    if not all(isinstance(it, datetime) and it.tzinfo for it in times):
-        raise InvalidArgumentError("a time of an item has no time zone")
+    if not all(isinstance(it, datetime) and it.utcoffset() == timedelta() for it in times):
+        raise InvalidArgumentError("a time of an item is not in UTC")
+    if not all(EPOCH <= it <= LAST_TIME for it in times):
+        raise InvalidArgumentError(f"a time of an item is before {EPOCH} or after {LAST_TIME}")
     if (stamp.expires_at is None) != (ttl_seconds is None):
         raise InvalidArgumentError("an item has a time to live and the end of it, or neither")
     return stamp

@@ -107,14 +107,21 @@ end
 
 local updated = math.max(now, (tonumber(last) or 0) + 1)  -- also where the clock went back
 
--- The time of a copy's put: no later than now, and no other item's, since pages go by it.
+-- The time of a copy's put: no later than now, or else the first behind it that no other item has,
+-- since pages go by it.
 local function free_time(name, wanted)
-  local time = math.min(wanted, now)
-  repeat
-    local there = call('ZRANGEBYSCORE', recent, whole(time), whole(time), 'LIMIT', 0, 1)[1]
-    if not there or there == name then return time end
-    time = time + 1
-  until false
+  local first, own = math.min(wanted, now), tonumber(call('ZSCORE', recent, name))
+  local function are_taken(count)
+    local found = call('ZCOUNT', recent, whole(first), whole(first + count - 1))
+    return found - (own and own >= first and own < first + count and 1 or 0) == count
+  end
+  local least, most = 0, 1  -- microseconds that are taken, and that are not all
+  while are_taken(most) do least, most = most, 2 * most end
+  while most - least > 1 do
+    local middle = math.floor((least + most) / 2)
+    if are_taken(middle) then least = middle else most = middle end
+  end
+  return first + least
 end
 
 local results, has_put, has_ttl, has_vectors = {}, false, false, false
@@ -127,7 +134,9 @@ for at = 3, #ARGV, 8 do
     local version, time, birth, expires = versions[at] + 1, whole(updated), births[at], ''
     if ARGV[at + 6] ~= '' then
       version, birth, time, expires = string.match(ARGV[at + 6], '^(%d+) (%d+) (%d+) ?(%d*)$')
-      version, time = tonumber(version), whole(free_time(name, tonumber(time)))
+      time = free_time(name, tonumber(time))
+      updated = math.max(updated, time + 1)
+      version, time = tonumber(version), whole(time)
     else
       updated = updated + 1
     end
