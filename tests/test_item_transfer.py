@@ -15,6 +15,7 @@ from locus_store import (
     EncryptionError,
     InMemoryStore,
     IntegrityError,
+    InvalidArgumentError,
     LocalKeyRing,
     SchemaError,
     open_storage,
@@ -137,7 +138,8 @@ async def test_a_damaged_line_is_named_and_stops_no_other(tmp_path: Path, other:
         {"updated_at": None}, {"created_at": "2020-01-01T00:00:00"}, {"embeddings": ["AAAAAA=="]},
         {"embeddings": ["AAAA"]}, {"ttl_seconds": 5.0}, {"expires_at": "9999-01-01T00:00:00Z"},
         {"tenant": ""}, {"version": 2**63 - 1}, {"created_at": "1969-12-31T23:59:59+00:00"},
-        {"created_at": "9999-12-31T23:59:59-12:00"}, {"updated_at": "2020-01-01T00:00:00+02:00"},
+        {"created_at": "9999-12-31T23:59:59-12:00"}, {"embeddings": [""]},
+        {"updated_at": "2020-01-01T00:00:00+02:00"},
     ],
 )  # fmt: skip
 async def test_lines_that_no_export_wrote_are_refused(
@@ -205,6 +207,56 @@ async def test_a_copy_beside_writers_misses_no_item(
             await copy(here.backend, there.backend)
         for name in names:
             assert await there.store().list_keys(name) == ["a", "b"]
+
+
+async def test_a_copied_item_has_the_embedding_of_its_value(
+    url: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_storage(url) as here, open_storage(other) as there:
+        store = here.store(dimension=2)
+        await store.put_with_embedding((), "changed", 1, [1.0, 1.0])
+        await store.put_with_embedding((), "deleted", 1, [1.0, 1.0])
+        await store.put_with_embedding((), "same", 1, [1.0, 1.0])
+        read_vectors, changes = type(store).vectors_of, ["changed", "deleted"]
+
+        async def vectors_of(self: Any, *name: Any) -> Any:
+            if changes:
+                await store.delete((), changes.pop())
+                await store.put_with_embedding((), "changed", 2, [2.0, 2.0])
+            return await read_vectors(self, *name)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(store), "vectors_of", vectors_of)
+            await copy(here.backend, there.backend)
+        copied = there.store(dimension=2)
+        assert await copied.list_keys(()) == ["changed", "same"]
+        assert await copied.get((), "changed") == 2
+        assert await copied.get_embedding((), "changed") == [2.0, 2.0]
+
+
+async def test_an_item_that_cannot_be_opened_stops_no_other(tmp_path: Path, other: str) -> None:
+    url, encryption = f"sqlite:///{tmp_path}/d.db", make_encryption()
+    async with open_storage(url, encryption=encryption) as here, open_storage(other) as there:
+        for key in "acd":
+            await here.store().put((), key, 1)
+        async with open_storage(url) as below:
+            await below.store().put((), "b", await below.store().get((), "d"))
+        with pytest.raises(IntegrityError, match=r"item 'b' of namespace \(\).*3 were written"):
+            await copy(here.backend, there.backend)
+        assert await there.store().list_keys(()) == ["a", "c", "d"]
+        assert len(await export(here.backend)) == len(["a", "b", "c", "d", "end"])
+        with pytest.raises(IntegrityError, match="a sealed value"):
+            await export(here.backend, in_clear=True)
+
+
+async def test_what_comes_before_a_line_that_is_refused_is_put(tmp_path: Path, other: str) -> None:
+    async with open_storage(f"sqlite:///{tmp_path}/d") as here, open_storage(other) as there:
+        await here.store().put((), "k", 1)
+        [line, _] = await export(here.backend)
+        [of_tenant, _] = await export(here.backend, names_tenant=True)
+        with pytest.raises(InvalidArgumentError, match="tenant"):
+            await import_threads(there.backend, [line, of_tenant, make_last_line(0, 2)])
+        assert await there.store().list_keys(()) == ["k"]
 
 
 async def test_times_are_kept_to_the_microsecond(url: str, other: str) -> None:

@@ -171,30 +171,28 @@ async def import_threads(
     targets: dict[str | None, StoresThreads] = {None: backend, from_tenant: backend}
     tally = Tally(progress)
     opener = _Opener(backend, tally, from_tenant, in_clear=in_clear)
-    putter = Putter(tally, in_clear=in_clear)
     try:
-        async for tenant, entry, damage in from_lines(lines, opener):
-            is_left_out = isinstance(entry, ArchivedItem) and not with_items
-            if is_left_out or (from_tenant is not None and tenant != from_tenant):
-                continue
-            if all_tenants and tenant is not None and tenant not in targets:
-                targets[tenant] = backend.for_tenant(tenant)
-            target = targets.get(tenant)
-            if target is None:
-                raise InvalidArgumentError(
-                    f"the file holds threads of tenant {tenant!r}: import each tenant's by "
-                    "--all-tenants (all_tenants=True), or one tenant's by --from-tenant "
-                    "(from_tenant=)"
-                )
-            if isinstance(entry, ArchivedItem):
-                await putter.add(target, entry, tenant, damage)
-            elif damage is None:
-                await tally.add(entry.thread_id, target.write_thread(entry), tenant=tenant)
-            else:
-                tally.refuse(entry.thread_id, damage, tenant)
-        await putter.flush()
+        async with Putter(tally, in_clear=in_clear) as putter:
+            async for tenant, entry, damage in from_lines(lines, opener):
+                is_left_out = isinstance(entry, ArchivedItem) and not with_items
+                if is_left_out or (from_tenant is not None and tenant != from_tenant):
+                    continue
+                if all_tenants and tenant is not None and tenant not in targets:
+                    targets[tenant] = backend.for_tenant(tenant)
+                target = targets.get(tenant)
+                if target is None:
+                    raise InvalidArgumentError(
+                        f"the file holds threads of tenant {tenant!r}: import each tenant's by "
+                        "--all-tenants (all_tenants=True), or one tenant's by --from-tenant "
+                        "(from_tenant=)"
+                    )
+                if isinstance(entry, ArchivedItem):
+                    await putter.add(target, entry, tenant, damage)
+                elif damage is None:
+                    await tally.add(entry.thread_id, target.write_thread(entry), tenant=tenant)
+                else:
+                    tally.refuse(entry.thread_id, damage, tenant)
     except IntegrityError as exc:  # of the file; the threads that failed before it are named, too
-        await putter.flush()
         tally.finish(f"{exc}. Besides")
         raise
     return tally.finish()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final, Self, TypeAlias
 
 import orjson
 
 from locus_store.backend import StorageBackend
 from locus_store.encryption.contracts import EncryptedStore
-from locus_store.errors import ConflictError, EncryptionError, IntegrityError, UnsupportedError
+from locus_store.errors import (
+    ConflictError,
+    EncryptionError,
+    IntegrityError,
+    LocusStoreError,
+    UnsupportedError,
+)
 from locus_store.open import Storage
 from locus_store.runtime.progress import expect_steps
 from locus_store.runtime.stepping import run_together
@@ -70,6 +76,8 @@ class ArchivedItem:
         return len(self.vectors[0]) // vectors.FLOAT_BYTES if self.vectors else None
 
 
+Read: TypeAlias = "Callable[[Sequence[Name]], Awaitable[list[StoreItem | None]]]"
+
 Parsed: TypeAlias = "tuple[str | None, ArchivedThread | ArchivedItem, IntegrityError | None]"
 """A thread or item of a file, with its tenant, if that is named, and its damage, if any."""
 
@@ -93,31 +101,51 @@ async def find_store(backend: StorageBackend, dimension: int | None = None) -> B
     return store
 
 
-async def read_items(
-    store: BaseStore, items: AsyncIterator[StoreItem] | None = None
-) -> AsyncIterator[list[ArchivedItem]]:
-    """Yield a store's live items with their embeddings, in batches.
+async def read_items(store: BaseStore) -> AsyncIterator[list[ArchivedItem]]:
+    """Yield a store's live items as they are stored, with their embeddings, in batches.
 
     Args:
         store: Opened with its embeddings.
-        items: Its items in another form; ``None``: as it gives them.
     """
-    batch, size = list[StoreItem](), 0
-    async for item in items or iterate_items(store.namespaces, store.page):
+    batch, size, read = list[StoreItem](), 0, store.read
+    items = iterate_items(store.namespaces, store.page)
+    is_sealed = isinstance(store, EncryptedStore)
+    if isinstance(store, EncryptedStore):
+        items, read = store.iterate_stored(), store.read_stored
+    async for item in items:
         batch.append(item)
         size += len(encode(item.value))
         if len(batch) >= _MOST_ITEMS or size >= _MOST_BYTES:
-            yield await _add_embeddings(store, batch)
+            yield [ArchivedItem(*it, is_sealed) async for it in _add_embeddings(store, batch, read)]
             batch, size = [], 0
-    if batch:
-        yield await _add_embeddings(store, batch)
+    yield [ArchivedItem(*it, is_sealed) async for it in _add_embeddings(store, batch, read)]
 
 
-async def _add_embeddings(store: BaseStore, items: list[StoreItem]) -> list[ArchivedItem]:
-    if store.dimension is None:
-        return [ArchivedItem(it, ()) for it in items]
-    found = await run_together(store.vectors_of(it.namespace, it.key) for it in items)
-    return [ArchivedItem(*it) for it in zip(items, found, strict=True)]
+async def _add_embeddings(
+    store: BaseStore, items: list[StoreItem], read: Read
+) -> AsyncIterator[tuple[StoreItem, Sequence[bytes]]]:
+    """Yield items with their embeddings; one that was changed meanwhile is read again."""
+    while items and store.dimension is not None:
+        found = await run_together(store.vectors_of(it.namespace, it.key) for it in items)
+        again = await read([(it.namespace, it.key) for it in items])
+        for item, kept, embeddings in zip(items, again, found, strict=True):
+            if kept == item:
+                yield item, embeddings
+        pairs = zip(items, again, strict=True)
+        items = [kept for item, kept in pairs if kept is not None and kept != item]
+    for item in items:
+        yield item, ()
+
+
+async def _open_item(store: BaseStore, entry: ArchivedItem) -> ArchivedItem:
+    """Return an item of a store in clear.
+
+    Raises:
+        IntegrityError: It is not what was sealed, or its key is not here.
+    """
+    if not isinstance(store, EncryptedStore):
+        return entry
+    return replace(entry, item=(await store.open_all([entry.item]))[0], is_sealed=False)
 
 
 async def copy_items(source: StorageBackend, target: StorageBackend, tally: Tally) -> None:
@@ -133,7 +161,13 @@ async def copy_items(source: StorageBackend, target: StorageBackend, tally: Tall
     if there is None:
         raise make_storeless_error(target)
     async for batch in read_items(store):
-        await put_items(there, batch, tally)
+        opened = list[ArchivedItem]()
+        for entry in batch:
+            try:
+                opened.append(await _open_item(store, entry))
+            except IntegrityError as exc:
+                tally.refuse_item(entry.name, exc, None)
+        await put_items(there, opened, tally)
 
 
 def make_storeless_error(backend: StorageBackend) -> UnsupportedError:
@@ -188,11 +222,10 @@ async def export_items(
         return 0
     require_sealing(backend, in_clear=in_clear)
     head = {"kind": "item", "format": FORMAT} | ({"tenant": backend.tenant} if names_tenant else {})
-    is_sealed = isinstance(store, EncryptedStore) and not in_clear
-    items = store.iterate_stored() if isinstance(store, EncryptedStore) and is_sealed else None
     count = 0
-    async for batch in read_items(store, items):
-        out.writelines(_encode_item(replace(entry, is_sealed=is_sealed), head) for entry in batch)
+    async for batch in read_items(store):
+        entries = [await _open_item(store, it) for it in batch] if in_clear else batch
+        out.writelines(_encode_item(it, head) for it in entries)
         count += len(batch)
     return count
 
@@ -224,6 +257,8 @@ def parse_item(line: dict[str, Any]) -> Parsed:
     check_name(item.namespace, item.key)
     check_stamp(item.stamp, item.ttl_seconds)
     embeddings = [base64.b64decode(it, validate=True) for it in line["embeddings"]]
+    if embeddings:
+        vectors.check_dimension(len(embeddings[0]) // vectors.FLOAT_BYTES)
     for one in embeddings:  # of the same length, with finite numbers
         vectors.pack(vectors.unpack(one), len(embeddings[0]) // vectors.FLOAT_BYTES, "ip")
     tenant = line.get("tenant")
@@ -233,7 +268,7 @@ def parse_item(line: dict[str, Any]) -> Parsed:
 
 
 class Putter:
-    """Puts the items of a file in batches.
+    """Puts the items of a file in batches; use it with ``async with``.
 
     Args:
         tally: Learns of each item.
@@ -242,10 +277,17 @@ class Putter:
 
     def __init__(self, tally: Tally, *, in_clear: bool) -> None:
         self._tally, self._in_clear = tally, in_clear
-        self._stores: dict[tuple[str | None, int | None], BaseStore] = {}
+        self._stores: dict[str | None, BaseStore] = {}
         self._place: tuple[BaseStore, str | None] | None = None
         self._batch: list[ArchivedItem] = []
         self._size = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, LocusStoreError):
+            await self._flush()
 
     async def add(
         self,
@@ -254,7 +296,7 @@ class Putter:
         tenant: str | None,
         damage: IntegrityError | None,
     ) -> None:
-        """Put an item into the store beside a backend, at the latest with ``flush``.
+        """Put an item into the store beside a backend, at the latest at the end of the block.
 
         Args:
             target: The backend of the tenant.
@@ -276,21 +318,21 @@ class Putter:
             try:
                 if not await store.has_keys():  # a file that is not trusted creates none
                     raise UnknownKeyError("it is sealed with a key that is not here")
-                entry = replace(entry, item=(await store.open_all([entry.item]))[0])
+                entry = await _open_item(store, entry)
             except IntegrityError as exc:
                 self._tally.refuse_item(entry.name, exc, tenant)
                 return
         elif isinstance(store, EncryptedStore) and store.encryption.required and not self._in_clear:
             raise EncryptionError(IN_CLEAR)
         if self._place != (store, tenant):
-            await self.flush()
+            await self._flush()
             self._place = store, tenant
         self._batch.append(entry)
         self._size += len(encode(entry.item.value))
         if len(self._batch) >= _MOST_ITEMS or self._size >= _MOST_BYTES:
-            await self.flush()
+            await self._flush()
 
-    async def flush(self) -> None:
+    async def _flush(self) -> None:
         """Put the items that wait."""
         batch, self._batch, self._size = self._batch, [], 0
         if self._place and batch:
@@ -300,13 +342,13 @@ class Putter:
     async def _find(
         self, target: StorageBackend, entry: ArchivedItem, tenant: str | None
     ) -> BaseStore:
-        key = tenant, entry.dimension
-        if key not in self._stores:
+        store = self._stores.get(tenant)
+        if store is None or entry.dimension not in {None, store.dimension}:
             store = await find_store(target, entry.dimension)
             if store is None:
                 raise make_storeless_error(target)
-            self._stores[key] = store
-        return self._stores[key]
+            self._stores[tenant] = store
+        return store
 
 
 def require_sealing(backend: StorageBackend, *, in_clear: bool) -> None:
