@@ -355,11 +355,7 @@ def _keep_last(lines: Lines, line: Line, request: Save) -> None:
 
 
 def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
-    """Remove hidden versions, or all of them if some cannot be removed alone.
-
-    Raises:
-        IntegrityError: See ``forget``.
-    """
+    """Remove hidden versions, or all of them if some cannot be removed alone."""
     gone = find_unused(lines, line, hidden)
     if gone:
         with suppress(IntegrityError):

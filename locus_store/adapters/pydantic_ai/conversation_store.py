@@ -228,11 +228,7 @@ class LocusConversationStore(LogAdapter, ConversationStore):
     async def _collect_shared(
         self, record: ConversationRecord, new: Sequence[ConversationEntry], old: _Stored | None
     ) -> list[NewMessage]:
-        """Return the entries of other conversations that a record or its new entries continue.
-
-        Raises:
-            ConversationConflictError: No conversation has them.
-        """
+        """Return the entries of other conversations that a record or its new entries continue."""
         named = {record.head_id, *(it.parent_id for it in new)} - {None, *(it.id for it in new)}
         named -= old.tips if old else set()
         name = record.conversation_id
@@ -253,11 +249,7 @@ class LocusConversationStore(LogAdapter, ConversationStore):
 
 
 def _get_owner(scope: str | None) -> str | None:
-    """Return the user of a scope's threads; an empty scope has none.
-
-    Raises:
-        InvalidArgumentError: It cannot be the id of a user.
-    """
+    """Return the user of a scope's threads, if it can be an id; an empty scope has none."""
     if not scope:
         return None
     check_text("scope", scope)
@@ -328,11 +320,7 @@ def make_entries(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
 
 
 def _restore(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> list[Any]:
-    """Return the records or messages that stored messages hold.
-
-    Raises:
-        IntegrityError: One is not of Pydantic AI.
-    """
+    """Return the records or messages that stored messages hold; refuse those of others."""
     text, is_cut = _encode_contents([it.content for it in messages])
     try:
         made: list[Any] = adapter.validate_json(text)

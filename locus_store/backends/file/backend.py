@@ -60,11 +60,7 @@ class HeldFile:
 
 
 def _read_document(file: Opened, tag: Tag | None) -> Found:
-    """Return the content of an open file, unless its signature is ``tag``.
-
-    Raises:
-        SchemaError: It is of the Locus SDK.
-    """
+    """Return an open file's content, unless its signature is ``tag``; refuse the Locus SDK's."""
     if file.signature == tag:
         return Found(file.signature, None)
     content = file.read_content()

@@ -176,11 +176,7 @@ class Directory:
         return found
 
     def _refuse_sdk(self) -> None:
-        """Refuse a directory of the Locus SDK, which has a subdirectory per thread.
-
-        Raises:
-            SchemaError: There is such a file.
-        """
+        """Refuse a directory of the Locus SDK, which has a subdirectory per thread."""
         with (
             translate_errors(self.root),
             open_file(self._root, os.O_RDONLY | os.O_DIRECTORY) as root,

@@ -102,11 +102,7 @@ def _read_credentials(access: OCIOptions) -> tuple[dict[str, Any], Any]:
 
 
 def _make_token_signer(config: dict[str, Any]) -> Any:
-    """Return the signer of a session token, as ``oci session authenticate`` writes it.
-
-    Raises:
-        ValueError: The profile has none.
-    """
+    """Return the signer of a session token, as ``oci session authenticate`` writes it."""
     import oci  # noqa: PLC0415  (of an extra, and slow to import)
 
     file = config.get("security_token_file")

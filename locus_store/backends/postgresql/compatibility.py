@@ -219,11 +219,7 @@ class _Service:
         return trial._replace(verdict="info", answer=versions[0]) if versions else trial
 
     async def run(self, steps: tuple[Step, ...]) -> None:
-        """Run the statements of a feature.
-
-        Raises:
-            AnswerError: An answer is not that of PostgreSQL.
-        """
+        """Run the statements of a feature; raise if an answer is not that of PostgreSQL."""
         async with self._begin() as one:
             for step in steps:
                 text = step.text.replace("{prefix}", self._prefix)
@@ -387,11 +383,7 @@ def _require(answer: object, wish: object) -> None:
 
 
 async def _run(connection: Any, text: str, state: str) -> None:
-    """Run a statement of a feature, and compare its answer; ``state`` is of a refusal.
-
-    Raises:
-        AnswerError: It is accepted but should be refused, or its first column is false.
-    """
+    """Run a statement of a feature, and check its answer; ``state`` is of a refusal."""
     shown = " ".join(text.split())
     try:
         rows = await connection.fetch(text)

@@ -216,11 +216,7 @@ class _Move:
                 self._pause(error)
 
     def _pause(self, error: DBAPIError | None = None) -> None:
-        """Pause before another attempt.
-
-        Raises:
-            BackendError: There were attempts for too long.
-        """
+        """Pause before another attempt, unless there were attempts for too long."""
         self._until = self._until or time.monotonic() + _PATIENCE_SECONDS
         if time.monotonic() > self._until:
             raise BackendError(
@@ -236,11 +232,7 @@ class _Move:
         return self._count(self.old) in {None, self.count}
 
     def refuse_exceptions(self) -> None:
-        """Refuse a table with something that its copy would not have.
-
-        Raises:
-            SchemaError: Names it.
-        """
+        """Refuse a table with something that its copy would not have."""
         if self.is_done():
             return
         names = {"oid": write_oid(self.old), "log": write_literal(f"{self.table.name}{_LOG}")}

@@ -83,11 +83,7 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
 
 
 async def _wait_for_open_transactions(of: ShardSet) -> None:
-    """Wait until no transaction is open that may create a thread by an older layout.
-
-    Raises:
-        BackendError: There is one for a minute.
-    """
+    """Wait, at most a minute, until no transaction may create a thread by an older layout."""
     until = time.monotonic() + shard_set.PATIENCE_SECONDS
     for number, shard in enumerate(of.shards):
         left = await shard.list_open_transactions()

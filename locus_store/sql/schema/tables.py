@@ -73,11 +73,7 @@ def check_prefix(prefix: str, dialect: str = "sqlite") -> str:
 
 
 def _check_schema(schema: str) -> None:
-    """Refuse the name of a database schema that PostgreSQL would cut, or a statement misread.
-
-    Raises:
-        InvalidArgumentError: It is longer than 63 bytes, or has a colon.
-    """
+    """Refuse a schema of over 63 bytes, which PostgreSQL would cut, or with a colon."""
     check_text("schema", schema, minimum=0)
     if len(schema.encode()) > _MAX_NAME or ":" in schema:
         raise InvalidArgumentError(
