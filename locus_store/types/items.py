@@ -29,7 +29,7 @@ MAX_NAMESPACE_CHARACTERS = 300
 NAMESPACES: Final = 1024
 """Namespaces that are remembered with their encoded form; items of one are many."""
 
-_PAGE: Final = 500
+_PAGE: Final = 100
 _MOST_NAMESPACES: Final = 2**31 - 1
 
 MOST_VERSION: Final = 10**13
