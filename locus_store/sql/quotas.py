@@ -526,9 +526,8 @@ def count_stored(reads: Reads, thread_id: str | None = None) -> Amounts:
     if thread_id is not None:
         is_line &= t.lines.c.thread_id == thread_id
         is_thread &= t.threads.c.thread_id == thread_id
-    contents = "payload", "metadata", "labels"
     parts = [
-        _sum(reads, t.checkpoints, t.lines, "line", is_line, *contents),
+        _sum(reads, t.checkpoints, t.lines, "line", is_line, "payload", "metadata", "labels"),
         _sum(reads, t.segments, t.lines, "line", is_line, "payload"),
         _sum(reads, t.writes, t.lines, "line", is_line, "payload"),
         _sum(reads, t.messages, t.threads, "thread", is_thread, "payload", "metadata", "text"),
