@@ -44,7 +44,6 @@ _NOTED: Final = "keys-to-destroy"
 _PAGE: Final = 100
 _MOST_KEYS: Final = 10_000
 
-
 HasValues = Callable[[], Awaitable[bool]]
 
 

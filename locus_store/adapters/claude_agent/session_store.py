@@ -40,7 +40,6 @@ SUMMARY: Final = "claude-summary"
 SUBPATH: Final = "subpath/"
 """Namespaces of the transcripts of subagents begin with it."""
 
-
 READABLE: Final = Readable(
     said=frozenset(
         {"message", "content", "text", "thinking", "name", "title", "context", "stdout", "stderr"}

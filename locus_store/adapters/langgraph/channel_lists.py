@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 import ormsgpack
@@ -24,9 +24,6 @@ from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import Grown, PackedList
 from locus_store.values.frames.arrays import CHUNK, encode_chunks, make_canonical_head
 from locus_store.values.msgpack import join_packed, make_list_head, pack_stored
-
-if TYPE_CHECKING:
-    from locus_store.adapters.langgraph.values import ChannelValues
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
@@ -92,6 +89,16 @@ class Prints(NamedTuple):
 
     is_msgpack: bool
     """The prints of other values than messages are their stored form."""
+
+
+class ElementReader(Protocol):
+    """The objects that stored elements stand for."""
+
+    def make_objects(self, chunks: list[bytes]) -> list[Any]:
+        """Return a new object for each element of packed lists."""
+
+    def make_makers(self, elements: list[Any]) -> list[Maker]:
+        """Return functions that each return a new object for an element."""
 
 
 class ChannelLists:
@@ -171,7 +178,7 @@ class ChannelLists:
         self,
         place: Place,
         part: PackedList,
-        reader: ChannelValues,
+        reader: ElementReader,
         elements: list[Any] | None = None,
     ) -> list[Any]:
         """Return a list of a snapshot, all elements of which are the caller's own.
@@ -230,7 +237,7 @@ def _continue(old: Known, part: PackedList, elements: list[Any] | None) -> tuple
     return known, count
 
 
-def _copy_all(entry: Known, reader: ChannelValues) -> list[Any]:
+def _copy_all(entry: Known, reader: ElementReader) -> list[Any]:
     missing = [at for at, it in enumerate(entry.makers) if it is None]
     if missing:
         made = reader.make_makers([entry.stored[at] for at in missing])

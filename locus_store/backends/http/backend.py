@@ -52,7 +52,6 @@ _TOKEN = re.compile("[!-~]+")
 _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
-
 _Requests: Any = make_requests("threads")
 """Type checkers see the methods of the contract."""
 

@@ -177,7 +177,6 @@ KEEP: Final = object()
 
 _TOKEN_CHARACTERS: Final = 16
 
-
 Decide: TypeAlias = "Callable[[Document | None, bool], tuple[Any, int]]"
 """Returns the replacement of a document, or ``KEEP``, and the answer of the call.
 

@@ -89,7 +89,6 @@ _WORD_CHARACTERS: Final = 255
 _PART_BYTES: Final = 500_000
 """Words of one row of the index: a tsvector has 1 MB at most."""
 
-
 LONGEST_PAUSE: Final = "10s"
 """Between two statements of a transaction that locks a turn; then the server ends the session."""
 

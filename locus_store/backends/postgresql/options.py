@@ -166,7 +166,6 @@ class PostgreSQLURLOptions(PostgreSQLOptions, TableName, total=False):
 
 URL_OPTIONS = PostgreSQLURLOptions
 
-
 MAX_POOL_SIZE: Final = 10
 
 
