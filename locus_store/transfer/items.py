@@ -154,8 +154,8 @@ async def copy_items(source: StorageBackend, target: StorageBackend, tally: Tall
     Raises:
         UnsupportedError: The target has no store.
     """
-    store = await find_store(source)
-    if store is None or not await store.list_namespaces(limit=1):
+    store = await _find_source(source)
+    if store is None:
         return
     there = await find_store(target, store.dimension)
     if there is None:
@@ -170,11 +170,22 @@ async def copy_items(source: StorageBackend, target: StorageBackend, tally: Tall
         await put_items(there, opened, tally)
 
 
+async def _find_source(backend: StorageBackend) -> BaseStore | None:
+    """Return the store whose items are read; ``None``: there are none."""
+    try:
+        store = await find_store(backend)
+        return store if store and await store.list_namespaces(limit=1) else None
+    except LocusStoreError as exc:  # such as a role without rights to the store
+        raise type(exc)(f"the items of the store cannot be read: {exc}; {_LEAVE_OUT}") from exc
+
+
+_LEAVE_OUT: Final = "leave them out with --no-items (with_items=False)"
+
+
 def make_storeless_error(backend: StorageBackend) -> UnsupportedError:
     """Return the error of a target without a store."""
     return UnsupportedError(
-        f"there is no store beside a {type(backend).__name__}, and items to put: leave them out "
-        "with --no-items (with_items=False)"
+        f"there is no store beside a {type(backend).__name__}, and items to put: {_LEAVE_OUT}"
     )
 
 
@@ -217,7 +228,7 @@ async def export_items(
 
     For the arguments and errors see ``export_threads``; ``make_last_line`` ends the file.
     """
-    store = await find_store(backend)
+    store = await _find_source(backend)
     if store is None:
         return 0
     require_sealing(backend, in_clear=in_clear)

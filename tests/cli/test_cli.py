@@ -110,7 +110,10 @@ def test_an_empty_variable_is_refused(
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_service_over_a_storage_that_cannot_be_opened_is_one_line(run: Run, workers: str) -> None:
+def test_a_service_over_a_storage_that_cannot_be_opened_is_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setattr("locus_store.server.serving.log_to_stderr", lambda: None)  # it stays
     command = ("serve", "--port", "0", "--workers", workers, "--url")
     code, out, errors = run(*command, "sqlite:///no/such/folder.db")
     assert (code, out, errors.count("\n")) == (1, "", 1), errors
