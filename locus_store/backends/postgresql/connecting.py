@@ -138,6 +138,7 @@ _ARRAYS: Final = {
     1021: (700, "float4"),
     1022: (701, "float8"),
     1028: (26, "oid"),
+    1185: (1184, "timestamptz"),
     2287: (2249, "record"),
 }
 """PostgreSQL's types of arrays that statements of ours have: the type of the elements, its name."""
