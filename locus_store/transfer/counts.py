@@ -35,21 +35,21 @@ class Counts:
     items_same: int = 0
 
 
-_OF_A_THREAD = (
+_OF_ONE = (
     ConflictError,
     IntegrityError,
     InvalidArgumentError,
     NotFoundError,
     SerializationError,
 )
-"""Errors that concern one thread and do not stop the others."""
+"""Errors that concern one thread or item and do not stop the others."""
 
 _NAMED = 20
-"""The number of threads that an error names at most."""
+"""The number of threads and items that an error names at most."""
 
 
 class Tally:
-    """Counts threads, and collects the errors of threads that could not be imported.
+    """Counts threads and items, and collects the errors of those that could not be imported.
 
     Args:
         progress: See ``Progress``.
@@ -61,49 +61,33 @@ class Tally:
         self._failed: dict[str, LocusStoreError] = {}
 
     async def add(
-        self, thread_id: str, taking: Awaitable[bool | None], *, tenant: str | None = None
+        self, what: str | Name, taking: Awaitable[bool | None], *, tenant: str | None = None
     ) -> None:
-        """Import one thread and count it; ``None`` means that it no longer exists."""
+        """Import and count a thread or item by its id or name; ``None``: it exists no more."""
         try:
             is_new = await taking
-        except _OF_A_THREAD as exc:
-            self.refuse(thread_id, exc, tenant)
+        except _OF_ONE as exc:
+            self.refuse(what, exc, tenant)
             return
         if is_new is not None:
-            self._counts["written" if is_new else "same"] += 1
-            if self._progress:
-                self._progress(thread_id, is_new)
+            done = "written" if is_new else "same"
+            self._counts[done if isinstance(what, str) else f"items_{done}"] += 1
+        if is_new is not None and self._progress and isinstance(what, str):
+            self._progress(what, is_new)
+        else:
+            step()
 
-    async def add_item(
-        self, name: Name, taking: Awaitable[bool | None], *, tenant: str | None = None
-    ) -> None:
-        """Import one item of a store and count it; ``None`` means that it no longer exists."""
-        try:
-            is_new = await taking
-        except _OF_A_THREAD as exc:
-            self.refuse_item(name, exc, tenant)
-            return
-        if is_new is not None:
-            self._counts["items_written" if is_new else "items_same"] += 1
-        step()
-
-    def refuse(self, thread_id: str, exc: LocusStoreError, tenant: str | None) -> None:
-        """Keep the error of a thread."""
-        self._refuse(f"thread {thread_id!r}", exc, tenant)
-
-    def refuse_item(self, name: Name, exc: LocusStoreError, tenant: str | None) -> None:
-        """Keep the error of an item."""
-        self._refuse(f"item {name[1]!r} of namespace {name[0]!r}", exc, tenant)
-
-    def _refuse(self, what: str, exc: LocusStoreError, tenant: str | None) -> None:
-        self._failed[what if tenant is None else f"{what} of tenant {tenant!r}"] = exc
+    def refuse(self, what: str | Name, exc: LocusStoreError, tenant: str | None) -> None:
+        """Keep the error of a thread or an item."""
+        name = _describe(what)
+        self._failed[name if tenant is None else f"{name} of tenant {tenant!r}"] = exc
         step()
 
     def finish(self, source: str = "") -> Counts:
         """Return the counts.
 
         Raises:
-            LocusStoreError: The first error, with the names of all threads that had one.
+            LocusStoreError: The first error, with the names of others that had one.
         """
         done = Counts(**self._counts)
         if not self._failed:
@@ -117,3 +101,9 @@ class Tally:
         written, same = done.written + done.items_written, done.same + done.items_same
         kind = EncryptionError if isinstance(exc, EncryptionError) else type(exc)
         raise kind(f"{text}. Of the others {written} were written, {same} were there") from exc
+
+
+def _describe(what: str | Name) -> str:
+    if isinstance(what, str):
+        return f"thread {what!r}"
+    return f"item {what[1]!r} of namespace {what[0]!r}"

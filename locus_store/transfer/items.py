@@ -76,7 +76,7 @@ class ArchivedItem:
         return len(self.vectors[0]) // vectors.FLOAT_BYTES if self.vectors else None
 
 
-Read: TypeAlias = "Callable[[Sequence[Name]], Awaitable[list[StoreItem | None]]]"
+_Read: TypeAlias = "Callable[[Sequence[Name]], Awaitable[list[StoreItem | None]]]"
 
 Parsed: TypeAlias = "tuple[str | None, ArchivedThread | ArchivedItem, IntegrityError | None]"
 """A thread or item of a file, with its tenant, if that is named, and its damage, if any."""
@@ -107,11 +107,12 @@ async def read_items(store: BaseStore) -> AsyncIterator[list[ArchivedItem]]:
     Args:
         store: Opened with its embeddings.
     """
-    batch, size, read = list[StoreItem](), 0, store.read
-    items = iterate_items(store.namespaces, store.page)
-    is_sealed = isinstance(store, EncryptedStore)
-    if isinstance(store, EncryptedStore):
+    batch, size = list[StoreItem](), 0
+    read: _Read = store.read
+    if is_sealed := isinstance(store, EncryptedStore):
         items, read = store.iterate_stored(), store.read_stored
+    else:
+        items = iterate_items(store.namespaces, store.page)
     async for item in items:
         batch.append(item)
         size += len(encode(item.value))
@@ -122,7 +123,7 @@ async def read_items(store: BaseStore) -> AsyncIterator[list[ArchivedItem]]:
 
 
 async def _add_embeddings(
-    store: BaseStore, items: list[StoreItem], read: Read
+    store: BaseStore, items: list[StoreItem], read: _Read
 ) -> AsyncIterator[tuple[StoreItem, Sequence[bytes]]]:
     """Yield items with their embeddings; one that was changed meanwhile is read again."""
     while items and store.dimension is not None:
@@ -166,7 +167,7 @@ async def copy_items(source: StorageBackend, target: StorageBackend, tally: Tall
             try:
                 opened.append(await _open_item(store, entry))
             except IntegrityError as exc:
-                tally.refuse_item(entry.name, exc, None)
+                tally.refuse(entry.name, exc, None)
         await put_items(there, opened, tally)
 
 
@@ -194,8 +195,7 @@ async def put_items(
 ) -> None:
     """Put items that are not there, each by itself and at once; count them."""
     await run_together(
-        tally.add_item(entry.name, _put(store, entry), tenant=tenant)
-        for entry in expect_steps(batch)
+        tally.add(entry.name, _put(store, entry), tenant=tenant) for entry in expect_steps(batch)
     )
 
 
@@ -320,7 +320,7 @@ class Putter:
             UnsupportedError: There is no store.
         """
         if damage is not None:
-            self._tally.refuse_item(entry.name, damage, tenant)
+            self._tally.refuse(entry.name, damage, tenant)
             return
         store = await self._find(target, entry, tenant)
         if entry.is_sealed:
@@ -331,7 +331,7 @@ class Putter:
                     raise UnknownKeyError("it is sealed with a key that is not here")
                 entry = await _open_item(store, entry)
             except IntegrityError as exc:
-                self._tally.refuse_item(entry.name, exc, tenant)
+                self._tally.refuse(entry.name, exc, tenant)
                 return
         elif isinstance(store, EncryptedStore) and store.encryption.required and not self._in_clear:
             raise EncryptionError(IN_CLEAR)

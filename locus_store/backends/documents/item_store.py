@@ -83,10 +83,8 @@ class ItemStore(BaseStore):
         require_version(change, found.item.version if found else 0)
 
     def _put(self, change: Put) -> int:
-        found, at = (
-            self._find_live(change.name),
-            max(self._get_time(), self._last_put_at + MICROSECOND),
-        )
+        found = self._find_live(change.name)
+        at = max(self._get_time(), self._last_put_at + MICROSECOND)
         before = (found.item.version, found.item.created_at) if found else ()
         stamp = change.make_stamp(at, *before)
         item = StoreItem(

@@ -247,7 +247,7 @@ async def test_a_database_of_a_revision_before_names_the_command(database, later
 
 
 async def test_items_of_many_names_are_found_by_the_index(migrated_database, ask) -> None:
-    """Where the database knows nothing about the table; a list of pairs reads all of it."""
+    """The table has no statistics: the database would read all of it for a list of pairs."""
     scans = "SELECT {}_scan FROM pg_stat_user_tables WHERE relname = 'locus_store'"
     names = [((f"n{number % 7}",), f"k{number}") for number in range(300)]
 
