@@ -67,7 +67,13 @@ from locus_store.versions import (
     require_same,
     sdk_lookups,
 )
-from locus_store.versions.caches import COLD_STATE_BYTES, KNOWN_BYTES, CachedVersions, LineKey
+from locus_store.versions.caches import (
+    COLD_STATE_BYTES,
+    KNOWN_BYTES,
+    CachedVersions,
+    KnownVersion,
+    LineKey,
+)
 
 T = TypeVar("T")
 P = TypeVar("P", bound="StorageBackend")
@@ -277,7 +283,7 @@ class StorageBackend(ForTenants, Closing, ABC):
 
         Raises:
             InvalidArgumentError: An option makes no sense.
-            SchemaError: See ``CachedVersions.require_kind``.
+            SchemaError: See ``KnownVersion.require_kind``.
             SerializationError: ``data`` or ``metadata`` cannot be kept exactly, or ``data`` exceeds
                 ``max_state_bytes``.
         """
@@ -292,18 +298,17 @@ class StorageBackend(ForTenants, Closing, ABC):
         labels = copy_json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
         key = self._make_line_key(thread_id, namespace)
-        basis, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
-        if parent_id is not None and not forks and expected is None:
-            known = self.known_version(thread_id, parent_id, namespace=namespace)
-            expected = Expected(made_from=known[0], head=known[0]) if known else None
-        if connection is None and (parent_id is None or not forks):
-            await self._known.require_kind(key, expected, change.tree, self.version)
+        known, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
+        if known is not None and known.checkpoint_id == parent_id and not forks:
+            expected = expected or Expected(made_from=known.mark, head=known.mark)
+        if known is not None and connection is None and (parent_id is None or not forks):
+            await known.require_kind(key, expected, change.tree, self.version)
         save = Save(
             thread_id=thread_id,
             namespace=namespace,
             checkpoint_id=checkpoint_id or generate_checkpoint_id(),
             change=change,
-            basis=basis,
+            basis=known.mark if known else None,
             expected=expected,
             parent_id=parent_id,
             forks=forks,
@@ -338,7 +343,7 @@ class StorageBackend(ForTenants, Closing, ABC):
 
     async def _compare(
         self, key: LineKey, data: Mapping[str, Any], *, packed: bool, reads_head: bool
-    ) -> tuple[Mark | None, frames.Change]:
+    ) -> tuple[KnownVersion | None, frames.Change]:
         """Return the state as a change of the version that this object knows best, if any."""
         known = self._known.get(key)
         change = frames.compare_states(data, known.tree if known else None, packed=packed)
@@ -349,7 +354,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             # As it was when it was handed in, whatever its owner did meanwhile.
             state = change.packed_state.to_state()
             change = frames.compare_states(state, known.tree if known else None, packed=packed)
-        return known.mark if known else None, change
+        return known, change
 
     @observe("load")
     async def read_state(

@@ -36,13 +36,31 @@ def make_kind_error(thread_id: str, *, is_graphs: bool) -> SchemaError:
 
 
 @dataclass(slots=True)
-class _Known:
+class KnownVersion:
     """The newest version known of a line."""
 
     mark: Mark
     checkpoint_id: str
     tree: frames.DigestTree
     packed_state: frames.PackedState | None
+
+    async def require_kind(
+        self, key: LineKey, origin: Expected | None, tree: frames.DigestTree, find: FindHead
+    ) -> None:
+        """Refuse an agent's state that follows a checkpoint of LangGraph, and the other way round.
+
+        The head is read only before a refusal: this version may be another writer's past.
+
+        Raises:
+            SchemaError: Names the thread.
+        """
+        if self.tree.is_graphs == tree.is_graphs:
+            return
+        if origin is None or origin.made_from == self.mark:
+            _, thread_id, namespace = key
+            head = await find(thread_id, namespace=namespace)
+            if head is not None and head.mark == self.mark:
+                raise make_kind_error(thread_id, is_graphs=self.tree.is_graphs)
 
 
 class CachedVersions:
@@ -57,8 +75,8 @@ class CachedVersions:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._known: OrderedDict[LineKey, _Known] = OrderedDict()
-        self._heavy: OrderedDict[LineKey, _Known] = OrderedDict()
+        self._known: OrderedDict[LineKey, KnownVersion] = OrderedDict()
+        self._heavy: OrderedDict[LineKey, KnownVersion] = OrderedDict()
         self._lock = make_lock()  # several loops may use one backend
 
     def limit(self, max_bytes: int) -> None:
@@ -67,7 +85,7 @@ class CachedVersions:
             self._max_bytes = max_bytes
             self._shrink()
 
-    def get(self, key: LineKey) -> _Known | None:
+    def get(self, key: LineKey) -> KnownVersion | None:
         """Return the newest version known of a line."""
         with self._lock:
             found = self._known.get(key)
@@ -87,27 +105,8 @@ class CachedVersions:
         with self._lock:
             old = self._known.get(key)
             self._bytes += tree.weight - (old.tree.weight if old else 0)
-            self._use(key, _Known(mark, checkpoint_id, tree, packed_state))
+            self._use(key, KnownVersion(mark, checkpoint_id, tree, packed_state))
             self._shrink()
-
-    async def require_kind(
-        self, key: LineKey, origin: Expected | None, tree: frames.DigestTree, find: FindHead
-    ) -> None:
-        """Refuse an agent's state that follows a checkpoint of LangGraph, and the other way round.
-
-        The head is read only before a refusal: the known version may be another writer's past.
-
-        Raises:
-            SchemaError: Names the thread.
-        """
-        known = self.get(key)
-        if known is None or known.tree.is_graphs == tree.is_graphs:
-            return
-        if origin is None or origin.made_from == known.mark:
-            _, thread_id, namespace = key
-            head = await find(thread_id, namespace=namespace)
-            if head is not None and head.mark == known.mark:
-                raise make_kind_error(thread_id, is_graphs=known.tree.is_graphs)
 
     def drop(self, key: LineKey) -> None:
         with self._lock:
@@ -124,7 +123,7 @@ class CachedVersions:
         while self._bytes > self._max_bytes and len(self._known) > 1:
             self._bytes -= self._known.popitem(last=False)[1].tree.weight
 
-    def _use(self, key: LineKey, version: _Known) -> None:
+    def _use(self, key: LineKey, version: KnownVersion) -> None:
         for order in (self._known, self._heavy) if version.packed_state else (self._known,):
             order[key] = version
             order.move_to_end(key)
