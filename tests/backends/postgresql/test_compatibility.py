@@ -330,9 +330,16 @@ def strings(source: str) -> Iterator[str]:
 
     Not by ``ast``, which may fail after greenlets (Python 3.11).
     """
-    before = tokenize.NEWLINE
+    before, parts, depth = tokenize.NEWLINE, list[str](), 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.STRING and before not in STARTS:
+        kind = tokenize.tok_name[token.type]
+        depth += {"FSTRING_START": 1, "FSTRING_END": -1}.get(kind, 0)  # since Python 3.12
+        if kind == "FSTRING_MIDDLE":
+            parts.append(token.string)
+        elif kind == "FSTRING_END" and depth == 0:
+            yield "{}".join(parts)
+            parts.clear()
+        elif kind == "STRING" and before not in STARTS:
             yield token.string.lstrip("fr").strip('"').strip("'")
         if token.type not in {tokenize.NL, tokenize.COMMENT}:
             before = token.type
