@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,13 @@ from locus_store.values.text import split_words
 
 _INDEX = "INSERT INTO {0}(rowid, words) VALUES (?, ?)"
 _UNINDEX = "INSERT INTO {0}({0}, rowid, words) VALUES ('delete', ?, ?)"
+
+_IS_MERGED_LOW = """
+SELECT 1 FROM {0} WHERE id = 10 AND substr(block, -2) = x'0000'
+AND EXISTS (SELECT 1 FROM {0} WHERE id > 10)
+"""
+"""Finds an index whose only segment is not on the last level: the record 10 lists the levels, and
+an empty one takes two bytes 0."""
 
 _SEQUENCE_BITS = 32
 """A row of the index is numbered ``line << 32 | sequence``."""
@@ -153,8 +160,7 @@ class SQLiteRepository(Repository):
         """See ``Repository``; the words come from the text that is stored for deletions."""
         c = self.tables.checkpoints.c
         texts = source(self.tables.checkpoints, ("sequence", "text")).where(c.text.is_not(None))
-        for some in self.connection.execute(texts).partitions(BATCH):
-            self._index_rows(_INDEX, some)
+        self._index_texts(texts)
 
     def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """See ``Repository``; FTS5 needs the exact words that were indexed."""
@@ -173,11 +179,24 @@ class SQLiteRepository(Repository):
             self._index_rows(_UNINDEX, rows)
 
     def finish(self) -> None:
-        """Merge all segments after a deletion, which only marks words: no byte of them is left."""
-        if self._has_tombstones:
-            self.connection.exec_driver_sql(
-                f"INSERT INTO {self._index}({self._index}) VALUES ('optimize')"  # noqa: S608
-            )
+        """Merge all segments after a deletion, which only marks words: no byte of them is left.
+
+        Since SQLite 3.44, deleted words stay unless the last level gets the merged segment. Such an
+        index is filled again.
+        """
+        if not self._has_tombstones:
+            return
+        command = f"INSERT INTO {self._index}({self._index}) VALUES (?)"  # noqa: S608
+        self.connection.exec_driver_sql(command, ("optimize",))
+        levels = _IS_MERGED_LOW.format(f'"{self.tables.prefix}search_data"')
+        if self.connection.exec_driver_sql(levels).first():
+            self.connection.exec_driver_sql(command, ("delete-all",))
+            c = self.tables.checkpoints.c
+            self._index_texts(sa.select(c.line, c.sequence, c.text).where(c.text.is_not(None)))
+
+    def _index_texts(self, texts: sa.Select[Any]) -> None:
+        for some in self.connection.execute(texts).partitions(BATCH):
+            self._index_rows(_INDEX, some)
 
     def _index_rows(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         values = [
@@ -192,7 +211,14 @@ class SQLiteRepository(Repository):
         return sa.select(line).where(index.c.words.op("MATCH")(f'"{word}"'))
 
     def find_faults(self) -> list[str]:
-        """Run ``PRAGMA integrity_check`` on pages and indexes, then check each value's type."""
+        """Run ``PRAGMA integrity_check`` on pages and indexes, then check each value's type.
+
+        A search comes first: until one, SQLite 3.46 to 3.53 check the index as this connection last
+        read it, and report the segments that others have merged since.
+        """
+        if self.has_index:
+            with suppress(sa.exc.DatabaseError):  # a damaged index: the check says so
+                self.connection.execute(self.select_lines("word")).first()
         found = self.connection.exec_driver_sql("PRAGMA integrity_check(20)").scalars()
         broken = [it for it in found if it != "ok"]
         tables = [] if broken else self.tables.metadata.sorted_tables
