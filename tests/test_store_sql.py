@@ -200,6 +200,7 @@ async def test_a_search_that_fails_fails_its_own_caller_only(make, monkeypatch) 
         return find(items, wanted)
 
     monkeypatch.setattr(Items, "find_recent_at_once", fail)
+    monkeypatch.setattr(sql_store, "SLOW_SECONDS", 60)
     async with make() as store:
         await store.put(NS, "k", 1)
         searches = (store.search(it) for it in (NS, ("damaged",), NS))

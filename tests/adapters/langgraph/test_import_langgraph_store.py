@@ -116,7 +116,8 @@ def in_utc(moment: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-INDEX: Any = {"dims": 3, "embed": embed, "fields": ["text"]}
+INDEX: Any = {"dims": 3, "embed": embed, "fields": ["text"], "text_fields": ["text"]}
+"""SqliteStore has another name for the fields."""
 
 
 async def test_items_are_imported_with_values_times_and_order(source) -> None:
