@@ -57,6 +57,7 @@ from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.msgpack import convert_to_json
 from locus_store.versions import (
+    PutWrites,
     archives,
     decode_state,
     erasing,
@@ -684,32 +685,23 @@ class StoresWrites(StorageBackend):
         check_writes(kept)
         if not kept:
             return True
-        turn = get_number(self, thread_id)
-        which: dict[str, Any] = {} if turn is None else {"turn": turn}  # not all have turns
         return await self.store_writes(
-            *(thread_id, namespace, checkpoint_id, kept),
-            known=known,
-            seen=seen,
-            must_exist=must_exist,
-            ttl_seconds=ttl_seconds,
-            **which,
+            PutWrites(
+                thread_id=thread_id,
+                namespace=namespace,
+                checkpoint_id=checkpoint_id,
+                writes=kept,
+                known=known,
+                seen=seen,
+                must_exist=must_exist,
+                ttl_seconds=ttl_seconds,
+                turn=get_number(self, thread_id),
+            )
         )
 
     @abstractmethod
-    async def store_writes(
-        self,
-        thread_id: str,
-        namespace: str,
-        checkpoint_id: str,
-        writes: list[PendingWrite],
-        *,
-        known: Mark | None,
-        seen: Collection[tuple[str, int]] | None,
-        must_exist: MustExist | None = None,
-        ttl_seconds: float | None = None,
-        turn: int | None = None,
-    ) -> bool:
-        """Store pending writes that were found valid; see ``put_writes``, and ``Save.turn``."""
+    async def store_writes(self, put: PutWrites) -> bool:
+        """Store pending writes that were found valid; see ``put_writes``."""
 
     @abstractmethod
     async def writes_of(

@@ -40,7 +40,7 @@ from locus_store.values.sealing import (
     make_thread_subject,
 )
 from locus_store.values.text import query_words
-from locus_store.versions import erasing, generate_checkpoint_id
+from locus_store.versions import PutWrites, erasing, generate_checkpoint_id
 from locus_store.versions.archives import make_copy
 from locus_store.versions.erasing import FindThreads
 from locus_store.versions.reading import iterate_ids
@@ -137,17 +137,10 @@ class EncryptedBackend(LoadsKeys, FullBackend):
             shown = replace(shown, place=page[-1].place)
         return found[: criteria.limit]
 
-    async def store_writes(
-        self,
-        thread_id: str,
-        namespace: str,
-        checkpoint_id: str,
-        writes: list[PendingWrite],
-        **options: Any,
-    ) -> bool:
-        sealing, place = await self.get_sealing(), (thread_id, namespace, checkpoint_id)
-        sealed = [sealing.seal_write(*place, it) for it in writes]
-        return await super().store_writes(*place, sealed, **options)
+    async def store_writes(self, put: PutWrites) -> bool:
+        sealing, place = await self.get_sealing(), (put.thread_id, put.namespace, put.checkpoint_id)
+        sealed = [sealing.seal_write(*place, it) for it in put.writes]
+        return await super().store_writes(replace(put, writes=sealed))
 
     async def writes_of(
         self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
@@ -416,18 +409,11 @@ class ClientBackend(VersionsBackend):
         except IdNeededError:  # a side branch replaces no version
             return await super().commit(replace(save, checkpoint_id=generate_checkpoint_id()))
 
-    async def store_writes(
-        self,
-        thread_id: str,
-        namespace: str,
-        checkpoint_id: str,
-        writes: list[PendingWrite],
-        **options: Any,
-    ) -> bool:
+    async def store_writes(self, put: PutWrites) -> bool:
         """Store whole writes: a service cannot expand changes when it replaces their version."""
-        if any(it.basis is not None for it in writes):
+        if any(it.basis is not None for it in put.writes):
             return False
-        return await super().store_writes(thread_id, namespace, checkpoint_id, writes, **options)
+        return await super().store_writes(put)
 
     async def remove(
         self, thread_id: str, checkpoint_ids: Sequence[str] | None = None, **which: Any

@@ -330,7 +330,7 @@ def _check_change(log: BaseMessageLog, change: LogChange) -> None:
 
 _CHECKS: Final[dict[str, Callable[..., object]]] = {
     "/v1/commit": _check_save,
-    "/v1/store_writes": lambda _, writes, **_others: check_writes(writes),
+    "/v1/store_writes": lambda _, put: check_writes(put.writes),
     "/v1/restore": _check_thread,
     "/v1/replace_thread": lambda backend, old, thread: _check_thread(backend, thread),
     "/v1/renew": lambda _, ttl_seconds, **_others: check_ttl(ttl_seconds),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -42,7 +42,6 @@ from locus_store.types import (
     Hit,
     LineContents,
     Mark,
-    MustExist,
     PendingWrite,
     Removed,
     Save,
@@ -59,6 +58,7 @@ from locus_store.types.options import DAY
 from locus_store.types.thread_info import UserIdType
 from locus_store.values.filters import check_wanted
 from locus_store.values.text import query_words
+from locus_store.versions import PutWrites
 from locus_store.versions.archives import make_copy
 from locus_store.versions.erasing import FindThreads, Sweep
 
@@ -260,32 +260,18 @@ class SqlBackend(
         await self._write(lambda it: archives.restore(it, thread))
 
     @limit_calls(measure_writes)
-    async def store_writes(
-        self,
-        thread_id: str,
-        namespace: str,
-        checkpoint_id: str,
-        writes: list[PendingWrite],
-        *,
-        known: Mark | None,
-        seen: Collection[tuple[str, int]] | None,
-        must_exist: MustExist | None = None,
-        ttl_seconds: float | None = None,
-        turn: int | None = None,
-    ) -> bool:
+    async def store_writes(self, put: PutWrites) -> bool:
         def store(repo: Repository) -> bool:
-            repo.guard(thread_id, turn)
-            line = versions.find_for_writes(repo, thread_id, namespace, checkpoint_id, must_exist)
-            is_new = line is None and repo.open_thread(thread_id)
-            place = repo, line or repo.open_line(thread_id, namespace), checkpoint_id
-            stored = versions.put_writes(
-                *place, writes, known=known, seen=seen, must_exist=must_exist
-            )
-            if stored and ttl_seconds is not None:
-                repo.renew(thread_id, ttl_seconds, begins=is_new)
+            repo.guard(put.thread_id, put.turn)
+            line = versions.find_for_writes(repo, put)
+            is_new = line is None and repo.open_thread(put.thread_id)
+            line = line or repo.open_line(put.thread_id, put.namespace)
+            stored = versions.put_writes(repo, line, put)
+            if stored and put.ttl_seconds is not None:
+                repo.renew(put.thread_id, put.ttl_seconds, begins=is_new)
             return stored
 
-        return await self._write(store, thread_id=thread_id)
+        return await self._write(store, thread_id=put.thread_id)
 
     async def writes_of(
         self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""

@@ -29,12 +29,13 @@ from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import is_live
 from locus_store.sql.threads.thread_rows import has_activity
-from locus_store.types import ArchivedThread, PendingWrite, Save
+from locus_store.types import ArchivedThread, Save
 from locus_store.types.items import Change, Put
 from locus_store.types.messages import LogChange
 from locus_store.types.tenants import Quota, QuotaUse
 from locus_store.types.thread_info import PutThread
 from locus_store.values.encoding import encode
+from locus_store.versions import PutWrites
 from locus_store.versions.quotas import (
     ROW_BYTES,
     SAVES,
@@ -114,11 +115,9 @@ def measure_save(save: Save, connection: object = None) -> Charge:
     )
 
 
-def measure_writes(
-    thread_id: str, namespace: str, checkpoint_id: str, writes: Sequence[PendingWrite], **more: Any
-) -> Charge:
+def measure_writes(put: PutWrites) -> Charge:
     """Return the charge of pending writes."""
-    return _charge([len(it.payload) for it in writes], is_due=more.get("must_exist") == "task")
+    return _charge([len(it.payload) for it in put.writes], is_due=put.must_exist == "task")
 
 
 def measure_change(change: LogChange) -> Charge | None:

@@ -15,6 +15,7 @@ from locus_store.versions.lines import (
     RECORD_OVERHEAD as RECORD_OVERHEAD,
     Line as Line,
     Lines as Lines,
+    PutWrites as PutWrites,
     Record as Record,
     archive_record as archive_record,
     expand_write as expand_write,

@@ -199,50 +199,57 @@ def archive_record(record: Record, payload: bytes, created_at: datetime) -> Arch
     return ArchivedRecord(**values, payload=payload, created_at=created_at)
 
 
-def find_for_writes(
-    lines: Lines, thread_id: str, namespace: str, checkpoint_id: str, must_exist: MustExist | None
-) -> Line | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutWrites:
+    """Pending writes to store; valid, and never changed. See ``StoresWrites.put_writes``."""
+
+    thread_id: str
+    namespace: str = ""
+    checkpoint_id: str
+    writes: list[PendingWrite]
+    known: Mark | None = None
+    seen: Collection[tuple[str, int]] | None = None
+    must_exist: MustExist | None = None
+    ttl_seconds: float | None = None
+    turn: int | None = None
+    """See ``Save.turn``."""
+
+
+def find_for_writes(lines: Lines, put: PutWrites) -> Line | None:
     """Return the line of pending writes, ``None`` if it has no version.
 
     Raises:
         ConflictError: What must exist cannot; ``put_writes`` looks for the checkpoint itself.
     """
-    line = lines.find(thread_id, namespace, beside=checkpoint_id)
-    if line is None and must_exist == "checkpoint":
-        raise make_deleted_error(checkpoint_id)
-    if line is None and must_exist == "thread":
-        require_thread(lines, thread_id, checkpoint_id)
+    line = lines.find(put.thread_id, put.namespace, beside=put.checkpoint_id)
+    if line is None and put.must_exist == "checkpoint":
+        raise make_deleted_error(put.checkpoint_id)
+    if line is None and put.must_exist == "thread":
+        require_thread(lines, put.thread_id, put.checkpoint_id)
     return line
 
 
-def put_writes(
-    lines: Lines,
-    line: Line,
-    checkpoint_id: str,
-    writes: Sequence[PendingWrite],
-    *,
-    known: Mark | None,
-    seen: Collection[tuple[str, int]] | None,
-    must_exist: MustExist | None,
-) -> bool:
+def put_writes(lines: Lines, line: Line, put: PutWrites) -> bool:
     """Store a checkpoint's pending writes; see ``StoresWrites.put_writes``.
 
     Raises:
         ConflictError: Before anything was written.
     """
+    checkpoint_id, writes = put.checkpoint_id, put.writes
     is_framed = any(it.basis is not None for it in writes)
-    is_needed = must_exist == "checkpoint"
+    is_needed = put.must_exist == "checkpoint"
     record = lines.named(line, checkpoint_id) if is_needed or is_framed else None
     if is_needed and record is None:
         raise make_deleted_error(checkpoint_id)
-    if is_framed and (record is None or make_mark(lines, line, record) != known):
+    if is_framed and (record is None or make_mark(lines, line, record) != put.known):
         return False
     there = lines.written(line, checkpoint_id)
-    if must_exist == "task" and not {it.task_id for it in writes} <= {name for name, _ in there}:
+    needs_tasks = put.must_exist == "task"
+    if needs_tasks and not {it.task_id for it in writes} <= {name for name, _ in there}:
         raise make_deleted_error(checkpoint_id)
-    if seen is not None and any(key not in seen for key in there):
+    if put.seen is not None and any(key not in put.seen for key in there):
         found = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
-        _require_own(found, {(it.task_id, it.idx): it for it in writes}, seen, checkpoint_id)
+        _require_own(found, {(it.task_id, it.idx): it for it in writes}, put.seen, checkpoint_id)
     lines.put_writes(line, checkpoint_id, list(select_winning(there, writes).values()))
     return True
 

@@ -207,10 +207,7 @@ def test_each_payload_stands_in_one_place(places: list[Any], payloads: list[byte
         {"task_id": f"{at}", "idx": 0, "channel": "c", "type": "t", "payload": place}
         for at, place in enumerate(places)
     ]
-    head = {
-        "thread_id": "t", "namespace": "", "checkpoint_id": "v", "writes": writes,
-        "known": None, "seen": None,
-    }  # fmt: skip
+    head = {"put": {"thread_id": "t", "checkpoint_id": "v", "writes": writes}}
     with pytest.raises(InvalidArgumentError):
         WRITES.arguments.read(head, bodies.Payloads(payloads))
 

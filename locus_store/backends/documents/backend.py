@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -31,7 +31,6 @@ from locus_store.types import (
     Head,
     Hit,
     Mark,
-    MustExist,
     PendingWrite,
     Removed,
     Save,
@@ -51,7 +50,7 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_wanted, has_value, is_found
 from locus_store.values.text import query_words
-from locus_store.versions import turns
+from locus_store.versions import PutWrites, turns
 from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.erasing import Sweep, Swept
 from locus_store.versions.histories import History
@@ -307,31 +306,17 @@ class DocumentBackend(DocumentVersionLists, DocumentTurns, FullBackend, Document
 
         await self._threads.make(thread.thread_id, restore)
 
-    async def store_writes(
-        self,
-        thread_id: str,
-        namespace: str,
-        checkpoint_id: str,
-        writes: list[PendingWrite],
-        *,
-        known: Mark | None,
-        seen: Collection[tuple[str, int]] | None,
-        must_exist: MustExist | None = None,
-        ttl_seconds: float | None = None,
-        turn: int | None = None,
-    ) -> bool:
+    async def store_writes(self, put: PutWrites) -> bool:
         def store(transaction: ThreadTransaction) -> bool:
-            turns.require_turn(transaction, turn)
-            versions.find_for_writes(transaction, thread_id, namespace, checkpoint_id, must_exist)
-            place = transaction, replace(transaction.open_history(namespace).line), checkpoint_id
-            stored = versions.put_writes(
-                *place, writes, known=known, seen=seen, must_exist=must_exist
-            )
-            if stored and ttl_seconds is not None:
-                transaction.prolong(ttl_seconds)
+            turns.require_turn(transaction, put.turn)
+            versions.find_for_writes(transaction, put)
+            line = replace(transaction.open_history(put.namespace).line)
+            stored = versions.put_writes(transaction, line, put)
+            if stored and put.ttl_seconds is not None:
+                transaction.prolong(put.ttl_seconds)
             return stored
 
-        return await self._threads.make(thread_id, store)
+        return await self._threads.make(put.thread_id, store)
 
     @move_off_loop
     def writes_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Unpack, cast
 from weakref import WeakKeyDictionary
@@ -20,7 +20,7 @@ from locus_store.backends.postgresql.options import (
     make_dsn,
     make_pool_size,
 )
-from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
+from locus_store.backends.postgresql.pending_writes import WriteBatches
 from locus_store.backends.postgresql.replicas import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
@@ -44,20 +44,11 @@ from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.quotas import limit_calls, measure_save, measure_writes
 from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.sql.threads.repository import Repository
-from locus_store.types import (
-    LineContents,
-    Mark,
-    MustExist,
-    PendingWrite,
-    Removed,
-    Save,
-    Stored,
-    Version,
-    Written,
-)
+from locus_store.types import LineContents, Mark, Removed, Save, Stored, Version, Written
 from locus_store.types.arguments import check_limit, check_names, check_tenant
 from locus_store.types.facts import Fact, Verdict
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
+from locus_store.versions import PutWrites
 
 
 class PostgreSQLBackend(ServerBackend):
@@ -239,41 +230,20 @@ class PostgreSQLBackend(ServerBackend):
         return contents.parse_contents(rows, versions)
 
     @limit_calls(measure_writes)
-    async def store_writes(
-        self,
-        thread_id: str,
-        namespace: str,
-        checkpoint_id: str,
-        writes: list[PendingWrite],
-        *,
-        known: Mark | None,
-        seen: Collection[tuple[str, int]] | None,
-        must_exist: MustExist | None = None,
-        ttl_seconds: float | None = None,
-        turn: int | None = None,
-    ) -> bool:
-        places = {(it.task_id, it.idx) for it in writes}
-        is_ours = known is None or known.store == self._database.opened.store
-        is_plain = seen is None and must_exist != "task" and self._database.audit is None
-        if is_plain and is_ours and len(places) == len(writes):
-            place = (thread_id, namespace, checkpoint_id)
-            batch = Batch(*place, writes, known, must_exist, ttl_seconds, turn)
-            # Once more: a line may be created by another call at the same time.
-            if await self._store_batch(batch) or await self._store_batch(batch):
-                return True
-        return await super().store_writes(
-            *(thread_id, namespace, checkpoint_id, writes),
-            known=known,
-            seen=seen,
-            must_exist=must_exist,
-            ttl_seconds=ttl_seconds,
-            turn=turn,
-        )
+    async def store_writes(self, put: PutWrites) -> bool:
+        places = {(it.task_id, it.idx) for it in put.writes}
+        is_ours = put.known is None or put.known.store == self._database.opened.store
+        is_plain = put.seen is None and put.must_exist != "task" and self._database.audit is None
+        is_fast = is_plain and is_ours and len(places) == len(put.writes)
+        # Once more: a line may be created by another call at the same time.
+        if is_fast and (await self._store_batch(put) or await self._store_batch(put)):
+            return True
+        return await super().store_writes(put)
 
-    async def _store_batch(self, batch: Batch) -> bool:
+    async def _store_batch(self, put: PutWrites) -> bool:
         with self._translate_errors():
             _, batches = await self._get_calls()
-            return await batches.submit(batch)
+            return await batches.submit(put)
 
     async def _ask_line(self, text: str, key: tuple[Any, ...], thread_id: str) -> list[Any]:
         """Run a statement that reads a line; where tables have partitions, find the line first.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 from weakref import proxy
@@ -16,69 +15,44 @@ from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undeci
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
-from locus_store.types import Mark, MustExist, PendingWrite
+from locus_store.versions import PutWrites
 from locus_store.versions.archives import add_checksum
 from locus_store.versions.renewing import compute_ttl_slack
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Writes on one checkpoint, no two of the same task and index."""
+def _list_tasks(put: PutWrites) -> set[tuple[str, ...]]:
+    """Return the tasks whose writes these are."""
+    place = put.thread_id, put.namespace, put.checkpoint_id
+    return {(*place, it.task_id) for it in put.writes}
 
-    thread_id: str
-    namespace: str
-    checkpoint_id: str
-    writes: Sequence[PendingWrite]
-    known: Mark | None
-    """The version that writes with a ``basis`` are frames against."""
 
-    must_exist: MustExist | None
-    ttl_seconds: float | None
-    turn: int | None
+def _make_head(put: PutWrites) -> tuple[Any, ...]:
+    """Return the statement's parameters for the place of the writes."""
+    names = (put.thread_id, put.namespace, put.checkpoint_id)
+    known, ttl = put.known, put.ttl_seconds
+    version = (known.sequence, known.line, known.digest) if known else (None, None, None)
+    slack = None if ttl is None else compute_ttl_slack(ttl)
+    return (*map(encode_key, names), *version, put.must_exist, ttl, slack, put.turn)
 
-    @property
-    def size(self) -> int:
-        """The payloads' size in bytes."""
-        return sum(len(it.payload) for it in self.writes)
 
-    @property
-    def version(self) -> str:
-        """Which version has to be found; see ``write_statements.VERSIONS``."""
-        if self.known is not None:
-            return "known"
-        return "any" if self.must_exist is None else "stored"
-
-    def list_tasks(self) -> set[tuple[str, ...]]:
-        """The tasks whose writes these are."""
-        place = self.thread_id, self.namespace, self.checkpoint_id
-        return {(*place, it.task_id) for it in self.writes}
-
-    def make_head(self) -> tuple[Any, ...]:
-        """Return the statement's parameters for the place of the writes."""
-        names = (self.thread_id, self.namespace, self.checkpoint_id)
-        known, ttl = self.known, self.ttl_seconds
-        version = (known.sequence, known.line, known.digest) if known else (None, None, None)
-        slack = None if ttl is None else compute_ttl_slack(ttl)
-        return (*map(encode_key, names), *version, self.must_exist, ttl, slack, self.turn)
-
-    def make_rows(self) -> list[tuple[Any, ...]]:
-        """Return the writes as the statement's rows."""
-        return [
-            (
-                encode_key(write.task_id),
-                write.idx,
-                encode_key(write.channel),
-                encode_key(write.type),
-                write.task_path,
-                write.basis,
-                add_checksum(self.checkpoint_id, write),
-            )
-            for write in self.writes
-        ]
+def _make_rows(put: PutWrites) -> list[tuple[Any, ...]]:
+    """Return the writes as the statement's rows."""
+    return [
+        (
+            encode_key(write.task_id),
+            write.idx,
+            encode_key(write.channel),
+            encode_key(write.type),
+            write.task_path,
+            write.basis,
+            add_checksum(put.checkpoint_id, write),
+        )
+        for write in put.writes
+    ]
 
 
 class WriteBatches:
-    """The pending writes of one event loop.
+    """The pending writes of one event loop; no two of a batch are of the same task and index.
 
     Args:
         pool: Its connections.
@@ -93,18 +67,18 @@ class WriteBatches:
         self._pool: LoopPool = proxy(pool)
         self._database = database
         limits = GroupLimits(count=size, workers=workers, size=GROUP_BYTES)
-        self._calls: Gathering[Batch, bool] = Gathering(
-            self._answer, limits, Batch.list_tasks, send=self._send, spawn=self._spawn
+        self._calls: Gathering[PutWrites, bool] = Gathering(
+            self._answer, limits, _list_tasks, send=self._send, spawn=self._spawn
         )
 
-    async def submit(self, batch: Batch) -> bool:
+    async def submit(self, batch: PutWrites) -> bool:
         """Store a batch; ``False``: nothing was stored, and only a transaction can decide."""
-        return await self._calls.submit(batch, size=batch.size)
+        return await self._calls.submit(batch, size=sum(len(it.payload) for it in batch.writes))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._pool.spawn(work)  # of a proxy: the method itself would keep the connections
 
-    def _send(self, batch: Batch, answer: Callable[[bool | Failed | Undecided], None]) -> bool:
+    def _send(self, batch: PutWrites, answer: Callable[[bool | Failed | Undecided], None]) -> bool:
         def ended(rows: list[Any] | BaseException) -> None:
             self._pool.note_write(batch.thread_id)
             if not isinstance(rows, BaseException):
@@ -120,7 +94,7 @@ class WriteBatches:
         return self._pool.send(*self._make_statement([batch]), ended)
 
     async def _answer(
-        self, batches: Sequence[Batch], is_alone: bool
+        self, batches: Sequence[PutWrites], is_alone: bool
     ) -> Sequence[bool | Failed | Undecided]:
         try:
             stored = await self._pool.retry(lambda: self._run(batches))
@@ -131,7 +105,7 @@ class WriteBatches:
             return [Undecided.ALONE] * len(batches)  # the faulty one is found by running each alone
         return [number in stored for number in range(len(batches))]
 
-    async def _run(self, batches: Sequence[Batch]) -> set[int]:
+    async def _run(self, batches: Sequence[PutWrites]) -> set[int]:
         """Run the statement; return the positions of the batches that were stored."""
         try:
             async with self._pool.lease_driver() as connection:
@@ -142,15 +116,17 @@ class WriteBatches:
                 self._pool.note_write(thread_id)
         return {row["number"] for row in found}
 
-    def _make_statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:
+    def _make_statement(self, batches: Sequence[PutWrites]) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that stores batches, and its parameters."""
         database, fast = self._database, self._database.fast
         common = encode_key(database.tenant), database.opened.store
         [batch, *others] = batches
-        lone = None if others else fast.put_lone.get((len(batch.writes), batch.version))
+        # Which version has to be found; see ``write_statements.VERSIONS``.
+        version = "known" if batch.known else "stored" if batch.must_exist else "any"
+        lone = None if others else fast.put_lone.get((len(batch.writes), version))
         if lone is not None:
-            return lone, (*common, *batch.make_head(), *chain.from_iterable(batch.make_rows()))
-        heads = [(number, *it.make_head()) for number, it in enumerate(batches)]
-        rows = [(number, *row) for number, it in enumerate(batches) for row in it.make_rows()]
+            return lone, (*common, *_make_head(batch), *chain.from_iterable(_make_rows(batch)))
+        heads = [(number, *_make_head(it)) for number, it in enumerate(batches)]
+        rows = [(number, *row) for number, it in enumerate(batches) for row in _make_rows(it)]
         places, writes = zip(*heads, strict=True), zip(*rows, strict=True)
         return fast.put_writes, (*common, *places, *writes)

@@ -18,7 +18,7 @@ from locus_store.types.items import NamespaceMatch, Put
 from locus_store.types.tenants import Quota
 from locus_store.types.thread_info import ThreadsWanted
 from locus_store.types.turns import TurnStep
-from locus_store.versions import segments
+from locus_store.versions import PutWrites, segments
 from locus_store.versions.sharding import Move, ShardLayout, is_routed
 from locus_store.versions.sizes import StatusesWanted
 
@@ -276,7 +276,7 @@ BACKEND: dict[str, Scenario] = {
     "put_writes": lambda it: it.backend.put_writes("t", "v3", [replace(WRITE, task_id="other")]),
     "put_writes/special": lambda it: it.backend.put_writes("t", "v3", [replace(WRITE, idx=-1)]),
     "store_writes": lambda it: it.backend.store_writes(
-        "t", "", "v3", [replace(WRITE, idx=1)], known=None, seen=None),
+        PutWrites(thread_id="t", checkpoint_id="v3", writes=[replace(WRITE, idx=1)])),
     "get_writes": lambda it: it.backend.get_writes("t", "v3"),
     "writes_of": lambda it: it.backend.writes_of("t", ["v2", "v3"]),
     "namespaces": lambda it: it.backend.namespaces("t"),
