@@ -153,9 +153,8 @@ class Items:
             found = {row.item: make_item(row) for row in items}
             yield from ((found[it], best[it][0]) for it in some if it in found)
 
-    @staticmethod
     def rank_widening(
-        search: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
+        self, search: Wanted, vector: bytes, select: Callable[[int], Sequence[AnyRow]]
     ) -> Iterator[Scored]:
         """Rank by exact scores what a database ranked by rounded distances.
 
@@ -164,11 +163,16 @@ class Items:
 
         Args:
             search: How many are likely to be asked for.
-            fetch: Returns this many nearest items, and whether there are no others.
+            vector: What they are to be near to.
+            select: Returns this many nearest embeddings, each with its item, or all of them.
         """
         size, given = search.offset + search.limit + MARGIN, set[Any]()
         while True:
-            found, is_all = fetch(size)
+            rows = select(size)
+            scores = vectors.compute_scores(
+                vector, [it.embedding for it in rows], self.context.metric
+            )
+            found, is_all = _take_best(rows, scores), len(rows) < size
             floor = -inf
             if not is_all and size <= MOST_WIDENED:
                 last = min((score for _, score in found), default=-inf)
@@ -491,7 +495,7 @@ def make_item(row: AnyRow) -> StoreItem:
     )
 
 
-def take_best(rows: Sequence[AnyRow], scores: Sequence[float]) -> list[Scored]:
+def _take_best(rows: Sequence[AnyRow], scores: Sequence[float]) -> list[Scored]:
     """Return the items of rows, each once, with the score of its nearest embedding."""
     best: dict[int, tuple[float, AnyRow]] = {}
     for row, score in zip(rows, scores, strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import sqlalchemy as sa
@@ -11,13 +12,12 @@ from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.columns import METRICS, filter_json
 from locus_store.backends.oracle.options import OracleOptions
 from locus_store.sql.item_columns import select_items
-from locus_store.sql.items import Items, Scored, take_best
+from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import ServerStore
 from locus_store.store import Embed
 from locus_store.types.arguments import choose_backend
 from locus_store.types.items import StoreItem, Wanted
-from locus_store.values import vectors
 from locus_store.values.vectors import Metric
 
 
@@ -29,18 +29,14 @@ class OracleItems(Items):
     def rank(self, search: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""
 
-        def fetch(size: int) -> tuple[list[Scored], bool]:
-            rows = self.connection.execute(self._select_nearest(search, vector, size)).all()
+        def select(size: int) -> Sequence[Any]:
+            near = partial(self._select_nearest, search, vector, size)
+            rows = self.connection.execute(near()).all()
             if len(rows) < size:  # an index may give up, or miss some
-                rows = self.connection.execute(
-                    self._select_nearest(search, vector, size, is_exact=True)
-                ).all()
-            scores = vectors.compute_scores(
-                vector, [it.embedding for it in rows], self.context.metric
-            )
-            return take_best(rows, scores), len(rows) < size
+                rows = self.connection.execute(near(is_exact=True)).all()
+            return rows
 
-        return self.rank_widening(search, fetch)
+        return self.rank_widening(search, vector, select)
 
     def _select_nearest(
         self, search: Wanted, vector: bytes, size: int, *, is_exact: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from operator import add
 from typing import Any, Final
 
@@ -27,15 +27,7 @@ from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import bind_text, encode_key, encode_path, make_expiry
 from locus_store.sql.item_columns import select_items
-from locus_store.sql.items import (
-    BUSY,
-    Items,
-    Outcome,
-    RecordedChanges,
-    Scored,
-    make_outcome,
-    take_best,
-)
+from locus_store.sql.items import BUSY, Items, Outcome, RecordedChanges, Scored, make_outcome
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import split_batches
@@ -209,14 +201,10 @@ class PostgreSQLItems(Items):
 
     def rank(self, search: Wanted, vector: bytes) -> Iterator[Scored]:
         """See ``Items.rank``; fetches more rows while the conditions refuse some."""
-
-        def fetch(size: int) -> tuple[list[Scored], bool]:
-            rows = self.connection.execute(self._select_nearest(search, vector, size)).all()
-            embeddings = [pack_float32(it.embedding) for it in rows]
-            scores = vectors.compute_scores(vector, embeddings, self.context.metric)
-            return take_best(rows, scores), len(rows) < size
-
-        return self.rank_widening(search, fetch)
+        select = partial(self._select_nearest, search, vector)
+        return self.rank_widening(
+            search, vector, lambda size: self.connection.execute(select(size)).all()
+        )
 
     def _select_nearest(self, search: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
         """Return the query, which uses an index if there is one, and else compares exactly.
@@ -244,7 +232,7 @@ class PostgreSQLItems(Items):
         all_found = sa.union_all(sa.select(fast).where(found >= size), sa.select(exact)).subquery(
             "found"
         )
-        embedding = sa.cast(all_found.c.embedding, _FLOATS).label("embedding")
+        embedding = sa.cast(all_found.c.embedding, _Floats()).label("embedding")
         return (
             select_items(self.tables)
             .add_columns(embedding)
@@ -260,8 +248,7 @@ class PostgreSQLItems(Items):
 
     def read_vectors(self, rows: sa.Select[Any]) -> list[bytes]:
         [column] = rows.selected_columns
-        floats = rows.with_only_columns(sa.cast(column, _FLOATS))
-        return [pack_float32(it) for it in self.connection.execute(floats).scalars()]
+        return super().read_vectors(rows.with_only_columns(sa.cast(column, _Floats())))
 
 
 def _list_recorded(batches: Sequence[Sequence[Change]]) -> dict[str, list[Any]]:
@@ -278,7 +265,6 @@ def _render_literally(value: sa.BindParameter[Any]) -> None:
     value.literal_execute = True
 
 
-_FLOATS: Final[postgresql.ARRAY[Any]] = postgresql.ARRAY(sa.REAL())
 _INDEXES: Final = sa.table(
     "pg_index", sa.column("indrelid"), sa.column("indisprimary", sa.Boolean()), schema="pg_catalog"
 )
@@ -294,6 +280,16 @@ class _Vector(sa.types.UserDefinedType[Any]):
 
     def get_col_spec(self, **_: Any) -> str:
         return f"{self.home}.vector"
+
+
+class _Floats(sa.types.TypeDecorator[bytes]):
+    """An array, read as little-endian float32, as all backends store it."""
+
+    impl = postgresql.ARRAY(sa.REAL())
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> bytes:
+        return struct.pack(f"<{len(value)}f", *value)
 
 
 def _extend_scans(size: int) -> sa.ColumnElement[bool]:
@@ -314,11 +310,6 @@ def _extend_scans(size: int) -> sa.ColumnElement[bool]:
 def render_vector(vector: bytes) -> str:
     """Return a vector as text that pgvector reads exactly."""
     return "[" + ",".join(f"{it:.9g}" for it in vectors.unpack(vector)) + "]"
-
-
-def pack_float32(numbers: Sequence[float]) -> bytes:
-    """Return a vector as little-endian float32, as all backends store it."""
-    return struct.pack(f"<{len(numbers)}f", *numbers)
 
 
 def _require_holds(holds: bool) -> None:

@@ -19,14 +19,12 @@ from locus_store.backends.sqlite.columns import make_text_condition, make_word_c
 from locus_store.backends.sqlite.options import SQLiteOptions
 from locus_store.sql.columns.types import encode_key, encode_path
 from locus_store.sql.item_columns import select_items
-from locus_store.sql.items import Items, Scored, make_item
+from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import SqlStore
-from locus_store.sql.threads.pending import split_batches
 from locus_store.store import Embed
 from locus_store.types.arguments import choose_backend
 from locus_store.types.items import Name, StoreItem, Wanted, encode_namespace
-from locus_store.values import vectors
 from locus_store.values.vectors import Metric
 
 _LOADED: Final = "locus_store_vec"
@@ -63,34 +61,15 @@ class _SQLiteItems(Items):
             yield from super().rank(search, vector)
             return
 
-        def fetch(size: int) -> tuple[list[Scored], bool]:
-            order = self._find_nearest(search, vector, size)
-            return list(self._score(order, vector)), len(order) < size
-
-        yield from self.rank_widening(search, fetch)
-
-    def _find_nearest(self, search: Wanted, vector: bytes, size: int) -> list[int]:
         c, e = self.store.c, self.embeddings.c
         measure = getattr(sa.func, _DISTANCES[self.context.metric])
-        distance = sa.func.min(sa.func.coalesce(measure(e.embedding, vector), 1.0))
-        query = sa.select(e.item).join_from(self.store, self.embeddings, e.item == c.item)
-        query = query.where(*self.are_wanted(search)).group_by(e.item)
-        query = query.order_by(distance, c.namespace, c.key).limit(size)
-        return list(self.connection.execute(query).scalars())
-
-    def _score(self, items: Sequence[int], vector: bytes) -> Iterator[tuple[StoreItem, float]]:
-        c, e = self.store.c, self.embeddings.c
-        for some in split_batches(items):
-            query = sa.select(e.item, e.embedding).where(e.item.in_(some))
-            found = self.connection.execute(query).all()
-            scores = vectors.compute_scores(
-                vector, [it.embedding for it in found], self.context.metric
-            )
-            best: dict[int, float] = {}
-            for row, score in zip(found, scores, strict=True):
-                best[row.item] = max(score, best.get(row.item, score))
-            for row in self.connection.execute(select_items(self.tables).where(c.item.in_(some))):
-                yield make_item(row), best[row.item]
+        distance = sa.func.coalesce(measure(e.embedding, vector), 1.0)
+        query = select_items(self.tables).add_columns(e.embedding)
+        query = query.join_from(self.store, self.embeddings, e.item == c.item)
+        query = query.where(*self.are_wanted(search)).order_by(distance, c.namespace, c.key)
+        yield from self.rank_widening(
+            search, vector, lambda size: self.connection.execute(query.limit(size)).all()
+        )
 
 
 def can_load_vec(connection: Connection) -> bool:
