@@ -162,19 +162,8 @@ class Compiled:
     def fetch_first(
         self, connection: Connection, values: Mapping[str, Any]
     ) -> tuple[Any, ...] | None:
-        """Return the first row, if any.
-
-        Raises:
-            IntegrityError: See ``fetch_rows``.
-        """
-        if self._statement is not None:
-            row = connection.execute(self._statement, values).first()
-            return None if row is None else tuple(row)
-        found: Any = self._execute(connection, values, lambda it: it.fetchone())
-        try:
-            return None if found is None else self._convert_row(found)
-        except IntegrityError as exc:
-            raise self._locate_error(exc, [found], values) from exc
+        """Return the first row, if any; for statements that give one at most."""
+        return next(iter(self.fetch_rows(connection, values)), None)
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute a change; return the number of affected rows."""
