@@ -338,11 +338,10 @@ class Items:
     def find_recent(self, search: Wanted) -> list[StoreItem]:
         if not search.must_inspect():
             return self._read_recent(search, [], search.limit, search.offset)
-        count, taken = search.offset + search.limit, list[StoreItem]()
-        options = {"yield_per": SCANNED}
-        with self.connection.execute(
-            self._select_recent(search), execution_options=options
-        ) as rows:
+        c, count, taken = self.store.c, search.offset + search.limit, list[StoreItem]()
+        query = select_items(self.tables).where(*self.are_wanted(search))
+        query = query.order_by(c.updated_at.desc(), c.item.desc())
+        with self.connection.execute(query, execution_options={"yield_per": SCANNED}) as rows:
             for row in rows:
                 item = make_item(row)
                 if search.takes(item.value, item.metadata):
@@ -382,11 +381,6 @@ class Items:
             values=key,
         )
         return list(map(make_item, found))
-
-    def _select_recent(self, search: Wanted) -> sa.Select[Any]:
-        c = self.store.c
-        query = select_items(self.tables).where(*self.are_wanted(search))
-        return query.order_by(c.updated_at.desc(), c.item.desc())
 
     def find_nearest(
         self, search: Wanted, vector: bytes, threshold: float | None
