@@ -276,11 +276,15 @@ class Repository(Reads):
     def drop(self, line: Line) -> None:
         """Remove a line, and the thread too if nothing else of it is left."""
         lines = self.tables.lines
-        thread_id, saved_at = self.connection.execute(
-            sa.select(lines.c.thread_id, lines.c.updated_at).where(lines.c.line == line.line)
-        ).one()
-        self._drop_line(line.line)
-        self.lock(thread_id)  # another transaction may be creating a line of it
+        self.seen_records.clear()
+        self.active_thread = None
+        found = sa.select(lines.c.thread_id, lines.c.updated_at).where(lines.c.line == line.line)
+        # Its row is locked first, so that a concurrent write is waited for.
+        thread_id, saved_at = self.connection.execute(found.with_for_update()).one()
+        self.unindex([line.line])
+        for table in (*self._of_lines, lines):
+            self.connection.execute(table.delete().where(table.c.line == line.line))
+        self.lock_thread(thread_id)  # another transaction may create or remove a line of it
         settle(self, thread_id, saved_at)
 
     def guard(self, thread_id: str, number: int | None) -> None:
@@ -344,17 +348,6 @@ class Repository(Reads):
     def find_lines_of(self, thread_ids: Sequence[str]) -> list[int]:
         size, named = pending.fill_parameters("thread", thread_ids)
         return [line for (line,) in self.ask(find_lines, size, tenant=self.tenant, **named)]
-
-    def _drop_line(self, line: int) -> None:
-        """Remove a line; its row is locked first, so that a concurrent write is waited for."""
-        lines = self.tables.lines
-        self.seen_records.clear()
-        self.active_thread = None
-        locked = sa.select(lines.c.line).where(lines.c.line == line).with_for_update()
-        self.connection.execute(locked)
-        self.unindex([line])
-        for table in (*self._of_lines, lines):
-            self.connection.execute(table.delete().where(table.c.line == line))
 
     def find_expired(self, among: Sequence[str] | None = None) -> list[str]:
         """Return a batch of threads whose time to live is over."""

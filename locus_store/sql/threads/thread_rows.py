@@ -123,26 +123,34 @@ def delete_of_threads(t: Tables, table: sa.Table, size: int) -> sa.Delete:
 def keep_place(repo: RowAccess, thread_id: str, saved_at: datetime) -> None:
     """Keep a thread's position in lists when a line or log changed at ``saved_at`` is deleted.
 
-    A thread without versions is listed by the time of the last change of its logs.
+    A thread without versions is listed by the time of the last change of its logs. A line that
+    another transaction has locked keeps its time: that transaction may wait for the thread.
     """
     its = {"of_tenant": repo.tenant, "of_thread_id": thread_id}
-    if repo.change(_move_lines, **its, saved_at=saved_at):
+    if free := repo.ask(_lock_free_lines, **its):
+        repo.change(_move_line, of_line=free[0].line, saved_at=saved_at)
         return
     for (logged_at,) in repo.ask(_select_last_change, **its):
         if logged_at is not None:
             repo.change(_move_thread, **its, minute=cut_to_minute(logged_at))
 
 
-def _move_lines(t: Tables) -> sa.Update:
+def _lock_free_lines(t: Tables) -> sa.Select[Any]:
+    is_its = *is_of_thread(t.lines), t.lines.c.head.is_not(None)
+    return sa.select(t.lines.c.line).where(*is_its).with_for_update(skip_locked=True)
+
+
+def _move_line(t: Tables) -> sa.Update:
     c = t.lines.c
     saved_at = bind("saved_at", type_=c.updated_at.type)
-    moved = sa.case((c.updated_at < saved_at, saved_at), else_=c.updated_at)
-    is_its = *is_of_thread(t.lines), c.head.is_not(None)
-    return t.lines.update().where(*is_its).values(updated_at=moved)
+    is_older = c.line == bind("of_line"), c.updated_at < saved_at
+    return t.lines.update().where(*is_older).values(updated_at=saved_at)
 
 
 def _select_last_change(t: Tables) -> sa.Select[Any]:
-    return sa.select(select_last_change(t)).where(*is_of_thread(t.threads))
+    """Return the query for that time, of a thread without versions."""
+    is_bare = select_last_save(t).is_(None)
+    return sa.select(select_last_change(t)).where(*is_of_thread(t.threads), is_bare)
 
 
 def _move_thread(t: Tables) -> sa.Update:
@@ -164,20 +172,18 @@ def is_old(repo: RowAccess, thread_id: str, seconds: float) -> bool:
 
     The age of a thread that has none of them is that of its last activity.
     """
-    t, threads, lines = repo.tables, repo.tables.threads, repo.tables.lines
+    t, threads = repo.tables, repo.tables.threads
     thread = repo.connection.execute(
         sa.select(
             threads.c.thread,
             sa.case((threads.c.active_at < make_cutoff(seconds), 1), else_=0),
             threads.c.expires_at,
-        ).where(threads.c.tenant == repo.tenant, threads.c.thread_id == thread_id)
+        ).where(*repo.is_thread(thread_id))
     ).one_or_none()
     if thread is None or thread.expires_at == FOREVER:  # None: another caller has removed it
         return False
-    keys = repo.connection.execute(
-        sa.select(lines.c.line).where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread_id)
-    ).scalars()
-    owned = [(table.c.line == key, table) for key in keys for table in (t.checkpoints, t.writes)]
+    keys = repo.ask(find_lines, 1, tenant=repo.tenant, thread_0=thread_id)
+    owned = [(table.c.line == key, table) for (key,) in keys for table in (t.checkpoints, t.writes)]
     ages = [_is_old(repo, table.c.created_at, is_its, seconds) for is_its, table in owned]
     logged = t.logs.c.thread == thread.thread
     ages.append(_is_old(repo, t.logs.c.changed_at, logged, seconds))

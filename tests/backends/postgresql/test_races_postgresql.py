@@ -48,6 +48,20 @@ async def count(url, what):
         await connection.close()
 
 
+@pytest.mark.parametrize("stays", [True, False])
+async def test_namespaces_of_a_thread_that_are_emptied_at_once_meet_no_deadlock(
+    backend, caplog, stays
+):
+    """Each deletion waited for the other's line: every pair did, for a second."""
+    names = [f"node{number}" for number in range(4)]
+    for namespace in [*names, *(["kept"] if stays else [])]:
+        await backend.write_state("t", {"n": 1}, namespace=namespace, checkpoint_id="c")
+    gone = (backend.remove("t", ["c"], namespace=namespace) for namespace in names)
+    assert await asyncio.gather(*gone) == [1] * 4
+    assert await backend.has_thread("t") is stays
+    assert caplog.messages == []
+
+
 async def test_a_first_save_survives_the_deletion_of_another_namespace(backend):
     rng = random.Random(1)
     for round_ in range(ROUNDS):
