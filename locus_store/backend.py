@@ -792,7 +792,7 @@ class StoresThreads(StoresWrites):
         archives.require_same_form(old, thread)
 
         def change(archive: ArchivedThread) -> ArchivedThread:
-            if not archives.are_same(archive, old):
+            if not archives.are_same(archive, old, self.max_state_bytes):
                 raise archives.make_changed_error(old.thread_id)
             return thread
 

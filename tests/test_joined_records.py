@@ -240,6 +240,20 @@ async def test_fewer_than_64_records_are_joined_at_the_beginning_of_a_chain_only
     await backend._join("none", "")
 
 
+async def test_a_thread_is_written_and_replaced_as_it_was_before_its_records_were_joined(
+    backend: SqlBackend, threes: list[Any]
+) -> None:
+    state = await saved(backend, ["x"] * 6)
+    before = await backend.read_thread("t")
+    await backend._join("t", "")
+    assert await segments_in(backend) != []
+    assert await backend.read_thread("t") != before
+    assert await backend.write_thread(before) is False
+    await backend.replace_thread(before, before)
+    assert await backend.load("t") == state
+    assert not threes
+
+
 async def test_a_save_does_not_wait_for_records_that_are_joined(backend: SqlBackend) -> None:
     done = asyncio.Event()
     join = backend._join

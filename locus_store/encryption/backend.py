@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache, partial
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from locus_store.backend import ErasesThreads, FullBackend, JoinsTransactions, StorageBackend
 from locus_store.encryption.contracts import LoadsKeys, open_statuses
 from locus_store.encryption.values import CLEAR, Sealing, count_keys, require_answer
-from locus_store.errors import IntegrityError, LocusStoreError, UnsupportedError
+from locus_store.errors import LocusStoreError, UnsupportedError
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import report_unswept, skip_too_large
 from locus_store.types import (
@@ -52,6 +52,19 @@ if TYPE_CHECKING:
     from locus_store.versions.sizes import StatusesWanted, ThreadStatus
 
 
+def _make_fetch(name: str) -> Any:
+    """Return a method that opens what the storage's method of this name returns."""
+
+    async def fetch(self: EncryptedBackend, thread_id: str, **which: Any) -> Stored | None:
+        answer: Stored | None = await getattr(super(EncryptedBackend, self), name)(
+            thread_id, **which
+        )
+        _require_named(answer.version if answer else None, thread_id, **which)
+        return answer and await self._unseal(lambda it: it.open_stored(answer))
+
+    return fetch
+
+
 class EncryptedBackend(LoadsKeys, FullBackend):
     """The part of a backend that encrypts; ``derive_class`` puts it before another class.
 
@@ -75,15 +88,7 @@ class EncryptedBackend(LoadsKeys, FullBackend):
     async def commit(self, save: Save) -> Written:
         return await super().commit((await self.get_sealing()).seal_save(save))
 
-    async def fetch(self, thread_id: str, **which: Any) -> Stored | None:
-        answer = await super().fetch(thread_id, **which)
-        _require_named(answer.version if answer else None, thread_id, **which)
-        return answer and await self._unseal(partial(_open_stored, answer=answer))
-
-    async def fetch_head(self, thread_id: str, **which: Any) -> Stored | None:
-        answer = await super().fetch_head(thread_id, **which)
-        _require_named(answer.version if answer else None, thread_id, **which)
-        return answer and await self._unseal(partial(_open_stored, answer=answer))
+    fetch, fetch_head = map(_make_fetch, ("fetch", "fetch_head"))
 
     async def history(self, thread_id: str, **which: Any) -> list[Version]:
         found = await super().history(thread_id, **which)
@@ -169,6 +174,15 @@ class EncryptedBackend(LoadsKeys, FullBackend):
     async def restore(self, thread: ArchivedThread) -> None:
         await super().restore((await self.get_sealing()).seal_thread(thread))
 
+    async def rewrite_thread(
+        self, thread_id: str, change: Callable[[ArchivedThread], ArchivedThread]
+    ) -> bool:
+        """See ``StoresThreads``; what is in clear is refused where encryption is required."""
+        sealing = await self.get_sealing()
+        return await super().rewrite_thread(
+            thread_id, lambda it: sealing.seal_thread(change(sealing.open_thread(it)))
+        )
+
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         """Copy a thread by way of this process: what is sealed names its thread."""
         check_text("dest_thread_id", dest_thread_id)
@@ -229,10 +243,9 @@ class EncryptedBackend(LoadsKeys, FullBackend):
         gets a ``ConflictError``.
         """
         async for thread_id in iterate_ids(self.scan, after=after):
-            sealing = await self.get_sealing()
-            current = sealing.keys.current.key_id.hex()
+            current = (await self.get_sealing()).keys.current.key_id.hex()
             if count_keys(await super().read_thread(thread_id)).keys() - {current}:
-                await self.rewrite_thread(thread_id, sealing.reseal_thread)
+                await self.rewrite_thread(thread_id, lambda it: it)
                 yield thread_id
 
     async def _make_stored(self, key: str, value: Any) -> tuple[Any] | None:
@@ -440,10 +453,11 @@ class ClientBackend(VersionsBackend):
             return replace(thread, lines=[sealing.replace_joined(it) for it in thread.lines])
 
         try:
-            await self.rewrite_thread(thread_id, change)
+            await super(EncryptedBackend, self).rewrite_thread(thread_id, change)
         except LocusStoreError as exc:
             report_unswept("a deletion", thread_id, exc)
 
+    replace_thread = FullBackend.replace_thread  # the request would show the service the contents
     forget_user = ErasesThreads.forget_user  # the service knows no owners, of items either
     forget_where = ErasesThreads.forget_where
 
@@ -460,23 +474,6 @@ def derive_class(
     about = {"__module__": kind.__module__, "__doc__": kind.__doc__}
     made: type[EncryptedBackend] = type(kind.__name__, (base, kind), about)
     return made
-
-
-def _open_stored(sealing: Sealing, answer: Stored) -> Stored:
-    opener = sealing.make_opener(continues=answer.basis is not None)
-    payloads = [opener.open_joined(it) for it in answer.payloads]  # names an unknown key
-    version = sealing.open_version(answer.version)
-    writes = answer.writes
-    if writes is not None:
-        place = version.thread_id, version.namespace, version.checkpoint_id
-        writes = [sealing.open_write(*place, it) for it in writes]
-    is_sealed = opener.digest is not None or (sealing.required and answer.basis != version.mark)
-    if is_sealed and not sealing.is_digest_of(version, opener.digest or b""):
-        raise IntegrityError(
-            f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}: its record "
-            "belongs to another version, or its metadata was changed"
-        )
-    return replace(answer, version=version, payloads=payloads, writes=writes)
 
 
 def _require_named(

@@ -21,6 +21,7 @@ from locus_store.types import (
     ArchivedWrite,
     PendingWrite,
     Save,
+    Stored,
     Version,
 )
 from locus_store.types.items import Put, StoreItem
@@ -277,6 +278,23 @@ class Sealing:
             for sequence, chain, payload in records
         ]
 
+    def open_stored(self, answer: Stored) -> Stored:
+        """Return a version with its payloads and writes in clear; see ``open_thread``."""
+        opener = self.make_opener(continues=answer.basis is not None)
+        payloads = [opener.open_joined(it) for it in answer.payloads]  # names an unknown key
+        version = self.open_version(answer.version)
+        writes = answer.writes
+        if writes is not None:
+            place = version.thread_id, version.namespace, version.checkpoint_id
+            writes = [self.open_write(*place, it) for it in writes]
+        is_sealed = opener.digest is not None or (self.required and answer.basis != version.mark)
+        if is_sealed and not self.is_digest_of(version, opener.digest or b""):
+            raise IntegrityError(
+                f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}: its record "
+                "belongs to another version, or its metadata was changed"
+            )
+        return replace(answer, version=version, payloads=payloads, writes=writes)
+
     def seal_write(
         self, thread_id: str, namespace: str, checkpoint_id: str, write: PendingWrite
     ) -> PendingWrite:
@@ -388,11 +406,6 @@ class Sealing:
             changed |= compute_payloads_of_chain(rows, gone, UNLIMITED, open_each)
         records = [replace(it, payload=changed.get(it.sequence, it.payload)) for it in line.records]
         return replace(line, records=records)
-
-    def reseal_thread(self, thread: ArchivedThread) -> ArchivedThread:
-        """Return a stored thread with all values sealed with the current key."""
-        # What is in clear is refused where encryption is required: it may be a forgery.
-        return self.seal_thread(self.open_thread(thread))
 
     def _open_line(self, thread_id: str, line: ArchivedLine) -> ArchivedLine:
         openers: dict[int, RecordOpener] = {}

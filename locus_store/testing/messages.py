@@ -265,6 +265,7 @@ class LogsOfThreads(MessageLogKit):
         before = [await log.read("t", namespace=it) for it in ("", "sub", "empty")]
         thread = await backend.read_thread("t")
         assert await backend.write_thread(thread) is False
+        await backend.replace_thread(thread, thread)
         await backend.delete("t")
         assert await backend.write_thread(thread) is True
         assert await backend.read_thread("t") == thread

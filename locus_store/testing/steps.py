@@ -29,6 +29,7 @@ from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import CHANNELS, REBUILT
 from locus_store.versions.archives import Problem
+from locus_store.versions.segments import decompress_payload
 
 
 class BackendKit(LoopKit):
@@ -298,6 +299,21 @@ class FramedWrites(BackendKit):
 @requires("branching")
 class Reading(BackendKit):
     """``fetch(with_writes=)``, ``records``, ``read_states``, ``namespaces``, ``tagged``."""
+
+    async def test_a_thread_whose_records_were_joined_is_the_same(self, backend: Any) -> None:
+        """They are no longer compressed."""
+        await backend.save("t", {"said": ["the same text " * 100]})
+        thread = await backend.read_thread("t")
+        [record] = thread.lines[0].records
+        plain = replace(record, payload=decompress_payload(record.payload, 10_000))
+        joined = replace(thread, lines=[replace(thread.lines[0], records=[plain])])
+        assert joined != thread
+        assert await backend.write_thread(joined) is False
+        await backend.replace_thread(joined, joined)
+        await backend.save("t", {"n": "newer"})
+        with pytest.raises(ConflictError, match="'t'"):
+            await backend.replace_thread(joined, thread)
+        assert await backend.load("t") == {"n": "newer"}
 
     async def test_a_version_is_read_with_its_writes(self, backend: Any) -> None:
         states = await grow(backend, "v", "w")

@@ -68,6 +68,6 @@ async def _copy(
     is_new = await target.write_thread(thread)
     if is_new:
         kept = await target.read_thread(thread_id)
-        if kept is None or not are_same(kept, thread):
+        if kept is None or not are_same(kept, thread, target.max_state_bytes):
             raise IntegrityError("it was changed while it was copied; copy it again")
     return is_new

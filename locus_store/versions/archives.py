@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -34,6 +35,7 @@ from locus_store.values.filters import has_value, is_found
 from locus_store.values.sealing import is_sealed_by_client
 from locus_store.versions import JSON_WRITE, expand_write, select_current
 from locus_store.versions.reading import ThreadStorage
+from locus_store.versions.segments import decompress_payload
 
 SEAL_BYTES = 8
 """Length of the checksum that a payload begins with: the start of the digest of the rest."""
@@ -96,9 +98,26 @@ def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
         raise IntegrityError(f"{problem}; nothing was written")
 
 
-def are_same(one: ArchivedThread, other: ArchivedThread) -> bool:
-    """Return whether two archives are equal, except for the time of the thread's activity."""
-    return replace(one, active_at=other.active_at) == other
+def are_same(one: ArchivedThread, other: ArchivedThread, max_bytes: int) -> bool:
+    """Return whether two archives are equal, except for the time of the thread's activity.
+
+    Records that were joined in the background are no longer compressed. ``max_bytes``: a record
+    that takes more than this uncompressed is compared as it is.
+    """
+    one = replace(one, active_at=other.active_at)
+    return one == other or _digest_records(one, max_bytes) == _digest_records(other, max_bytes)
+
+
+def _digest_records(thread: ArchivedThread, max_bytes: int) -> ArchivedThread:
+    """Return a thread with a digest in the place of each record's payload."""
+
+    def digest_record(record: ArchivedRecord) -> ArchivedRecord:
+        with suppress(IntegrityError):  # it is sealed, damaged or too large
+            record = replace(record, payload=digest(decompress_payload(record.payload, max_bytes)))
+        return record
+
+    lines = [replace(it, records=[*map(digest_record, it.records)]) for it in thread.lines]
+    return replace(thread, lines=lines)
 
 
 def require_same_form(old: ArchivedThread, new: ArchivedThread) -> None:
@@ -358,11 +377,7 @@ def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
 
 
 def verify_checksum(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
-    """Return the write of a payload from ``add_checksum``.
-
-    Raises:
-        IntegrityError: It is not what was stored.
-    """
+    """Return the write of a payload from ``add_checksum``; refuse one that was changed."""
     seal, payload = write.payload[:SEAL_BYTES], write.payload[SEAL_BYTES:]
     opened = replace(write, payload=payload)
     if seal != compute_write_checksum(checkpoint_id, opened):
@@ -396,7 +411,7 @@ async def write_thread(backend: ThreadStorage, thread: ArchivedThread) -> bool:
             there = await backend.read_thread(thread.thread_id)
         else:
             return True
-    if there is not None and are_same(there, thread):
+    if there is not None and are_same(there, thread, backend.max_state_bytes):
         return False
     raise ConflictError(
         f"thread {thread.thread_id!r} is there already, and differs; nothing was written. "

@@ -265,11 +265,7 @@ def make_deleted_error(checkpoint_id: str) -> ConflictError:
 
 
 def require_thread(lines: Lines, thread_id: str, checkpoint_id: str) -> None:
-    """Refuse what would bring back a thread that was deleted.
-
-    Raises:
-        ConflictError: The thread does not exist.
-    """
+    """Refuse, with a ``ConflictError``, what would bring back a thread that was deleted."""
     if not lines.has_thread(thread_id):
         raise ConflictError(
             f"thread {thread_id!r} was deleted since this saver loaded or saved "

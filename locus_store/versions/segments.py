@@ -65,7 +65,7 @@ class UnjoinedRecord(NamedTuple):
 
 
 class RecordSegment(NamedTuple):
-    """A stored segment: the records of a chain from ``first`` to ``last``."""
+    """A stored segment, which may be damaged: the records of a chain from ``first`` to ``last``."""
 
     chain: int
     first: int
@@ -91,21 +91,13 @@ class RecordSegment(NamedTuple):
         return found if key is None else {at: seal(key, it, RECORD) for at, it in found.items()}
 
     def split_payloads(self, after: int, upto: int) -> list[tuple[int, bytes]]:
-        """Return the payloads from one version to another, as (sequence, payload), ascending.
-
-        Raises:
-            IntegrityError: The segment is damaged.
-        """
+        """Return the payloads from one version to another, as (sequence, payload), ascending."""
         if after >= self.first or upto < self.last:
             return [it for it in self.split_records().items() if after < it[0] <= upto]
         return [(self.last, self.join_payloads()[0])]
 
     def join_payloads(self) -> tuple[bytes, Sequence[int]]:
-        """Return what the records change together, and their sequences.
-
-        Raises:
-            IntegrityError: The segment is damaged.
-        """
+        """Return what the records change together, and their sequences."""
         body, begin, names, lengths = self._unpack_body()
         return body[begin : begin + lengths[0]], names[1:]
 
@@ -168,7 +160,7 @@ def join_records(
     room = RECORD_BYTES
     for sequence, digest, payload in records:
         opened = opener.open(payload)
-        plain = opened.link + _decompress_payload(opened.payload, max_bytes)
+        plain = opened.link + decompress_payload(opened.payload, max_bytes)
         room -= len(plain)
         if room < 0:
             break
@@ -182,7 +174,7 @@ def join_records(
     together = change.to_payload() if change.frames is None else change.frames
     # Edits all over a text are one large difference: the edits themselves are shorter.
     together = min(together, b"".join(payloads), key=len)
-    plain = _decompress_payload(together, UNLIMITED)
+    plain = decompress_payload(together, UNLIMITED)
     if len(plain) > RECORD_BYTES:
         return None
     of_basis = None if basis is None else basis.digest
@@ -195,7 +187,7 @@ def join_records(
     return made
 
 
-def _decompress_payload(payload: bytes, max_bytes: int) -> bytes:
+def decompress_payload(payload: bytes, max_bytes: int) -> bytes:
     """Return a record's payload with no frame compressed."""
     return b"".join(map(make_frame, unpack_record(payload, max_bytes)))
 
@@ -213,11 +205,7 @@ def _pack_segment(
 
 
 def _prove(segment: RecordSegment, before: Sequence[bytes], digest: bytes, max_bytes: int) -> None:
-    """Read a segment as a load does, as a whole and by its records, and compare the states.
-
-    Raises:
-        IntegrityError: It does not give the state that was saved.
-    """
+    """Read a segment as loads do; raise ``IntegrityError`` if it gives another state."""
     payloads = [it for _, it in segment.split_payloads(0, segment.last)]
     for way in (payloads, segment.split_records().values()):
         opened = open_records([*before, *way])

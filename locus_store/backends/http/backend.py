@@ -180,7 +180,7 @@ class HTTPBackend(_Requests, FullBackend, TakesTurns, DescribesThreads, ListsSta
             if old is None or (made := change(old)) == old:
                 return old is not None
             try:
-                await self.replace_thread(old, made)
+                await _Requests.replace_thread(self, old, made)
             except ConflictError:
                 if attempt == _ATTEMPTS:
                     raise
@@ -201,11 +201,7 @@ _COMMIT = BY_PATH["/v1/commit"]
 def _make_headers(
     headers: Mapping[str, str] | None, token: str | None, pair: tuple[str, str] | None
 ) -> dict[str, str]:
-    """Return the headers of each request.
-
-    Raises:
-        InvalidArgumentError: One cannot be sent; its value is not shown.
-    """
+    """Return the headers of each request; refuse one that cannot be sent, without its value."""
     found = {"user-agent": "locus-store", **(headers or {})}
     for name, value in found.items():
         if name.lower() in FRAMING:
@@ -261,11 +257,7 @@ class _Part:
     def _connect(
         self, base_url: str, backend: HTTPBackend | None, options: Mapping[str, Any]
     ) -> None:
-        """Use the connections of a backend, or new ones.
-
-        Raises:
-            InvalidArgumentError: A backend and a URL or an option are given.
-        """
+        """Use the connections of a backend, or new ones; refuse a URL or option beside it."""
         if backend is not None and (options or base_url != DEFAULT_URL):
             raise InvalidArgumentError("a backend has its own URL and options; leave them out")
         self.backend = backend or HTTPBackend(base_url, **options)
