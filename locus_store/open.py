@@ -354,11 +354,7 @@ def open_message_log(
 
 
 def _open_alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
-    """Return an object with connections of its own; options of checkpoints in a URL are left out.
-
-    Raises:
-        InvalidArgumentError: The scheme or an option is not valid.
-    """
+    """Return an object with its own connections; options of checkpoints in a URL are left out."""
     if url.startswith(SHARDED):
         return _open_alone_sharded(url, part, options)
     folder = _choose_folder(url)

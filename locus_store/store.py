@@ -143,7 +143,10 @@ class BaseStore(ForTenants, Closing, ABC):
 
     @abstractmethod
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> Items:
-        """Return live items of one namespace with keys greater than ``after``, by key."""
+        """Return live items of one namespace with keys greater than ``after``, by key.
+
+        Fewer than ``limit`` are all.
+        """
 
     @abstractmethod
     async def recent(self, wanted: Wanted) -> Items:

@@ -352,11 +352,7 @@ def _open_output(output: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _create_file(output: str, prefix: str) -> Iterator[str]:
-    """Yield the path of a private file, which gets its name at the end of the block.
-
-    Raises:
-        InvalidArgumentError: The output exists.
-    """
+    """Yield the path of a private file, named at the end of the block; refuse a name in use."""
     if os.path.lexists(output):
         raise _exists_already(output)
     number, unfinished = tempfile.mkstemp(dir=Path(output).absolute().parent, prefix=prefix)

@@ -16,7 +16,15 @@ from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import FoundVectors
 from locus_store.sql.threads.pending import name_parameters
 from locus_store.sql.threads.statements import Tenancy
-from locus_store.types.items import SEGMENT_END, Namespace, Put, Stamp, encode_namespace
+from locus_store.types.items import (
+    SEGMENT_END,
+    Namespace,
+    Put,
+    Stamp,
+    StoreItem,
+    decode_namespace,
+    encode_namespace,
+)
 from locus_store.values import vectors
 from locus_store.values.times import EPOCH, MICROSECOND
 
@@ -105,6 +113,21 @@ def select_items(t: Tables) -> sa.Select[Any]:
     return sa.select(*(it for it in t.store.c if it.name != "tenant"))
 
 
+def make_item(row: Row[*tuple[Any, ...]]) -> StoreItem:
+    """Return the item of a row of ``store``."""
+    return StoreItem(
+        namespace=decode_namespace(row.namespace),
+        key=row.key,
+        value=row.value,
+        metadata=row.metadata,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        version=row.version,
+        expires_at=row.expires_at,
+        ttl_seconds=row.ttl_seconds,
+    )
+
+
 def is_live_item(t: Tables) -> sa.ColumnElement[bool]:
     """Return the condition that an item has not expired, by the server's clock."""
     expires_at = t.store.c.expires_at
@@ -121,6 +144,14 @@ def select_locked(t: Tables) -> sa.Select[Any]:
 def select_live(t: Tables) -> sa.Select[Any]:
     """Return the query for items that have not expired."""
     return select_items(t).where(is_live_item(t))
+
+
+def select_vectors(t: Tables) -> sa.Select[Any]:
+    """Return the query for the embeddings of items that have not expired."""
+    c, embeddings = t.store.c, t.embeddings
+    e = embeddings.c
+    found = sa.select(c.namespace, c.key, e.part, e.embedding).where(is_live_item(t))
+    return found.join_from(t.store, embeddings, e.item == c.item)
 
 
 def select_named(t: Tables, select: Callable[[Tables], sa.Select[Any]]) -> sa.Select[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, compress, islice
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ from locus_store.sql.item_columns import (
     is_live_item,
     make_bounds,
     make_changed_columns,
+    make_item,
     make_new_columns,
     select_items,
     select_live,
@@ -28,6 +30,7 @@ from locus_store.sql.item_columns import (
     select_named,
     select_namespaces,
     select_recent,
+    select_vectors,
 )
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
@@ -108,6 +111,13 @@ class Items:
     locks_rows: ClassVar[bool] = True
     """Writers lock items, all in the same order; else a writer is alone."""
 
+    select_vectors = staticmethod(select_vectors)
+
+    @staticmethod
+    def pack_vector(embedding: Any) -> bytes:
+        """Return an embedding in a row of that query."""
+        return bytes(embedding)
+
     def make_condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
@@ -186,10 +196,6 @@ class Items:
             if is_all:
                 return
             size *= 4
-
-    def read_vectors(self, rows: sa.Select[Any]) -> list[bytes]:
-        """Return the embeddings in the only column of a query."""
-        return list(self.connection.execute(rows).scalars())
 
     def apply(self, calls: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
         """Write each batch of changes as a whole or not at all; no item is in two batches.
@@ -402,11 +408,13 @@ class Items:
         result = self.connection.execute(query.where(*self.are_wanted(search)))
         return result.partitions(CHUNK)
 
-    def get_vectors(self, namespace: Namespace, key: str) -> list[bytes]:
-        c, e = self.store.c, self.embeddings.c
-        query = sa.select(e.embedding).join_from(self.store, self.embeddings, e.item == c.item)
-        query = query.where(self.have_names([(namespace, key)]), self._is_live)
-        return self.read_vectors(query.order_by(e.part))
+    def get_vectors(self, names: Sequence[Name]) -> dict[Name, list[bytes]]:
+        """Return the embeddings of live items that have any."""
+        found: dict[Name, list[bytes]] = {}
+        for row in sorted(self._ask(self.select_vectors, names), key=attrgetter("part")):
+            its = found.setdefault((decode_namespace(row.namespace), row.key), [])
+            its.append(self.pack_vector(row.embedding))
+        return found
 
     def list_namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
         bounds = make_bounds(match.fixed, recursive=True)
@@ -472,21 +480,6 @@ def make_outcome(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outco
     except ConflictError as exc:
         return exc
     return results
-
-
-def make_item(row: AnyRow) -> StoreItem:
-    """Return the item of a row of ``store``."""
-    return StoreItem(
-        namespace=decode_namespace(row.namespace),
-        key=row.key,
-        value=row.value,
-        metadata=row.metadata,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        version=row.version,
-        expires_at=row.expires_at,
-        ttl_seconds=row.ttl_seconds,
-    )
 
 
 def _take_best(rows: Sequence[AnyRow], scores: Sequence[float]) -> list[Scored]:

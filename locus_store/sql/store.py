@@ -58,6 +58,7 @@ class _Calls(NamedTuple):
     changes: Gathering[Sequence[Change], list[int]]
     reads: Gathering[Sequence[Name], list[StoreItem | None]]
     searches: Gathering[Wanted, list[StoreItem] | None]
+    vectors: Gathering[Name, list[bytes]]
 
     def submit(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         """Submit changes that are done as a whole or not at all."""
@@ -225,16 +226,12 @@ class SqlStore(BaseStore):
         with self._shared.translating():
             return await self._shared.reader.query(lambda it: body(self._make_items(it, context)))
 
-    async def _read(self, body: Callable[[Items], T]) -> T:
-        context = await self._open_context()
-        with self._shared.translating():
-            return await self._shared.reader.read(lambda it: body(self._make_items(it, context)))
-
     def _make_calls(self) -> _Calls:
         return _Calls(
             Gathering(self._run_changes, CHANGES, get_names),
             Gathering(self._run_reads, READS),
             Gathering(self._run_searches, SEARCHES),
+            Gathering(self._run_vectors, READS),
         )
 
     async def _run_changes(
@@ -276,6 +273,10 @@ class SqlStore(BaseStore):
             return [Undecided.ALONE] * len(searches)
         return found
 
+    async def _run_vectors(self, names: Sequence[Name], _: bool) -> list[list[bytes]]:
+        found = await self._query(lambda it: it.get_vectors([*dict.fromkeys(names)]))
+        return [[*found.get(it, ())] for it in names]
+
     @limit_calls(measure_items)
     def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         calls, changes = self._calls.get(), _note_call(self._shared.database.audit, changes)
@@ -308,7 +309,9 @@ class SqlStore(BaseStore):
         else:
             found = await self._calls.get().searches.submit(wanted)
         if found is None:
-            found = await self._read(lambda it: it.find_recent(wanted))
+            context, read = await self._open_context(), self._shared.reader.read
+            with self._shared.translating():
+                found = await read(lambda it: self._make_items(it, context).find_recent(wanted))
         return found
 
     async def nearest(
@@ -319,7 +322,7 @@ class SqlStore(BaseStore):
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
         await self._open_embeddings()
-        return await self._query(lambda it: it.get_vectors(namespace, key))
+        return await self._calls.get().vectors.submit((namespace, key))
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
         return await self._query(lambda it: it.list_namespaces(match, limit, offset))

@@ -35,7 +35,7 @@ class Counts:
     items_same: int = 0
 
 
-_OF_ONE = (
+OF_ONE = (
     ConflictError,
     IntegrityError,
     InvalidArgumentError,
@@ -66,7 +66,7 @@ class Tally:
         """Import and count a thread or item by its id or name; ``None``: it exists no more."""
         try:
             is_new = await taking
-        except _OF_ONE as exc:
+        except OF_ONE as exc:
             self.refuse(what, exc, tenant)
             return
         if is_new is not None:

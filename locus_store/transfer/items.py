@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, BinaryIO, Final, Self, TypeAlias
@@ -16,23 +17,27 @@ from locus_store.errors import (
     ConflictError,
     EncryptionError,
     IntegrityError,
+    InvalidArgumentError,
     LocusStoreError,
+    SerializationError,
     UnsupportedError,
 )
 from locus_store.open import Storage
 from locus_store.runtime.progress import expect_steps
 from locus_store.runtime.stepping import run_together
 from locus_store.store import BaseStore
-from locus_store.transfer.counts import Tally
+from locus_store.transfer.counts import OF_ONE, Tally
 from locus_store.types import ArchivedThread
 from locus_store.types.arguments import check_tenant
 from locus_store.types.items import (
     Name,
+    Put,
     PutItem,
     StoreItem,
     as_given,
     check_name,
     check_stamp,
+    get_names,
     iterate_items,
 )
 from locus_store.values import vectors
@@ -139,11 +144,7 @@ async def _add_embeddings(
 
 
 async def _open_item(store: BaseStore, entry: ArchivedItem) -> ArchivedItem:
-    """Return an item of a store in clear.
-
-    Raises:
-        IntegrityError: It is not what was sealed, or its key is not here.
-    """
+    """Return an item in clear; refuse one that was changed, or whose key is not here."""
     if not isinstance(store, EncryptedStore):
         return entry
     return replace(entry, item=(await store.open_all([entry.item]))[0], is_sealed=False)
@@ -193,27 +194,44 @@ def make_storeless_error(backend: StorageBackend) -> UnsupportedError:
 async def put_items(
     store: BaseStore, batch: Sequence[ArchivedItem], tally: Tally, tenant: str | None = None
 ) -> None:
-    """Put items that are not there, each by itself and at once; count them."""
+    """Put items that are not there, all at once or else each by itself; count them."""
+    puts = list[Put]()
+    for entry in expect_steps(batch):
+        try:
+            puts.append(_make_put(store, entry))
+        except (InvalidArgumentError, SerializationError) as exc:
+            tally.refuse(entry.name, exc, tenant)
+    names, done = get_names(puts), set[Name]()
+    there: list[StoreItem | None] = [None] * len(puts)
+    with suppress(*OF_ONE):  # of one item, which the others do not share
+        there = await store.read(names)
+        new = [put for put, kept in zip(puts, there, strict=True) if kept is None]
+        if new and len(set(names)) == len(names):
+            await store.apply(new)
+            done, there = set(get_names(new)), await store.read(names)
     await run_together(
-        tally.add(entry.name, _put(store, entry), tenant=tenant) for entry in expect_steps(batch)
+        tally.add(put.name, _put(store, put, kept, is_new=put.name in done), tenant=tenant)
+        for put, kept in zip(puts, there, strict=True)
     )
 
 
-async def _put(store: BaseStore, entry: ArchivedItem) -> bool | None:
-    """Put an item; return whether it was new; ``None``: its time was over."""
+def _make_put(store: BaseStore, entry: ArchivedItem) -> Put:
     item = as_given(entry.item)
     checked = store.checked(PutItem(*entry.name, item.value, item.metadata, item.ttl_seconds, 0))
-    put = replace(checked, vectors=tuple(entry.vectors), stamp=item.stamp)
-    try:
-        await store.apply([put])
-        is_new = True
-    except ConflictError:
-        is_new = False
-    [kept] = await store.read([entry.name])
-    if kept is None and item.expires_at is not None:
+    return replace(checked, vectors=tuple(entry.vectors), stamp=item.stamp)
+
+
+async def _put(store: BaseStore, put: Put, item: StoreItem | None, *, is_new: bool) -> bool | None:
+    """Put an item unless it is there; return whether it was new; ``None``: its time was over."""
+    if item is None and not is_new:
+        with suppress(ConflictError):
+            await store.apply([put])
+            is_new = True
+        [item] = await store.read([put.name])
+    if item is None and put.ttl_seconds is not None:
         return None
-    if kept is not None and encode(kept.value) == put.json and kept.metadata == put.metadata:
-        found = await store.vectors_of(*entry.name) if put.vectors else []
+    if item is not None and encode(item.value) == put.json and item.metadata == put.metadata:
+        found = await store.vectors_of(*put.name) if put.vectors else []
         if (*found,) == put.vectors:
             return is_new
     if is_new:

@@ -29,7 +29,7 @@ MAX_NAMESPACE_CHARACTERS = 300
 NAMESPACES: Final = 1024
 """Namespaces that are remembered with their encoded form; items of one are many."""
 
-_PAGE: Final = 100
+_FIRST_PAGE, _PAGE, _PAGE_BYTES = 10, 100, 1 << 20
 _MOST_NAMESPACES: Final = 2**31 - 1
 
 MOST_VERSION: Final = 10**13
@@ -276,15 +276,20 @@ async def iterate_items(
 ) -> AsyncIterator[StoreItem]:
     """Yield the live items of a namespace and below it, as these two methods of a store give them.
 
-    The namespaces are those of one moment; each page of items is read by itself.
+    The namespaces are those of one moment; each page of items is read by itself, and is short if
+    the items before it are long.
     """
     for name in await namespaces(NamespaceMatch(prefix=above), _MOST_NAMESPACES, 0):
-        after = None
-        # A segment `*` of a match stands for any.
-        while name[: len(above)] == above and (found := await page(name, _PAGE, after)):
+        if name[: len(above)] != above:  # a segment `*` of a match stands for any
+            continue
+        count, after = _FIRST_PAGE, None
+        while len(found := await page(name, count, after)) == count:
             for item in found:
                 yield item
-            after = found[-1].key
+            size, after = sum(len(encode(it.value)) for it in found), found[-1].key
+            count = max(1, min(_PAGE, count * _PAGE_BYTES // size))
+        for item in found:
+            yield item
 
 
 @lru_cache(NAMESPACES)

@@ -224,11 +224,7 @@ def sort_by_parent(parents: Mapping[str, str | None]) -> Iterator[str]:
 
 
 async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id: str) -> None:
-    """Read both sides again and compare them.
-
-    Raises:
-        IntegrityError: They differ.
-    """
+    """Read both sides again; raise ``IntegrityError`` if they differ."""
     lines = {it.namespace: it for it in thread.lines} if thread else {}
     for namespace in await source.list_namespaces(thread_id):
         line = lines.get(make_line_name(namespace))

@@ -251,11 +251,7 @@ def _refuse_extension(code: int, data: bytes) -> Any:
 
 
 def _make_array(data: bytes) -> Any:
-    """Return the array of an extension, without importing NumPy.
-
-    Raises:
-        SerializationError: NumPy is not imported, or the data is damaged.
-    """
+    """Return an extension's array; refuse a damaged one, and any if NumPy is not imported."""
     try:
         dtype, shape, order, held = ormsgpack.unpackb(data, ext_hook=_refuse_extension)
         return forms.build_array(dtype, shape, order, held)

@@ -113,11 +113,7 @@ class DocumentThreads:
         )
 
     def _read_steadily(self, work: Callable[[], T]) -> T:
-        """Return what a read returns; repeat it if a segment was removed meanwhile.
-
-        Raises:
-            GoneError: A segment is missing that the stored head names.
-        """
+        """Return what a read returns; repeat it while it misses another segment."""
         missing: str | None = None
         for _ in range(ATTEMPTS):
             try:
@@ -379,11 +375,7 @@ class _Write(Generic[T]):
         )
 
     def _attempt(self, access: Access) -> T | None:
-        """Read, change and write the thread; return the result of the change.
-
-        Raises:
-            ChangedError: The thread was changed meanwhile, or the outcome is unknown.
-        """
+        """Write a changed thread; raise ``ChangedError`` if it was changed meanwhile, or may be."""
         if self.sent is not None and self._is_stored(access, self.sent[0]):
             self.threads.documents.confirm(self.thread_id)
             self._finish(self.sent[0])
@@ -400,11 +392,7 @@ class _Write(Generic[T]):
         return self._attempt_on(access, self.threads.read_parsed(access, self.thread_id))
 
     def _attempt_cached(self, access: Access, document: Parsed) -> T | None:
-        """Change the thread as it is cached; the put shows whether it is stored so.
-
-        Raises:
-            ChangedError: It is not, or nothing was put that would show it.
-        """
+        """Change the thread as it is cached; raise ``ChangedError`` unless a put confirms it."""
         try:
             answer = self._attempt_on(access, document)
         except LocusStoreError as exc:
@@ -457,11 +445,7 @@ class _Write(Generic[T]):
         self._finish(draft)
 
     def _finish(self, draft: Draft) -> None:
-        """Remove what is stored no longer.
-
-        Raises:
-            BackendError: Some of it stays, which the caller asked to remove.
-        """
+        """Remove what is stored no longer; raise ``BackendError`` if some of it stays."""
         try:
             self.threads.form.finish(self.thread_id, draft)
         except LocusStoreError as exc:

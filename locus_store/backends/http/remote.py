@@ -184,11 +184,7 @@ class SdkServiceBackend(StorageBackend):
         return Written(name, _make_mark(name, save.change.tree.digest), "head")
 
     async def _require_head(self, save: Save) -> None:
-        """Compare the newest id with the one that the state was loaded from.
-
-        Raises:
-            ConflictError: Another writer saved meanwhile.
-        """
+        """Raise ``ConflictError`` if another writer saved since the state was loaded."""
         if save.expected is None or save.on_conflict == "overwrite":
             return
         newest = await self._find_newest(save.thread_id)
@@ -309,11 +305,7 @@ def _find_name(row: object) -> str | None:
 
 
 def _quote_segment(name: str) -> str:
-    """Return an id as a segment of a path.
-
-    Raises:
-        InvalidArgumentError: HTTP clients and proxies remove this segment.
-    """
+    """Return an id as a segment of a path; refuse one that HTTP clients and proxies remove."""
     if name in {".", ".."}:
         raise InvalidArgumentError(f"the id {name!r} cannot be sent to such a service")
     return quote(name, safe="")

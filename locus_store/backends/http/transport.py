@@ -207,11 +207,7 @@ def _make_proxy_arguments(url: URL) -> dict[str, Any]:
 
 
 async def _read_limited(parts: AsyncIterable[bytes], most: int) -> bytes:
-    """Return a body that is read part by part.
-
-    Raises:
-        BackendError: It is too long; the rest is not read.
-    """
+    """Return a body that is read part by part; refuse a longer one, whose rest is not read."""
     found: list[bytes] = []
     size = 0
     async for part in parts:

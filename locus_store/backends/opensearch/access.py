@@ -53,11 +53,7 @@ def make_place(
 
 
 def _make_url(host: object, scheme: str) -> str:
-    """Return the URL of a host; a host without a port is on 9200.
-
-    Raises:
-        InvalidArgumentError: It is none, or it has credentials, which are not repeated.
-    """
+    """Return the URL of a host, by default on port 9200; refuse credentials, unrepeated."""
     if not isinstance(host, str) or not _HOST.fullmatch(host):
         raise InvalidArgumentError(
             "a host must have the form host:9200 or https://host:9200; pass username= and "

@@ -270,11 +270,7 @@ class IndexClient(BlockingClient):
         return self._own or index.generate_own_alias(self.place.name)
 
     def _check(self) -> None:
-        """Look once whether the index is ours, if there is one.
-
-        Raises:
-            SchemaError: It is not, or has lost its alias.
-        """
+        """Look once whether the index is ours, if there is one; else raise ``SchemaError``."""
         if self._own:
             return
         found = self.call("GET", f"/{self.place.name}", statuses=(failures.MISSING,))

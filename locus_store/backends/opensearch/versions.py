@@ -110,11 +110,7 @@ def _shorten(text: str) -> str:
 
 
 def _limit(some: list[str]) -> list[str]:
-    """Return strings; each once, if they have too many bytes together.
-
-    Raises:
-        OverflowError: They are too large even so.
-    """
+    """Return strings, each once if they are long; raise ``OverflowError`` if they still are."""
     if sum(map(len, some)) > MOST_BYTES:
         some = list(dict.fromkeys(some))
     if sum(map(len, some)) > MOST_BYTES:
@@ -189,11 +185,7 @@ def make_query_tokens(key: str, value: Any) -> list[str] | None:
 
 
 def _canonicalize(value: Any) -> str:
-    """Return the same text for values that are equal by ``values.filters``.
-
-    Raises:
-        TypeError, ValueError: No JSON value equals it.
-    """
+    """Return the same text for values equal by ``values.filters``; refuse what is not JSON."""
     return json.dumps(_simplify(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

@@ -26,7 +26,7 @@ from locus_store.backends.postgresql.tenants import MARK
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import bind_text, encode_key, encode_path, make_expiry
-from locus_store.sql.item_columns import select_items
+from locus_store.sql.item_columns import select_items, select_vectors
 from locus_store.sql.items import BUSY, Items, Outcome, RecordedChanges, Scored, make_outcome
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
@@ -239,16 +239,19 @@ class PostgreSQLItems(Items):
             .join(all_found, all_found.c.item == c.item)
         )
 
+    @staticmethod
+    def select_vectors(t: Tables) -> sa.Select[Any]:
+        found = select_vectors(t)
+        *columns, embedding = found.selected_columns
+        floats = sa.cast(embedding, _Floats())
+        return found.with_only_columns(*columns, floats.label("embedding"))
+
     @property
     def _is_indexed(self) -> sa.ColumnElement[bool]:
         name = self.connection.dialect.identifier_preparer.format_table(self.embeddings)
         table = sa.cast(sa.func.to_regclass(bind_text(name)), postgresql.OID())
         is_index = sa.and_(_INDEXES.c.indrelid == table, ~_INDEXES.c.indisprimary)
         return sa.select(sa.exists().where(is_index)).scalar_subquery()
-
-    def read_vectors(self, rows: sa.Select[Any]) -> list[bytes]:
-        [column] = rows.selected_columns
-        return super().read_vectors(rows.with_only_columns(sa.cast(column, _Floats())))
 
 
 def _list_recorded(batches: Sequence[Sequence[Change]]) -> dict[str, list[Any]]:

@@ -63,11 +63,7 @@ _OF_ROW: Final = {is_indexed: attrgetter(*names) for is_indexed, names in OF_ROW
 
 
 def _compute_seconds_left(deadline: float) -> float | None:
-    """Return the seconds left, above 0; ``None`` if there is no deadline.
-
-    Raises:
-        TimeoutError: It has passed.
-    """
+    """Return the seconds left, or ``None``: no deadline; raise ``TimeoutError`` if it is over."""
     if deadline == inf:
         return None
     left = deadline - _get_time()

@@ -143,11 +143,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
         return await super().change(change)
 
     async def _append_once(self, change: LogChange) -> int:
-        """Append to each log in one statement.
-
-        Raises:
-            _NotPlainError: Nothing was written, and the general transaction decides.
-        """
+        """Append to each log in one statement, or raise ``_NotPlainError``: nothing was written."""
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         database = self._shared.database
         write = runner.write if change.also else runner.write_once

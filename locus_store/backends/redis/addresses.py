@@ -132,11 +132,7 @@ def _require_one_place(
 
 
 def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
-    """Check the options by creating a client and a connection, without connecting.
-
-    Raises:
-        InvalidArgumentError: It failed; a reason that may hold a secret is left out.
-    """
+    """Make a client and a connection without connecting; refuse wrong options without secrets."""
     try:
         sample = make()
         if not is_cluster:

@@ -205,11 +205,7 @@ def make_writing(
 
 
 def _require_place(repository: RowAccess, result: object) -> None:
-    """Refuse the change of a thread that found nothing, if the thread may have moved.
-
-    Raises:
-        OldLayoutError: The set of shards has another layout now; the transaction has to be undone.
-    """
+    """Raise ``OldLayoutError`` if a thread that was not found may have moved."""
     if not (any(result) if isinstance(result, tuple) else result):
         is_other = has_other_layout(repository.tables, repository.tenancy.layout)
         query = sa.select(sa.literal(1)).where(is_other)

@@ -183,11 +183,7 @@ class LeasingPool(loops.LoopResources):
                 await spawn_greenlet(self._put_away, lease)
 
     def _require_confirmed(self, driver: Any) -> None:
-        """Check that a commit has waited for its standby.
-
-        Raises:
-            UnconfirmedError: It has not; the connection is dropped.
-        """
+        """Drop the connection of a commit that has not waited for its standby; raise."""
         if self.database.is_unconfirmed(driver):
             raise UnconfirmedError
 

@@ -257,11 +257,7 @@ def _get_activity(row: Any) -> datetime:
 
 
 def make_message(row: Sequence[Any], thread_id: str) -> ArchivedMessage:
-    """Return the message of a row of ``MESSAGE``.
-
-    Raises:
-        IntegrityError: It is not what was stored.
-    """
+    """Return the message of a row of ``MESSAGE``; refuse one that is not what was stored."""
     namespace, sequence, message_id, role, metadata, created_at, text, payload, digest = row
     text = None if text is None else unescape_text(text)
     payload = payload or None  # the column reads NULL as b""
