@@ -31,7 +31,7 @@ from locus_store.values.msgpack import (
     pack_stored,
     to_json,
 )
-from locus_store.values.surrogates import restore
+from locus_store.values.surrogates import may_be_escaped, restore, unescape
 from locus_store.versions import CHANNELS
 from locus_store.versions.caches import make_kind_error
 
@@ -109,8 +109,11 @@ class ChannelValues:
         kind, data = self.serde.dumps_typed(value)
         return kind, bytes(data)
 
-    def read(self, value: Any, *, is_own: bool = False) -> Any:
-        """Return the value of a stored form; with ``is_own``, it may be returned as it is."""
+    def read(self, value: Any, *, is_own: bool = False, restores: bool = False) -> Any:
+        """Return the value of a stored form; with ``is_own``, it may be returned as it is.
+
+        ``restores``: its strings were escaped, as they are outside of channels.
+        """
         if type(value) is bytes:
             return self.load(MSGPACK, value)
         if isinstance(value, list) and value and type(value[0]) is bytes:
@@ -120,7 +123,8 @@ class ChannelValues:
                 return value
             encoded = encode_canonical(value)
             if has_no_tag(encoded):
-                return value if is_own else decode_canonical(encoded)
+                found = value if is_own else decode_canonical(encoded)
+                return restore(found) if restores and may_be_escaped(encoded) else found
         return self.load(*from_json(value))
 
     def from_part(self, part: Any, place: Place, form: Any = None) -> Any:
@@ -249,7 +253,7 @@ class ChannelValues:
         line = version.thread_id, version.namespace
         stored = state[CHANNELS] if state else {}
         channels = {
-            name: self.from_part(part, (*line, name), stored.get(name))
+            unescape(name): self.from_part(part, (*line, name), stored.get(name))
             for name, part in parts[CHANNELS].items()
         }
         return {**self.make_fields(version, parts, is_own=True), CHANNELS: channels}
@@ -259,7 +263,7 @@ class ChannelValues:
     ) -> dict[str, Any]:
         """Return the fields of a version's checkpoint except its channels; see ``read``."""
         fields = {
-            name: self.read(decode_opened(part), is_own=is_own)
+            name: self.read(decode_opened(part), is_own=is_own, restores=True)
             for name, part in parts.items()
             if name != CHANNELS
         }
@@ -374,7 +378,7 @@ class _Shared:
 
 
 def _make_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
-    return {**fields, CHANNELS: {name: make() for name, make in makers.items()}}
+    return {**fields, CHANNELS: {unescape(name): make() for name, make in makers.items()}}
 
 
 def _are_versions(name: str, value: Any) -> bool:

@@ -253,6 +253,19 @@ async def test_a_lone_surrogate_is_never_silently_another_text(opened, value):
             ) == exact(value)
 
 
+async def test_versions_and_names_of_channels_keep_a_lone_surrogate(opened):
+    async with LangGraphSaver(opened()) as saver:
+        names = {"c\ud800": "1\udfff", "d": 1}
+        made = checkpoint(**{"c\ud800": "x", "d": [1]}) | {
+            "channel_versions": names,
+            "versions_seen": {"node\ud800": names},
+        }
+        await saver.aput(AT, made, {"source": "loop"}, names)
+        (listed,) = [it async for it in saver.alist(AT)]
+        for found in (listed, await saver.aget_tuple(AT)):
+            assert {name: found.checkpoint[name] for name in made} == made
+
+
 async def test_metadata_keeps_what_json_has_and_more(opened):
     told = {
         "float": 1.0, "int": 1, "flag": True, "none": None, "nested": {"l": [1, 1.0, {"$": "d"}]},
