@@ -178,6 +178,11 @@ class LoopResources(ABC):
         """Close the resources; called in their own loop."""
         self._leaving = asyncio.ensure_future(self.close())
 
+    async def close_to_end(self) -> None:
+        """Close the resources, even if the caller is cancelled."""
+        self._leaving = asyncio.get_running_loop().create_task(self.close(), name=_TASK)
+        await await_to_end(self._leaving)
+
     async def close(self) -> None:
         """Finish what was submitted; release what was opened."""
         ending, self._until_the_end = self._until_the_end, None
@@ -247,7 +252,7 @@ class ResourcesPerLoop(Generic[H]):
             others[loop], mine = mine, None
         _abandon(others)
         if mine is not None:
-            await mine.close()
+            await mine.close_to_end()
 
 
 def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:

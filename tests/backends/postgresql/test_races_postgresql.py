@@ -152,6 +152,22 @@ async def test_a_deletion_that_waits_while_the_index_is_made_removes_its_words(
     assert await count(migrated_database, "locus_search") == 0
 
 
+async def test_a_close_that_is_cancelled_leaves_no_connection(migrated_database):
+    name = urlsplit(migrated_database).path.removeprefix("/")
+    clients = f"pg_stat_activity WHERE datname = '{name}' AND backend_type = 'client backend'"
+    for steps in range(1, 30):
+        backend = PostgreSQLBackend(migrated_database, pool_size=4)
+        await asyncio.gather(*(backend.save(f"t{it}", {"n": 1}) for it in range(4)))
+        closing = asyncio.create_task(backend.close())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+    async with asyncio.timeout(30):
+        while await count(migrated_database, clients) > 1:  # noqa: ASYNC110  (its own; another session tells nobody)
+            await asyncio.sleep(0.01)
+
+
 WAITING = "pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 

@@ -1036,3 +1036,19 @@ for call in (*(lambda it=it: import_module(it) for it in {names!r}), opened, nam
     )
     told = f"Redis needs redis-py: {make_install_command('redis')}"
     assert done.stdout.splitlines() == [told] * (len(names) + 2)
+
+
+async def test_a_close_that_is_cancelled_leaves_no_connection(redis_server) -> None:
+    with redis_server.client() as watcher:
+        before = len(watcher.client_list())
+        for steps in range(1, 20):
+            backend = RedisBackend(redis_server.url())
+            await asyncio.gather(*(backend.save(f"t{it}", {"n": 1}) for it in range(4)))
+            closing = asyncio.create_task(backend.close())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+        async with asyncio.timeout(30):
+            while len(watcher.client_list()) > before:  # noqa: ASYNC110  (it tells nobody)
+                await asyncio.sleep(0.01)
