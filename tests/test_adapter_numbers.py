@@ -18,6 +18,7 @@ pytestmark = pytest.mark.anyio
 ODD: dict[str, Any] = {
     "cut": "a\ud83d", "halves": "\ud83d\ude00", "long": 2**70, "below": [-(2**70)], "$": 1,
     "nan": float("nan"), "all": [float("inf"), {"v": float("-inf"), "none": None}],
+    "\ud83d": "key", "type": ["string", "null"],
 }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ READABLE = Readable(said=frozenset({"content", "text"}), given=frozenset({"input
         ({"input": "{not JSON"}, "{not JSON"),
         ({"input": "[" * 100_000}, "[" * 100_000),
         ({"input": {"type": "economy"}}, "economy"),
+        ({"input": {"type": ["string", "null"]}}, "string\nnull"),
+        ({"input": '{"properties": {"type": {"type": "text", "enum": ["a"], "text": "b"}}}'}, "b"),
         ({"input": [{"type": "image", "data": "ZGF0YQ=="}, {"type": "text", "text": "a"}]}, "a"),
         ({"input": {"file": {"data": "ZGF0YQ==", "mimeType": "image/png"}, "note": "a"}}, "a"),
         ({"text": "see data:image/png;base64,iVBORw0KGgo= here"}, "see  here"),

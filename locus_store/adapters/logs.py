@@ -12,7 +12,7 @@ from locus_store.messages import BaseMessageLog
 from locus_store.open import Storage, open_message_log
 from locus_store.turns import HasTurns
 from locus_store.types.arguments import check_text
-from locus_store.types.messages import ROLE, LogInfo, LogSnapshot
+from locus_store.types.messages import LogInfo, LogSnapshot
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import decode, encode_canonical, encode_strictly
 from locus_store.values.msgpack import FORM, TAG, freeze, thaw
@@ -23,6 +23,7 @@ PAGE: Final = 1000
 MAX_PLACES: Final = 4096
 """Ids of which an adapter remembers the thread."""
 
+T = TypeVar("T")
 Listed = TypeVar("Listed", "LogInfo", "LogSnapshot")
 
 
@@ -91,13 +92,12 @@ class LogAdapter(HasTurns, Adapter):
         return self.log._find_backend()  # noqa: SLF001  (of the same base)
 
 
-def choose_role(role: object) -> str:
-    """Return the role that an item names; ``ROLE`` if no log keeps such a text."""
+def choose_text(text: object, other: T) -> str | T:
+    """Return the role or id that an item names, or else another if no log keeps such a text."""
     try:
-        check_text("role", role)
+        return str(check_text("text", text))
     except InvalidArgumentError:
-        return ROLE
-    return str(role)
+        return other
 
 
 def make_thread_id(*names: str) -> str:

@@ -93,7 +93,8 @@ def _iterate_values(value: Any) -> Iterator[str]:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
     elif isinstance(value, Mapping):
-        is_block = value.get("type") in _BLOCKS
+        kind = value.get("type")
+        is_block = isinstance(kind, str) and kind in _BLOCKS
         is_file = not _FORMATS.isdisjoint(value)
         for key, part in value.items():
             is_hidden = is_file and (key in _FORMATS or key in _CONTENTS)

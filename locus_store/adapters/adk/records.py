@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from locus_store.adapters.logs import (
+    choose_text,
     has_null,
     make_thread_id,
     restore_floats,
@@ -186,9 +187,9 @@ def make_event_message(event: Event) -> tuple[NewMessage, Scopes]:
             k: v for k, v in actions["state_delta"].items() if not k.startswith(State.TEMP_PREFIX)
         }
         actions["state_delta"] = kept
-    return NewMessage(
-        tag_numbers(content), event.author or ROLE, event.id, text=READABLE.get_text(content)
-    ), scopes
+    author, event_id = choose_text(event.author, ROLE), choose_text(event.id, None)
+    text = READABLE.get_text(content)
+    return NewMessage(tag_numbers(content), author, event_id, text=text), scopes
 
 
 def select_events(contents: Sequence[Any], config: GetSessionConfig) -> list[Event]:

@@ -9,14 +9,14 @@ import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
-from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
+from locus_store.adapters.logs import LogAdapter, choose_text, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.errors import ConflictError, IntegrityError, TurnError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import settle
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text
-from locus_store.types.messages import LoggedMessage, NewMessage
+from locus_store.types.messages import ROLE, LoggedMessage, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
@@ -131,7 +131,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
 
 def _make_message(message: agent_framework.Message) -> NewMessage:
     content = message.to_dict()
-    role = choose_role(message.role)
+    role = choose_text(message.role, ROLE)
     return NewMessage(tag_numbers(content), role, text=READABLE.get_text(content))
 
 

@@ -20,7 +20,7 @@ from claude_agent_sdk import (
 
 from locus_store.adapters.logs import (
     LogAdapter,
-    choose_role,
+    choose_text,
     list_all,
     make_thread_id,
     split_thread_id,
@@ -30,7 +30,7 @@ from locus_store.adapters.logs import (
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, TurnError
 from locus_store.turns import HeldTurn
-from locus_store.types.messages import LogInfo, LogSnapshot, NewMessage
+from locus_store.types.messages import ROLE, LogInfo, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
@@ -147,11 +147,10 @@ def _make_summary(snapshot: LogSnapshot) -> SessionSummaryEntry:
 
 
 def _make_message(entry: dict[str, Any]) -> NewMessage:
-    uuid = entry.get("uuid")
     return NewMessage(
         tag_numbers(entry),
-        choose_role(entry.get("type")),
-        uuid if isinstance(uuid, str) and uuid else None,
+        choose_text(entry.get("type"), ROLE),
+        choose_text(entry.get("uuid"), None),
         text=READABLE.get_text(entry),
     )
 

@@ -16,7 +16,7 @@ from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 from agents.tool_context import ToolContext
 
-from locus_store.adapters.logs import LogAdapter, choose_role, tag_numbers, untag_numbers
+from locus_store.adapters.logs import LogAdapter, choose_text, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.effects import RunsEffects
 from locus_store.errors import ConflictError, InvalidArgumentError, SerializationError, TurnError
@@ -31,7 +31,7 @@ from locus_store.types.arguments import (
     check_mapping,
     check_text,
 )
-from locus_store.types.messages import LogSnapshot, NewMessage
+from locus_store.types.messages import ROLE, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
 
@@ -230,7 +230,7 @@ async def _put(
 def make_message(item: Mapping[str, Any]) -> NewMessage:
     """Return the message of an item; its role, or else its type, is the message's role."""
     check_mapping("an item", item)
-    role = choose_role(item.get("role") or item.get("type"))
+    role = choose_text(item.get("role") or item.get("type"), ROLE)
     return NewMessage(tag_numbers(item), role, text=READABLE.get_text(item))
 
 

@@ -31,6 +31,7 @@ from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
 from locus_store.types.arguments import check_text
+from locus_store.types.escaped_keys import dump_with_keys
 from locus_store.types.messages import LoggedMessage, LogSnapshot, NewMessage
 from locus_store.values.encoding import encode
 from locus_store.values.readable import Readable
@@ -304,7 +305,7 @@ def _extract_text(content: Mapping[str, Any]) -> str:
 
 def _dump_json(adapter: TypeAdapter[Any], values: list[Any]) -> list[Any]:
     try:
-        made: list[Any] = adapter.dump_python(values, mode="json")
+        made: list[Any] = dump_with_keys(values, lambda it: adapter.dump_python(it, mode="json"))
     except PydanticSerializationError as exc:
         raise SerializationError(f"Pydantic cannot make JSON of it: {exc}") from exc
     return made

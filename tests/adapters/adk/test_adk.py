@@ -204,6 +204,13 @@ class TestEitherService:
         (found,) = (await got(either, first)).events
         assert found == event
 
+    async def test_an_author_may_be_any_text(self, either: Any) -> None:
+        first = await made(either)
+        for author in ("", "x" * 300, "\0"):
+            await either.append_event(first, said(author=author))
+        authors = [it.author for it in (await got(either, first)).events]
+        assert authors == ["", "x" * 300, "\0"]
+
     async def test_a_part_of_an_event_is_not_stored(self, either: Any) -> None:
         first = await made(either)
         event = said("Hel", partial=True)
@@ -376,6 +383,14 @@ class TestOurService:
         for kind in (NotFoundError, ValueError):
             with pytest.raises(kind, match=first.id):
                 await service.append_event(first, said())
+
+    async def test_an_id_that_no_log_keeps_is_kept_in_the_event(self, log: Any) -> None:
+        service = LocusSessionService(log)
+        first = await made(service)
+        ids = ["x" * 300, "\0", "\ud83d"]
+        for name in ids:
+            await service.append_event(first, said(id=name))
+        assert [it.id for it in (await got(service, first)).events] == ids
 
     async def test_keys_with_half_a_character_are_kept(self, log: Any) -> None:
         service, state = LocusSessionService(log), {"\ud800": {"\udc00": 1}, "user:\ud83d": 2}

@@ -146,7 +146,7 @@ async def test_chosen_threads_are_imported(tmp_path: Path, backend: Any) -> None
     assert (found.user_id, found.id) == ("v%", "s2")
 
 
-@pytest.mark.parametrize("damage", ["{", "[1]", '{"author": 7}', '{"author": "\\u0000"}'])
+@pytest.mark.parametrize("damage", ["{", "[1]", '{"author": 7}'])
 async def test_a_damaged_event_is_named_and_other_sessions_are_imported(
     damage: str, tmp_path: Path, backend: Any
 ) -> None:

@@ -120,6 +120,13 @@ async def test_entries_come_back_equal_and_in_order(either: Any) -> None:
     assert loaded == json.dumps([odd, title, title, title], sort_keys=True)
 
 
+async def test_an_entry_with_an_odd_id_comes_back(either: Any) -> None:
+    key = {"project_key": PROJECT, "session_id": "s"}
+    entries = [{"type": "x", "uuid": it} for it in ("", "\0", "\ud83d", "u" * 300, None, 7, ["u"])]
+    await either.append(key, entries)
+    assert await either.load(key) == entries
+
+
 async def test_an_entry_that_is_sent_again_is_stored_once(store: LocusSessionStore) -> None:
     key = {"project_key": PROJECT, "session_id": "s"}
     first, second = chain("a", "b")
