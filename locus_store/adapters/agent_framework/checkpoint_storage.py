@@ -202,7 +202,7 @@ class LocusCheckpointStorage(Adapter, CheckpointStorage):
         name, previous = checkpoint.workflow_name, checkpoint.previous_checkpoint_id
         if previous is not None:
             known = self._places.get(previous)
-            if known is not None:
+            if known is not None and known.startswith(make_thread_id(name, "")):
                 return known
             for head in await self._find_versions(previous):
                 if head.metadata.get(WORKFLOW) == name:

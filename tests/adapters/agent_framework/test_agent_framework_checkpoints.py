@@ -237,6 +237,13 @@ class TestStorages:
             assert await either.list_checkpoints(workflow_name=it.workflow_name) == [it]
             assert await either.get_latest(workflow_name=it.workflow_name) == it
 
+    async def test_a_renamed_workflow_continues_a_checkpoint(self, either: Any) -> None:
+        first = checkpoint("old")
+        renamed = replace(checkpoint("new"), previous_checkpoint_id=first.checkpoint_id)
+        for it in (first, renamed):
+            await either.save(it)
+            assert await either.get_latest(workflow_name=it.workflow_name) == it
+
     async def test_a_deleted_checkpoint_leaves_the_others(self, either: Any) -> None:
         saved = chain(3)
         for it in saved:
