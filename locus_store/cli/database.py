@@ -102,9 +102,9 @@ def _list_losses(
     current: str | None, revision: str, prefix: str, rows: dict[str, str]
 ) -> list[str]:
     """Return what a downgrade deletes."""
-    if revision == "base" or current is None:
+    lost = None if current is None else _import().list_losses(current, revision)
+    if lost is None:
         return [f"rows of {table} {count}" for table, count in rows.items()] or ["every table"]
-    lost = _import().list_losses(current, revision)
     return [it for table, it in lost.items() if rows.get(prefix + table) not in {"0", ""}]
 
 

@@ -293,14 +293,19 @@ def list_revisions() -> list[tuple[str, str]]:
     return [(script.revision, script.doc) for script in scripts.walk_revisions()][::-1]
 
 
-def list_losses(current: str, revision: str) -> dict[str, str]:
-    """Return what a downgrade to a later revision than ``base`` deletes, by table."""
+def list_losses(current: str, revision: str) -> dict[str, str] | None:
+    """Return what a downgrade deletes, by table; ``None``: every table."""
     from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
 
-    lost: dict[str, str] = {}
-    for script in ScriptDirectory(str(SCRIPTS)).iterate_revisions(current, revision):
-        lost |= getattr(script.module, "LOSES", {})
-    return lost
+    with _translate_errors():
+        scripts = ScriptDirectory(str(SCRIPTS)).iterate_revisions(
+            current, revision, select_for_downgrade=True
+        )
+        removed = list(scripts)
+    if any(it.is_base for it in removed):
+        return None
+    losses = (getattr(it.module, "LOSES", {}) for it in removed)
+    return {table: what for some in losses for table, what in some.items()}
 
 
 def render_upgrade(
@@ -362,12 +367,13 @@ def _run(connection: Connection, ours: Tables, action: Callable[[Config], object
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
+    from alembic.script.revision import RevisionError  # noqa: PLC0415 - as above
     from alembic.util import CommandError  # noqa: PLC0415 - as above
 
     try:
         yield
-    except CommandError as error:
-        raise SchemaError(str(error)) from error
+    except (CommandError, RevisionError) as error:
+        raise SchemaError(f"{error}; name a revision of 'locus-store db history'") from error
 
 
 @contextmanager

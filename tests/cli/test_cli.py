@@ -256,6 +256,21 @@ def test_downgrade_with_yes_does_not_ask(run: Run) -> None:
     assert run("db", "check")[0] == 3
 
 
+def test_a_relative_downgrade_names_what_it_deletes(run: Run) -> None:
+    run("db", "upgrade")
+    code, _, errors = run("db", "downgrade", "--", "-1")
+    assert code == 2
+    assert "rows of locus_threads 0" in errors
+
+
+@pytest.mark.parametrize("command", ["upgrade", "downgrade"])
+def test_an_unknown_revision_is_named_with_the_remedy(run: Run, command: str) -> None:
+    run("db", "upgrade")
+    code, _, errors = run("db", command, "9999")
+    assert code == 1
+    assert "'9999'; name a revision of 'locus-store db history'" in errors
+
+
 def test_downgrade_wants_to_be_told_how_far(run: Run) -> None:
     assert run("db", "downgrade", "--yes")[0] == 2
 
