@@ -33,6 +33,7 @@ from locus_store.types.arguments import (
 )
 from locus_store.types.messages import ROLE, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
+from locus_store.values.encoding import MAX_INT
 from locus_store.values.readable import Readable
 
 Settings = SessionSettings | dict[str, Any] | None
@@ -112,9 +113,9 @@ class LocusSession(LogAdapter, Session):
         Raises:
             IntegrityError: A stored item is damaged; no item is left out.
         """
-        check_limit(limit, minimum=-MAX_COUNT, optional=True)
+        check_limit(limit, minimum=-MAX_INT, maximum=MAX_INT, optional=True)
         newest = resolve_session_limit(limit, self.session_settings)
-        newest = None if newest is not None and newest < 0 else newest
+        newest = None if newest is None or not 0 <= newest <= MAX_COUNT else newest
         items = untag_numbers(await self.log.contents(self.session_id, newest=newest))
         return cast("list[TResponseInputItem]", items)
 
@@ -217,9 +218,11 @@ async def _put(
 ) -> None:
     """Put items as messages; those that are not plain JSON in the form that the SDK stores."""
     if all(type(it) is dict for it in items):
-        with suppress(SerializationError):
-            await put([make_message(it) for it in items])
-            return
+        messages = [make_message(it) for it in items]
+        if all(made.content is it for made, it in zip(messages, items, strict=True)):
+            with suppress(SerializationError):
+                await put(messages)
+                return
     try:
         found = [json.loads(json.dumps(it, ensure_ascii=False)) for it in items]
     except TypeError as exc:
