@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 S = TypeVar("S", default=Any)
 """The class that ``load`` returns."""
 
+B_co = TypeVar("B_co", bound=StorageBackend, default=Any, covariant=True)
+"""The class of the backend."""
+
 REMEMBERED_THREADS = 4096
 """Threads whose outstanding loads one adapter remembers; the least recent go first."""
 
@@ -273,12 +276,12 @@ CONTEXT_THREADS = 64
 _numbers = count()
 
 
-class BackendFacade:
+class BackendFacade(Generic[B_co]):
     """Saves and loads threads of a backend; a subclass describes the options."""
 
     def __init__(
         self,
-        backend: StorageBackend,
+        backend: B_co,
         *,
         on_conflict: OnConflict = "raise",
         keep_last: int | None = None,
@@ -287,7 +290,7 @@ class BackendFacade:
     ) -> None:
         if not isinstance(backend, StorageBackend):
             wrapper, found = type(self).__name__, type(backend).__name__
-            raise TypeError(f"{wrapper} takes a backend (open_storage(url).backend), not a {found}")
+            raise TypeError(f"{wrapper} takes a backend (open_storage(url).backend), not {found}")
         self.backend = backend
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
@@ -322,7 +325,7 @@ class BackendFacade:
         await self.backend.close()
 
 
-class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
+class StorageBackendAdapter(BackendFacade[B_co], BaseCheckpointer[S], Generic[S, B_co]):
     """A checkpointer over a storage backend: encodes states and detects conflicts.
 
     Args:
@@ -344,7 +347,7 @@ class StorageBackendAdapter(BackendFacade, BaseCheckpointer[S]):
 
     def __init__(
         self,
-        backend: StorageBackend,
+        backend: B_co,
         *,
         state_type: type[S] | None = None,
         **options: Unpack[CheckpointOptions],

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, Unpack, cast
 from urllib.parse import unquote
 from weakref import WeakSet
 
-from locus_store.backend import StorageBackend
+from locus_store.backend import FullBackend, StorageBackend
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.checkpointer import B_co, S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.saver import CheckpointSaver
@@ -92,7 +92,7 @@ HANDED_IN = {
 """Folder to the options whose objects have a place of their own, beside which a URL has none."""
 
 
-class Storage(Closing):
+class Storage(Closing, Generic[B_co]):
     """A storage: a backend, and each contract over its connections.
 
     Use it with ``async with``, or call ``close``: that closes the connections, as ``close`` of a
@@ -103,7 +103,7 @@ class Storage(Closing):
         options: Of ``checkpointer`` and ``saver``, unless a call gives others.
     """
 
-    def __init__(self, backend: StorageBackend, **options: Unpack[CheckpointOptions]) -> None:
+    def __init__(self, backend: B_co, **options: Unpack[CheckpointOptions]) -> None:
         self.backend = backend
         self._options = options
         self._made: WeakSet[BaseStore | BaseMessageLog] = WeakSet()
@@ -123,7 +123,7 @@ class Storage(Closing):
 
     def checkpointer(
         self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
-    ) -> StorageBackendAdapter[S]:
+    ) -> StorageBackendAdapter[S, B_co]:
         """Return a checkpointer over this storage."""
         chosen: CheckpointOptions = {**self._options, **options}
         return StorageBackendAdapter(self.backend, state_type=state_type, **chosen)
@@ -144,7 +144,7 @@ class Storage(Closing):
         kind = self._find_class("store")
         options: dict[str, Any] = {"dimension": dimension, "metric": metric, "embed": embed}
         if kind is None:
-            raise UnsupportedError(f"there is no store beside a {type(self.backend).__name__}")
+            raise UnsupportedError(f"there is no store beside {type(self.backend).__name__}")
         if kind.__name__ == TECHNOLOGIES["memory"].store:
             find = import_module("locus_store.backends.memory.store").find_store
             return cast("BaseStore", find(self.backend, partial(self._make, kind, options)))
@@ -203,7 +203,7 @@ class Storage(Closing):
         await self.backend.close()
 
 
-def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
+def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage[FullBackend]:
     """Return the storage that ``url`` names.
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
@@ -245,7 +245,9 @@ def _make(kind: Any, options: Mapping[str, Any]) -> Any:
     return kind(**{name: it for name, it in options.items() if name != "encryption"})
 
 
-def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) -> Storage:
+def open_sharded(
+    urls: Sequence[str], **options: Unpack[CheckpointerOptions]
+) -> Storage[FullBackend]:
     """Return the storage over the databases of a set of shards; see ``ShardedBackend``.
 
     Args:
@@ -279,7 +281,7 @@ def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) ->
 
 def open_checkpointer(
     url: str, *, state_type: type[S] | None = None, **options: Unpack[CheckpointerOptions]
-) -> StorageBackendAdapter[S]:
+) -> StorageBackendAdapter[S, FullBackend]:
     """Return the checkpointer that ``url`` names; see ``open_storage``.
 
     Args:

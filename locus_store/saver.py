@@ -47,7 +47,7 @@ NAMESPACE: Final = "namespace"
 _SHOWN_CHARACTERS: Final = 200
 
 
-class CheckpointSaver(BackendFacade, HasTurns, RunsEffects, ForTenants, Closing):
+class CheckpointSaver(BackendFacade[StorageBackend], HasTurns, RunsEffects, ForTenants, Closing):
     """Stores the steps of a graph runner.
 
     Each namespace of a thread has versions of its own. Without an id, ``get`` returns the newest

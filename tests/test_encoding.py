@@ -274,7 +274,7 @@ def test_a_state_is_an_object(root: object) -> None:
 
 def test_a_dict_subclass_will_do_at_the_root_only() -> None:
     assert type(canonicalize_state(OrderedDict(b=1, a=2))) is dict
-    with pytest.raises(SerializationError, match=r"^a is a collections\.OrderedDict"):
+    with pytest.raises(SerializationError, match=r"^a is of type collections\.OrderedDict"):
         canonicalize_state({"a": OrderedDict()})
 
 

@@ -75,7 +75,7 @@ async def test_a_log_over_a_checkpointers_backend_leaves_it_open(tmp_path: Path)
         assert await log.load("t") is None
         with pytest.raises(InvalidArgumentError, match="backend= alone"):
             SQLiteMessageLog("b.db", backend=checkpointer.backend)
-        with pytest.raises(InvalidArgumentError, match="must be a MemoryBackend"):
+        with pytest.raises(InvalidArgumentError, match="must be of class MemoryBackend"):
             InMemoryMessageLog(backend=checkpointer.backend)
     with pytest.raises(InvalidArgumentError, match="backend= alone"):
         InMemoryMessageLog(backend=MemoryBackend(), max_state_bytes=1000)

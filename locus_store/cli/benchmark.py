@@ -13,12 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from locus_store import __version__
-from locus_store.backend import FullBackend
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, make_options, run
 from locus_store.cli.output import note, put_found, save_table, show_progress
@@ -132,7 +131,7 @@ class _Place:
         """
         if "auto_migrate" not in list_options(url):
             raise UnsupportedError(
-                f"bench needs a SQL database, and a {url.partition(':')[0]}: URL names none"
+                f"bench needs a SQL database, and {url.partition(':')[0]}: URLs name none"
             )
         place, mark, query = url.partition("?")
         kept = [it for it in query.split("&") if it.partition("=")[0] not in _NAMES]
@@ -207,8 +206,7 @@ async def _load_behind(threads: _Threads, name: str) -> float:
 async def _put_writes(threads: _Threads, name: str) -> float:
     head = await threads.save_changed(name)
     write = PendingWrite(token_hex(8), 0, "messages", "bytes", bytes(MESSAGE_BYTES))
-    backend = cast("FullBackend", threads.main.backend)
-    return await _measure_time(backend.put_writes(name, head, [write]))
+    return await _measure_time(threads.main.backend.put_writes(name, head, [write]))
 
 
 async def _load_last_versions(checkpointer: Checkpointer, name: str) -> None:

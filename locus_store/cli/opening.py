@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -80,7 +80,7 @@ def open_backend(url: str, *, creates: bool = False, **options: Any) -> FullBack
     storage = open_storage(url, **make_options(url, options, creates=creates))
     if not creates:
         admit_shard(storage.backend)
-    return cast("FullBackend", storage.backend)
+    return storage.backend
 
 
 def admit_shard(backend: object) -> None:
@@ -106,7 +106,7 @@ def make_options(url: str, options: dict[str, Any], *, creates: bool = False) ->
     known = list_options(url)
     if "tenant" in options.keys() - known:
         scheme = url.partition(":")[0]
-        raise InvalidArgumentError(f"a {scheme}: URL has no tenants: leave --tenant out")
+        raise InvalidArgumentError(f"{scheme}: URLs have no tenants: leave --tenant out")
     if unknown := options.keys() - known:
         raise InvalidArgumentError(f"this URL does not take the option {min(unknown)!r}")
     wanted = {"statement_timeout_seconds": None} | ({} if creates else {"auto_migrate": False})

@@ -96,7 +96,7 @@ def check_options(
     """
     if not isinstance(backend, StorageBackend) and not callable(backend):
         raise TypeError(
-            f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
+            f"a session keeps its data in a StorageBackend, not {type(backend).__name__}"
         )
     if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
         raise InvalidArgumentError(

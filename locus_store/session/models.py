@@ -180,7 +180,7 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
         SerializationError: A framework's message cannot be written as JSON.
     """
     if not isinstance(message, kind):
-        raise InvalidArgumentError(f"a message is a {_name(kind)}, not {_name(type(message))}")
+        raise InvalidArgumentError(f"a message must be {_name(kind)}, not {_name(type(message))}")
     content = _dump_content(message) if isinstance(message, Message) else dump_state(message)[0]
     message_id = check_id("message_id", content["message_id"])
     read = _read(content, kind)

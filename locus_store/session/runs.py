@@ -148,7 +148,7 @@ class BaseSession(HasSyncTurns):
         found = cache() if callable(cache) else cache
         if found is not None and found.leaves_process and hasattr(self.backend, "encryption"):
             raise UnsupportedError(
-                f"a {type(found).__name__} would hold the states of an encrypted storage in clear; "
+                f"{type(found).__name__} would hold the states of an encrypted storage in clear; "
                 "use a LocalCache, or none"
             )
         return found

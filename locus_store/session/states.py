@@ -30,7 +30,7 @@ def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:
     kind = type(state)
     if not is_model(kind):
         raise SerializationError(
-            f"a session's state is an AgentState or another pydantic model, not a {kind.__name__}"
+            f"a session's state is an AgentState or another pydantic model, not {kind.__name__}"
         )
     data = dump_state(state)[0]
     restore_state(kind, data, None, "nothing was written: assign a value of the field's type")

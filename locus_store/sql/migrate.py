@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -287,25 +288,16 @@ def read_revision(
 
 def list_revisions() -> list[tuple[str, str]]:
     """Return the revisions that this library knows, oldest first, each with its title."""
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
-
-    scripts = ScriptDirectory(str(SCRIPTS))
-    return [(script.revision, script.doc) for script in scripts.walk_revisions()][::-1]
+    return [(script.revision, script.doc) for script in _read_scripts().walk_revisions()][::-1]
 
 
 def list_losses(current: str, revision: str) -> dict[str, str] | None:
     """Return what a downgrade deletes, by table; ``None``: every table."""
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
-
     with _translate_errors():
-        scripts = ScriptDirectory(str(SCRIPTS)).iterate_revisions(
-            current, revision, select_for_downgrade=True
-        )
+        scripts = _read_scripts().iterate_revisions(current, revision, select_for_downgrade=True)
         removed = list(scripts)
-    if any(it.is_base for it in removed):
-        return None
     losses = (getattr(it.module, "LOSES", {}) for it in removed)
-    return {table: what for some in losses for table, what in some.items()}
+    return None if any(it.is_base for it in removed) else dict(ChainMap(*losses))
 
 
 def render_upgrade(
@@ -333,13 +325,17 @@ def render_upgrade(
 
 def _require_known(revision: str) -> None:
     """Check that the revision exists, or is relative, such as ``+1``."""
-    from alembic.script import ScriptDirectory  # noqa: PLC0415 - as above
-
     if not all(revision.split("@")):
         raise SchemaError("name a revision of 'locus-store db history'")
     if revision[0] not in "+-":
         with _translate_errors():
-            ScriptDirectory(str(SCRIPTS)).get_revisions(revision)
+            _read_scripts().get_revisions(revision)
+
+
+def _read_scripts() -> Any:
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
+
+    return ScriptDirectory(str(SCRIPTS))
 
 
 def _import_command() -> Any:

@@ -435,7 +435,7 @@ class _Reader:
 
     def __init__(self, head: dict[str, Any]) -> None:
         if (kind := head.pop("kind")) != "thread":
-            raise ValueError(f"a {kind!r} before any thread")
+            raise ValueError(f"{kind!r} before any thread")
         if (form := head.pop("format")) != FORMAT:
             raise make_format_error(form)
         self.tenant: str | None = head.pop("tenant", None)

@@ -187,7 +187,7 @@ _LEAVE_OUT: Final = "leave them out with --no-items (with_items=False)"
 def make_storeless_error(backend: StorageBackend) -> UnsupportedError:
     """Return the error of a target without a store."""
     return UnsupportedError(
-        f"there is no store beside a {type(backend).__name__}, and items to put: {_LEAVE_OUT}"
+        f"there is no store beside {type(backend).__name__}, and items to put: {_LEAVE_OUT}"
     )
 
 

@@ -120,7 +120,8 @@ def check_limit(
     is_whole = isinstance(limit, int) and not isinstance(limit, bool)
     is_left_out = optional and limit is None
     if not (is_left_out or (is_whole and minimum <= limit <= maximum)):  # type: ignore[operator]
-        got = "" if is_whole else f", not {limit!r:.80}"  # too long to write, perhaps
+        is_long = is_whole and abs(limit) > MAX_INT  # type: ignore[arg-type]
+        got = "" if is_long else f", not {limit!r:.80}"
         raise InvalidArgumentError(
             f"{name} must be a whole number from {minimum} to {maximum}{got}"
         )
@@ -271,7 +272,7 @@ def choose_backend(
     if backend is None:
         return kind(*place, **options)
     if not isinstance(backend, kind):
-        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
+        raise InvalidArgumentError(f"backend must be of class {kind.__name__}, not {backend!r}")
     left_out = [None, "", *defaults]
     if not all(it in left_out for it in (*place, *options.values())):
         raise InvalidArgumentError(

@@ -147,8 +147,8 @@ def _dump_state(state: Any) -> dict[str, Any]:
     is_ours = isinstance(state, BaseModel) and not _is_foreign(state)
     if not is_ours and not isinstance(state, Checkpointable):
         raise SerializationError(
-            f"cannot save a {type(state).__name__}: pass a dict, a pydantic model, or an "
-            "object with to_checkpoint() and from_checkpoint()"
+            f"cannot save a state of type {type(state).__name__}: pass a dict, a pydantic "
+            "model, or an object with to_checkpoint() and from_checkpoint()"
         )
     try:
         data: Any = _dump_model(state) if is_ours else _to_checkpoint(state)
@@ -158,8 +158,8 @@ def _dump_state(state: Any) -> dict[str, Any]:
         ) from exc
     if not isinstance(data, dict):
         raise SerializationError(
-            f"{type(state).__name__}.to_checkpoint() gave a {type(data).__name__}; a state is "
-            "a JSON object"
+            f"{type(state).__name__}.to_checkpoint() must return a JSON object, not "
+            f"{type(data).__name__}"
         )
     if isinstance(state, BaseModel):
         _sort_sets(state, data)

@@ -88,7 +88,7 @@ def require_named(state: Any) -> None:
     name = make_label_name(type(state))
     if _find_class(name) is None:
         raise SerializationError(
-            f"cannot save a {type(state).__qualname__}: load could not find the class by its name; "
+            f"cannot save a state of class {type(state).__qualname__}, which no load could find: "
             f"define it at the top of a module, or pass state_type={type(state).__name__}"
         )
 

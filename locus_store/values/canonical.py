@@ -183,4 +183,4 @@ def _require_scalar(value: object) -> None:
     elif value is not None and kind is not bool:
         hint = next((text for types, text in _HINTS if isinstance(value, types)), _OTHER_HINT)
         name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-        raise _InexactError(f"is a {name}", hint)
+        raise _InexactError(f"is of type {name}", hint)

@@ -13,7 +13,8 @@ PASSING = """
 from pydantic import BaseModel
 
 from locus_store import (
-    BaseCheckpointer, CheckpointSaver, FileCheckpointer, MemoryCheckpointer, SQLiteBackend,
+    BaseCheckpointer, CheckpointSaver, FileCheckpointer, MemoryCheckpointer, PostgreSQLBackend,
+    PostgreSQLStore, SQLiteBackend,
     SQLiteStore, StorageBackendAdapter, blocking, file_checkpointer, http_checkpointer,
     oci_bucket_checkpointer, open_checkpointer, open_saver, open_store, postgresql_checkpointer,
     sqlite_checkpointer,
@@ -24,11 +25,18 @@ class MyState(BaseModel):
     total: int = 0
 
 
+def made_backend() -> StorageBackendAdapter[MyState, PostgreSQLBackend]:
+    return postgresql_checkpointer(host="db", state_type=MyState)
+
+
 async def asks(url: str, mine: BaseCheckpointer[MyState]) -> None:
     reveal_type(await mine.load("t"))  # reveals: MyState | None
     reveal_type(await open_checkpointer(url).load("t"))  # reveals: Any | None
     by_url = open_checkpointer(url, state_type=MyState, keep_last=3, tenant="acme")
-    reveal_type(by_url)  # reveals: StorageBackendAdapter[MyState]
+    reveal_type(by_url)  # reveals: StorageBackendAdapter[MyState, FullBackend]
+    reveal_type(by_url.backend.for_tenant("a"))  # reveals: FullBackend
+    reveal_type(await by_url.backend.forget_user("u"))  # reveals: dict[str, int]
+    reveal_type(await made_backend().backend.read_token())  # reveals: str
     reveal_type(await by_url.load("t"))  # reveals: MyState | None
     async with by_url as opened:
         reveal_type(await opened.load("t", "v1"))  # reveals: MyState | None
@@ -54,11 +62,11 @@ async def asks(url: str, mine: BaseCheckpointer[MyState]) -> None:
     reveal_type(waits.load("t"))  # reveals: MyState | None
     reveal_type(blocking.BlockingCheckpointer(mine).load("t"))  # reveals: MyState | None
     reveal_type(open_saver(url, keep_last=1))  # reveals: CheckpointSaver
+    PostgreSQLStore(backend=made.backend)
     open_store(url, dimension=3, tenant="acme")
     blocking.open_store(url, dimension=3, tenant="acme")
     assert isinstance(by_url.backend, SQLiteBackend)
     await by_url.backend.create_search_index()
-    reveal_type(await by_url.backend.forget_user("u"))  # reveals: dict[str, int]
     reveal_type(len(await by_url.backend.list_entries(after=0, upto=9, limit=9)))  # reveals: int
     SQLiteStore("x.db", dimension=3, tenant="acme")
 

@@ -125,9 +125,9 @@ class CheckpointValues(Trees):
         kind = value if isinstance(value, type) else type(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
         return RefusedError(
-            f"a {name} cannot be stored. A dataclass, an enum, a pydantic model or a class "
-            f"with to_dict and from_dict can: give it to LocusCheckpointStorage as allowed=[...], "
-            "or to the framework's register_checkpoint_type"
+            f"an object of class {name} cannot be stored. A dataclass, an enum, a pydantic model "
+            "or a class with to_dict and from_dict can: give it to LocusCheckpointStorage as "
+            "allowed=[...], or to the framework's register_checkpoint_type"
         )
 
     def decode(self, value: Any) -> Any:

@@ -147,12 +147,8 @@ def _make_summary(snapshot: LogSnapshot) -> SessionSummaryEntry:
 
 
 def _make_message(entry: dict[str, Any]) -> NewMessage:
-    return NewMessage(
-        tag_numbers(entry),
-        choose_text(entry.get("type"), ROLE),
-        choose_text(entry.get("uuid"), None),
-        text=READABLE.get_text(entry),
-    )
+    role, uuid = choose_text(entry.get("type"), ROLE), choose_text(entry.get("uuid"), None)
+    return NewMessage(tag_numbers(entry), role, uuid, text=READABLE.get_text(entry))
 
 
 def durable_tool(

@@ -132,9 +132,7 @@ class LocusSession(LogAdapter, Session):
             IntegrityError: The newest item is damaged, and stays.
         """
         message = (await settle(self.log.pop(self.session_id))).message
-        return (
-            None if message is None else cast("TResponseInputItem", untag_numbers(message.content))
-        )
+        return None if message is None else untag_numbers(message.content)
 
     async def clear_session(self) -> None:
         """Delete the items; states and other logs of the thread stay."""
@@ -183,13 +181,8 @@ class LocusSession(LogAdapter, Session):
     ) -> bool:
         info, messages = snapshot
         position = info.count - len(messages) + start
-        replace = partial(
-            self.log.replace,
-            self.session_id,
-            position,
-            expected_revision=info.revision,
-            user_id=self.user_id,
-        )
+        options: dict[str, Any] = {"expected_revision": info.revision, "user_id": self.user_id}
+        replace = partial(self.log.replace, self.session_id, position, **options)
         try:
             await _put(output, replace)
         except TurnError:

@@ -242,10 +242,8 @@ class LocusConversationStore(LogAdapter, ConversationStore):
             except NotFoundError as exc:
                 raise ConversationConflictError(name) from exc
         return [
-            NewMessage(
-                message.content, message.role, message.message_id, message.metadata, message.text
-            )
-            for message in missing.values()
+            NewMessage(one.content, one.role, one.message_id, one.metadata, one.text)
+            for one in missing.values()
         ]
 
 

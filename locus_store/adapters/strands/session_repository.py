@@ -227,12 +227,8 @@ class LocusSessionRepository(OpenedByUrl, SessionRepository):
 
     def _put(self, session_id: str, agent_id: str, message: SessionMessage, **options: Any) -> None:
         shown = message.to_message()  # redacted, where the message was
-        new = NewMessage(
-            _parse_json(message.to_dict()),
-            shown["role"],
-            str(message.message_id),
-            text=READABLE.get_text(shown),
-        )
+        content, text = _parse_json(message.to_dict()), READABLE.get_text(shown)
+        new = NewMessage(content, shown["role"], str(message.message_id), text=text)
         options |= {"namespace": MESSAGES + agent_id, "user_id": self.user_id}
         self.log.append(session_id, [new], **options)
 

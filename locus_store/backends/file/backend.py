@@ -184,7 +184,7 @@ class FileMessageLog(DocumentMessageLog):
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
-class FileCheckpointer(StorageBackendAdapter[S]):
+class FileCheckpointer(StorageBackendAdapter[S, FileBackend]):
     """A checkpointer over a directory of JSON files, one per thread.
 
     Arguments and errors are those of ``FileBackend`` and ``StorageBackendAdapter``. ``base_dir`` is

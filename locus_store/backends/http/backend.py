@@ -217,7 +217,7 @@ def _make_headers(
     return found if pair is None else {**found, "authorization": encode_basic_credentials(pair)}
 
 
-class HTTPCheckpointer(StorageBackendAdapter[S]):
+class HTTPCheckpointer(StorageBackendAdapter[S, HTTPBackend]):
     """A checkpointer over a service, with the arguments of the Locus SDK's class.
 
     Arguments and errors are those of ``HTTPBackend`` and ``StorageBackendAdapter``.

@@ -130,7 +130,7 @@ class InMemoryMessageLog(DocumentMessageLog):
         return "InMemoryMessageLog()"
 
 
-class MemoryCheckpointer(StorageBackendAdapter[S]):
+class MemoryCheckpointer(StorageBackendAdapter[S, MemoryBackend]):
     """A checkpointer in this process's memory, for tests and trials; lost when it ends.
 
     Arguments and errors are those of ``MemoryBackend`` and ``StorageBackendAdapter``.
@@ -140,22 +140,21 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
         self, *, state_type: type[S] | None = None, **options: Unpack[MemoryCheckpointerOptions]
     ) -> None:
         own, rest = split_options(CheckpointOptions, options)
-        self._memory_backend = MemoryBackend(**rest)
-        super().__init__(self._memory_backend, state_type=state_type, **own)
+        super().__init__(MemoryBackend(**rest), state_type=state_type, **own)
 
     def clear(self) -> None:
         """Remove all threads."""
-        self._memory_backend.clear()
+        self.backend.clear()
         self._loads.clear()
 
     def get_thread_ids(self) -> list[str]:
         """Return the ids of all threads."""
-        return self._memory_backend.thread_ids()
+        return self.backend.thread_ids()
 
     def get_checkpoint_count(self, thread_id: str | None = None) -> int:
         """Return how many versions a thread has, or all threads have; 0 where there is none."""
         ids = self.get_thread_ids() if thread_id is None else [thread_id]
-        return sum(map(self._memory_backend.version_count, ids))
+        return sum(map(self.backend.version_count, ids))
 
 
 def memory_checkpointer(

@@ -84,7 +84,7 @@ class BucketBackend(DocumentBackend):
         self.bucket.close()
 
 
-class OCIBucketBackend(StorageBackendAdapter[S]):
+class OCIBucketBackend(StorageBackendAdapter[S, BucketBackend]):
     """A checkpointer over a bucket of OCI Object Storage.
 
     A save is one conditional put of the thread's head; see docs/oci.md. It was tested

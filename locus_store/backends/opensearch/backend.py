@@ -158,7 +158,7 @@ class OpenSearchBackend(DocumentBackend):
         self.index.close()
 
 
-class OpenSearchCheckpointer(StorageBackendAdapter[S]):
+class OpenSearchCheckpointer(StorageBackendAdapter[S, OpenSearchBackend]):
     """A checkpointer over an index of OpenSearch.
 
     A save is one conditional put of the thread's head; see docs/opensearch.md. Arguments and errors

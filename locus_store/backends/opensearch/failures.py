@@ -70,4 +70,8 @@ def translate_error(exc: BaseException, place: IndexPlace, what: str) -> LocusSt
 
 
 def _describe(exc: BaseException) -> str:
-    return f"{str(exc) or type(exc).__name__:.300}"
+    """Return an error's type and reason without its status, or the cause of a lost connection."""
+    has_status = get_status(exc) is not None
+    said = str(exc if has_status else getattr(exc, "info", exc))
+    said = said.partition(", ")[2].removesuffix(")") if has_status else said
+    return f"{said or type(exc).__name__:.300}"

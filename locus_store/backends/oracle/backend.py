@@ -192,7 +192,7 @@ def oracle_checkpointer(
     *,
     state_type: type[S] | None = None,
     **options: Unpack[OracleCheckpointerOptions],
-) -> StorageBackendAdapter[S]:
+) -> StorageBackendAdapter[S, OracleBackend]:
     """Return a checkpointer over an Oracle database.
 
     Options are those of ``OracleBackend`` and of ``StorageBackendAdapter``.

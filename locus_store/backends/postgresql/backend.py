@@ -409,7 +409,7 @@ def postgresql_checkpointer(
     *,
     state_type: type[S] | None = None,
     **options: Unpack[PostgreSQLCheckpointerOptions],
-) -> StorageBackendAdapter[S]:
+) -> StorageBackendAdapter[S, PostgreSQLBackend]:
     """Return a checkpointer over a PostgreSQL database.
 
     Arguments and errors are those of ``PostgreSQLBackend`` and ``StorageBackendAdapter``.

@@ -163,7 +163,7 @@ def redis_checkpointer(
     *,
     state_type: type[S] | None = None,
     **options: Unpack[RedisCheckpointerOptions],
-) -> StorageBackendAdapter[S]:
+) -> StorageBackendAdapter[S, RedisBackend]:
     """Return a checkpointer over Redis or Valkey.
 
     Options are those of ``RedisBackend``, and ``state_type``, ``on_conflict``, ``keep_last`` and

@@ -63,7 +63,7 @@ class S3Backend(DocumentBackend):
 
 def s3_checkpointer(
     bucket_name: str, *, state_type: type[S] | None = None, **options: Unpack[S3CheckpointerOptions]
-) -> StorageBackendAdapter[S]:
+) -> StorageBackendAdapter[S, S3Backend]:
     """Return a checkpointer over a bucket of an S3 service.
 
     Arguments and errors are those of ``S3Backend`` and ``StorageBackendAdapter``.

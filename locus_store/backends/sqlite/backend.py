@@ -177,7 +177,7 @@ def sqlite_checkpointer(
     *,
     state_type: type[S] | None = None,
     **options: Unpack[SQLiteCheckpointerOptions],
-) -> StorageBackendAdapter[S]:
+) -> StorageBackendAdapter[S, SQLiteBackend]:
     """Return a checkpointer over an SQLite file.
 
     Arguments and errors are those of ``SQLiteBackend`` and ``StorageBackendAdapter``.

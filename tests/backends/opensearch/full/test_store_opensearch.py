@@ -281,7 +281,7 @@ async def test_a_store_beside_a_backend_uses_its_index(index: TestIndex) -> None
     for options in ({"hosts": "h"}, {"index_name": "other"}, {"pool_size": 2}):
         with pytest.raises(InvalidArgumentError, match="give backend= alone"):
             OpenSearchStore(backend=backend, **options)
-    with pytest.raises(InvalidArgumentError, match="must be a OpenSearchBackend"):
+    with pytest.raises(InvalidArgumentError, match="must be of class OpenSearchBackend"):
         OpenSearchStore(backend=store)
     await backend.close()
 
