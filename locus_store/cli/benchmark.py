@@ -131,7 +131,7 @@ class _Place:
         """
         if "auto_migrate" not in list_options(url):
             raise UnsupportedError(
-                f"bench needs a SQL database, and {url.partition(':')[0]}: URLs name none"
+                f"bench needs a SQL database, and this {url.partition(':')[0]}: URL names none"
             )
         place, mark, query = url.partition("?")
         kept = [it for it in query.split("&") if it.partition("=")[0] not in _NAMES]

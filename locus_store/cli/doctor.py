@@ -79,7 +79,7 @@ def _try_compatibility(url: str, *, as_json: bool) -> None:
     scheme = url.partition(":")[0]
     if SCHEMES.get(scheme, "postgresql") != "postgresql":
         raise InvalidArgumentError(
-            f"--compatibility tries a PostgreSQL-compatible service, and {scheme}: URLs name "
+            f"--compatibility tries a PostgreSQL-compatible service, and this {scheme}: URL names "
             "none; pass postgresql://host/database"
         )
     module = import_module("locus_store.backends.postgresql.compatibility")

@@ -106,7 +106,7 @@ def make_options(url: str, options: dict[str, Any], *, creates: bool = False) ->
     known = list_options(url)
     if "tenant" in options.keys() - known:
         scheme = url.partition(":")[0]
-        raise InvalidArgumentError(f"{scheme}: URLs have no tenants: leave --tenant out")
+        raise InvalidArgumentError(f"this {scheme}: URL has no tenants: leave --tenant out")
     if unknown := options.keys() - known:
         raise InvalidArgumentError(f"this URL does not take the option {min(unknown)!r}")
     wanted = {"statement_timeout_seconds": None} | ({} if creates else {"auto_migrate": False})

@@ -275,7 +275,7 @@ def test_doctor_tries_the_features_of_a_service(run: Run, database: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["sqlite:///a.db"], "sqlite: URLs name none"),
+        (["sqlite:///a.db"], "this sqlite: URL names none"),
         (["cockroachdb://db.example.com/a"], "write postgresql://"),
         (["postgresql://db.example.com/a", "--sizes"], "leave --sizes"),
         (["postgresql://db.example.com/a", "--all-tenants"], "--all-tenants out"),
