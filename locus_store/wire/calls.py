@@ -76,12 +76,12 @@ class WireCall:
     @cached_property
     def arguments(self) -> Validator:
         """Validates the arguments of a request, which are one object."""
-        return Validator(REQUESTS.build_record(self._types, self.parameters, dict), self.name)
+        return Validator(REQUESTS.build_record(self._types, self.parameters, dict))
 
     @cached_property
     def answer(self) -> Validator:
         """Validates the answer to one."""
-        return Validator(ANSWERS.build(self._types["return"]), f"the answer to {self.name}")
+        return Validator(ANSWERS.build(self._types["return"]), f"the answer to {self.name}: ")
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names.
@@ -197,4 +197,4 @@ class Description:
     """The service encrypts: it verifies states by their digests, and no client can."""
 
 
-DESCRIPTION: Final = Validator(ANSWERS.build(Description), "the description of the service")
+DESCRIPTION: Final = Validator(ANSWERS.build(Description), "the description of the service: ")

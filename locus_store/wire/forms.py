@@ -78,7 +78,7 @@ class Validator:
         subject: Begins the message of an error.
     """
 
-    def __init__(self, schema: CoreSchema, subject: str) -> None:
+    def __init__(self, schema: CoreSchema, subject: str = "") -> None:
         self.schema = schema
         self._validator = SchemaValidator(schema)
         self._subject = subject
@@ -95,7 +95,7 @@ class Validator:
         except ValidationError as exc:
             raise self._make_refusal(exc) from exc
         if not payloads.are_taken:
-            raise InvalidArgumentError(f"{self._subject}: a payload belongs to no field")
+            raise InvalidArgumentError(f"{self._subject}a payload belongs to no field")
         return found
 
     def _make_refusal(self, exc: ValidationError) -> LocusStoreError:
@@ -104,7 +104,8 @@ class Validator:
         if isinstance(cause, LocusStoreError):
             return cause
         place = ".".join(map(str, first["loc"])) or "the body"
-        return InvalidArgumentError(f"{self._subject}: {place}: {first['msg']}")
+        said = f"{place}: {first['msg']}".replace(": Input should", " must")
+        return InvalidArgumentError(self._subject + said.replace(": String should", " must"))
 
 
 class Forms:

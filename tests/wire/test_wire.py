@@ -194,8 +194,16 @@ def both(body: bytes, kind: str) -> tuple[bytes, bytes]:
     ],
 )
 def test_wrong_arguments_are_refused(wrong: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="fetch"):
+    named = r"^(thread_id|namespace|with_writes|unknown|the body)\b"
+    with pytest.raises(InvalidArgumentError, match=named):
         FETCH.arguments.read(wrong, bodies.Payloads([]))
+
+
+def test_a_refusal_names_the_argument_and_no_call() -> None:
+    recent = next(it for it in CALLS if it.name == "recent")
+    for limit, said in ((-1, "greater than or equal to 0"), ("5", "a valid integer")):
+        with pytest.raises(InvalidArgumentError, match=f"^limit must be {said}$"):
+            recent.arguments.read({"limit": limit}, bodies.Payloads([]))
 
 
 @pytest.mark.parametrize(
