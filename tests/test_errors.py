@@ -29,6 +29,7 @@ from locus_store import (
     open_store,
     sqlite_checkpointer,
 )
+from locus_store.types.arguments import check_limit, check_number
 
 pytestmark = pytest.mark.anyio
 STATE = AgentState()
@@ -280,3 +281,17 @@ def test_no_error_is_hidden_by_a_loop_that_ended() -> None:
     for _ in range(2):
         with pytest.raises(ConnectionFailedError):
             asyncio.run(failing())
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(-1, ", not -1"), ("5", ", not '5'"), (True, ", not True"), (-(10**5000), "")],
+    ids=["negative", "text", "truth", "long"],
+)
+def test_a_refused_number_is_shown_unless_it_is_too_long(number: Any, shown: str) -> None:
+    with pytest.raises(InvalidArgumentError) as limit:
+        check_limit(number, maximum=9)
+    assert str(limit.value) == f"limit must be a whole number from 0 to 9{shown}"
+    with pytest.raises(InvalidArgumentError) as age:
+        check_number("age", number)
+    assert str(age.value) == f"age must be a number above 0{shown}"

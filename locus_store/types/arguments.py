@@ -147,7 +147,7 @@ def check_number(
     if not (optional and number is None) and not (is_enough and given <= maximum):
         least = "above 0" if minimum is None else f"of at least {minimum}"
         most = f", at most {maximum}" if maximum < float_info.max else ""
-        got = "" if is_number else f", not {number!r:.80}"
+        got = "" if abs(given) > MAX_INT else f", not {number!r:.80}"  # or too long to write
         raise InvalidArgumentError(f"{name} must be a number {least}{most}{got}")
     return number
 
