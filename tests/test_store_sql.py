@@ -299,7 +299,7 @@ async def test_a_store_shares_the_connections_of_a_checkpointer(
             assert await store.search_by_embedding((), [1, 0, 0]) == []
         with pytest.raises(InvalidArgumentError, match="alone"):
             kind("place", backend=checkpointer.backend)
-        with pytest.raises(InvalidArgumentError, match="must be a"):
+        with pytest.raises(InvalidArgumentError, match="must be of class "):
             kind(backend=checkpointer)
 
 
