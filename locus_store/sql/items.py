@@ -113,11 +113,6 @@ class Items:
 
     select_vectors = staticmethod(select_vectors)
 
-    @staticmethod
-    def pack_vector(embedding: Any) -> bytes:
-        """Return an embedding in a row of that query."""
-        return bytes(embedding)
-
     def make_condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
@@ -413,7 +408,7 @@ class Items:
         found: dict[Name, list[bytes]] = {}
         for row in sorted(self._ask(self.select_vectors, names), key=attrgetter("part")):
             its = found.setdefault((decode_namespace(row.namespace), row.key), [])
-            its.append(self.pack_vector(row.embedding))
+            its.append(bytes(row.embedding))
         return found
 
     def list_namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import lru_cache
 from pathlib import Path
-from time import time_ns
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +14,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from locus_store import versions
-from locus_store.backends.sqlite.columns import COLUMNS, list_storage_classes
+from locus_store.backends.sqlite import appends
+from locus_store.backends.sqlite.columns import list_storage_classes
 from locus_store.backends.sqlite.connecting import MEMORY, make_emptied_error
 from locus_store.errors import (
     BackendError,
@@ -27,7 +26,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql.columns.dialect_columns import dump_value, escape_text
-from locus_store.sql.columns.types import Blob, bind_key, encode_key
+from locus_store.sql.columns.types import Blob
 from locus_store.sql.connections.backend import make_autocommit_error
 from locus_store.sql.connections.database import Database, iterate_causes
 from locus_store.sql.migrate import AutoMigrate, check
@@ -135,7 +134,7 @@ class SQLiteRepository(Repository):
             return None
         changes_others = save.keep_last is not None or save.ttl_seconds is not None
         if is_active and not has_index and not changes_others:
-            sequence = _append_head(self.connection, self.tables, line, save, append)
+            sequence = appends.append_head(self.connection, self.tables, line, save, append)
             mark = Mark(self.store, line.line, sequence, save.change.tree.digest)
             return Written(save.checkpoint_id, mark, "head")
         self.active_thread = save.thread_id if is_active else None
@@ -253,47 +252,6 @@ class SQLiteRepository(Repository):
         for line in list(self.connection.execute(lines).scalars()):
             self.index_line(line)
         return True
-
-
-def _append_head(
-    connection: Connection, tables: Tables, line: versions.Line, save: Save, append: versions.Append
-) -> int:
-    """Insert a record onto a line's head, which it becomes; return its sequence.
-
-    The rows are those of ``versions.append`` for a save that changes no older version. Two
-    statements on the driver's cursor are faster than ``Compiled``, which converts each value by the
-    type of its column, in the thread that all saves wait for.
-    """
-    insert, move = _make_append_statements(tables)
-    sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes
-    if append.basis is None:
-        chain, size = sequence, 0
-    checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.tree.digest
-    kept = _dump_json(save.metadata), _dump_json(save.labels), append.payload
-    writer, run = bind_key(save.writer), bind_key(save.run)
-    at = time_ns() // 1000
-    record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
-    moved = sequence, chain, size + append.added_bytes, sequence, writer, run, at
-    with closing(connection.connection.cursor()) as cursor:
-        cursor.execute(insert, record)
-        cursor.execute(move, (*moved, line.line))
-    return sequence
-
-
-@lru_cache
-def _make_append_statements(tables: Tables) -> tuple[str, str]:
-    records, lines = (f'"{it.name}"' for it in (tables.checkpoints, tables.lines))
-    place = "line, sequence, chain, parent, checkpoint_id"
-    names = f"{place}, digest, metadata, labels, payload, created_at"
-    places = ", ".join("?" for _ in names.split())
-    insert = f"INSERT INTO {records} ({names}, codec) VALUES ({places}, 0)"  # noqa: S608
-    moved = "head = ?, open_chain = ?, open_bytes = ?, last_sequence = ?, writer = ?, run = ?"
-    move = f"UPDATE {lines} SET {moved}, updated_at = ? WHERE line = ?"  # noqa: S608
-    return insert, move
-
-
-def _dump_json(value: Mapping[str, object]) -> str | None:
-    return COLUMNS.bind_json(value) if value else None
 
 
 class SQLiteDatabase(Database):

@@ -1,0 +1,59 @@
+"""The writes of an append at the head, as two statements on the driver's cursor.
+
+They are faster than ``Compiled``, which converts each value by the type of its column, in the
+thread that all saves wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from functools import lru_cache
+from time import time_ns
+
+from sqlalchemy.engine import Connection
+
+from locus_store.backends.sqlite.columns import COLUMNS
+from locus_store.sql.columns.types import bind_key, encode_key
+from locus_store.sql.schema.tables import Tables
+from locus_store.types import Save
+from locus_store.versions import Append, Line
+
+
+def append_head(
+    connection: Connection, tables: Tables, line: Line, save: Save, append: Append
+) -> int:
+    """Insert a record onto a line's head, which it becomes; return its sequence.
+
+    The rows are those of ``versions.append`` for a save that changes no older version.
+    """
+    insert, move = _make_statements(tables)
+    sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes
+    if append.basis is None:
+        chain, size = sequence, 0
+    checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.tree.digest
+    kept = _dump_json(save.metadata), _dump_json(save.labels), append.payload
+    writer, run = bind_key(save.writer), bind_key(save.run)
+    at = time_ns() // 1000
+    record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
+    moved = sequence, chain, size + append.added_bytes, sequence, writer, run, at
+    with closing(connection.connection.cursor()) as cursor:
+        cursor.execute(insert, record)
+        cursor.execute(move, (*moved, line.line))
+    return sequence
+
+
+@lru_cache
+def _make_statements(tables: Tables) -> tuple[str, str]:
+    records, lines = (f'"{it.name}"' for it in (tables.checkpoints, tables.lines))
+    place = "line, sequence, chain, parent, checkpoint_id"
+    names = f"{place}, digest, metadata, labels, payload, created_at"
+    places = ", ".join("?" for _ in names.split())
+    insert = f"INSERT INTO {records} ({names}, codec) VALUES ({places}, 0)"  # noqa: S608
+    moved = "head = ?, open_chain = ?, open_bytes = ?, last_sequence = ?, writer = ?, run = ?"
+    move = f"UPDATE {lines} SET {moved}, updated_at = ? WHERE line = ?"  # noqa: S608
+    return insert, move
+
+
+def _dump_json(value: Mapping[str, object]) -> str | None:
+    return COLUMNS.bind_json(value) if value else None
