@@ -110,7 +110,10 @@ class ChannelValues:
         return kind, bytes(data)
 
     def read(self, value: Any, *, is_own: bool = False, restores: bool = False) -> Any:
-        """Return the value of a stored form; ``is_own``: or itself; ``restores``: unescaped."""
+        """Return the value of a stored form; with ``is_own``, it may be returned as it is.
+
+        ``restores``: its strings were escaped, as they are outside of channels.
+        """
         if type(value) is bytes:
             return self.load(MSGPACK, value)
         if isinstance(value, list) and value and type(value[0]) is bytes:
