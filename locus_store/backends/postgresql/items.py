@@ -285,14 +285,16 @@ class _Vector(sa.types.UserDefinedType[Any]):
         return f"{self.home}.vector"
 
 
-class _Floats(sa.types.TypeDecorator[bytes]):
+class _Floats(sa.types.UserDefinedType[bytes]):
     """An array, read as little-endian float32, as all backends store it."""
 
-    impl = postgresql.ARRAY(sa.REAL())
     cache_ok = True
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> bytes:
-        return struct.pack(f"<{len(value)}f", *value)
+    def get_col_spec(self, **_: Any) -> str:
+        return "REAL[]"
+
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], bytes]:
+        return lambda value: struct.pack(f"<{len(value)}f", *value)
 
 
 def _extend_scans(size: int) -> sa.ColumnElement[bool]:
