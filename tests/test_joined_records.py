@@ -338,7 +338,7 @@ async def test_joining_waits_for_no_lock(migrated_database: str, threes: list[An
 
 async def test_a_program_may_have_a_task_factory(backend: SqlBackend) -> None:
     loop = asyncio.get_running_loop()
-    loop.set_task_factory(lambda loop, work: asyncio.Task(work, loop=loop))
+    loop.set_task_factory(lambda loop, work, **options: asyncio.Task(work, loop=loop, **options))
     try:
         await saved(backend, [noise() for _ in range(64)])
         await backend._background.get().finish(30)
