@@ -395,6 +395,20 @@ class ItemExpiry(StoreKit):
         assert await store.search_many([("gone",)]) == [[]]
         assert await store.list_namespaces() == [NS]
 
+    async def test_a_page_that_is_not_full_is_the_last(self, store: Any) -> None:
+        """Expired and removed items take no place in it."""
+        names = [f"k{number:02}" for number in range(24)]
+        await store.put_batch(
+            [(NS, it, 1, None, (SHORT, LONG)[at % 2]) for at, it in enumerate(names)]
+        )
+        for name in names[1::4]:
+            await store.delete(NS, name)
+        await wait_for_expiry(store.get_item, NS, names[-2])
+        first = await store.page(NS, 4, None)
+        last = await store.page(NS, 4, first[-1].key)
+        assert list_keys([*first, *last]) == names[3::4]
+        assert len(first) == 4
+
     async def test_a_removal_counts_no_expired_item(self, store: Any) -> None:
         await put_over(store, NS, "k")
         await store.put(NS, "live", 1)
