@@ -76,18 +76,12 @@ class EncryptedBackend(LoadsKeys, FullBackend):
         return await super().commit((await self.get_sealing()).seal_save(save))
 
     async def fetch(self, thread_id: str, **which: Any) -> Stored | None:
-        return await self._open_answer(await super().fetch(thread_id, **which), thread_id, which)
+        answer = await super().fetch(thread_id, **which)
+        return await _open_answer(self, answer, thread_id, which)
 
     async def fetch_head(self, thread_id: str, **which: Any) -> Stored | None:
-        return await self._open_answer(
-            await super().fetch_head(thread_id, **which), thread_id, which
-        )
-
-    async def _open_answer(
-        self, answer: Stored | None, thread_id: str, which: dict[str, Any]
-    ) -> Stored | None:
-        _require_named(answer.version if answer else None, thread_id, **which)
-        return answer and await self._unseal(lambda it: it.open_stored(answer))
+        answer = await super().fetch_head(thread_id, **which)
+        return await _open_answer(self, answer, thread_id, which)
 
     async def history(self, thread_id: str, **which: Any) -> list[Version]:
         found = await super().history(thread_id, **which)
@@ -473,6 +467,13 @@ def derive_class(
     about = {"__module__": kind.__module__, "__doc__": kind.__doc__}
     made: type[EncryptedBackend] = type(kind.__name__, (base, kind), about)
     return made
+
+
+async def _open_answer(
+    backend: EncryptedBackend, answer: Stored | None, thread_id: str, which: dict[str, Any]
+) -> Stored | None:
+    _require_named(answer.version if answer else None, thread_id, **which)
+    return answer and await backend._unseal(lambda it: it.open_stored(answer))  # noqa: SLF001
 
 
 def _require_named(
