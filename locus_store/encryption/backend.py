@@ -52,6 +52,19 @@ if TYPE_CHECKING:
     from locus_store.versions.sizes import StatusesWanted, ThreadStatus
 
 
+def _make_fetch(name: str) -> Any:
+    """Return a method that opens what the storage's method of this name returns."""
+
+    async def fetch(self: EncryptedBackend, thread_id: str, **which: Any) -> Stored | None:
+        answer: Stored | None = await getattr(super(EncryptedBackend, self), name)(
+            thread_id, **which
+        )
+        _require_named(answer.version if answer else None, thread_id, **which)
+        return answer and await self._unseal(lambda it: it.open_stored(answer))
+
+    return fetch
+
+
 class EncryptedBackend(LoadsKeys, FullBackend):
     """The part of a backend that encrypts; ``derive_class`` puts it before another class.
 
@@ -75,13 +88,7 @@ class EncryptedBackend(LoadsKeys, FullBackend):
     async def commit(self, save: Save) -> Written:
         return await super().commit((await self.get_sealing()).seal_save(save))
 
-    async def fetch(self, thread_id: str, **which: Any) -> Stored | None:
-        answer = await super().fetch(thread_id, **which)
-        return await _open_answer(self, answer, thread_id, which)
-
-    async def fetch_head(self, thread_id: str, **which: Any) -> Stored | None:
-        answer = await super().fetch_head(thread_id, **which)
-        return await _open_answer(self, answer, thread_id, which)
+    fetch, fetch_head = map(_make_fetch, ("fetch", "fetch_head"))
 
     async def history(self, thread_id: str, **which: Any) -> list[Version]:
         found = await super().history(thread_id, **which)
@@ -467,13 +474,6 @@ def derive_class(
     about = {"__module__": kind.__module__, "__doc__": kind.__doc__}
     made: type[EncryptedBackend] = type(kind.__name__, (base, kind), about)
     return made
-
-
-async def _open_answer(
-    backend: EncryptedBackend, answer: Stored | None, thread_id: str, which: dict[str, Any]
-) -> Stored | None:
-    _require_named(answer.version if answer else None, thread_id, **which)
-    return answer and await backend._unseal(lambda it: it.open_stored(answer))  # noqa: SLF001
 
 
 def _require_named(
