@@ -11,8 +11,6 @@ from urllib.parse import unquote
 from weakref import WeakSet
 
 from locus_store.backend import FullBackend, StorageBackend
-from locus_store.backends.documents.backend import DocumentBackend
-from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.checkpointer import B_co, S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
@@ -119,7 +117,7 @@ class Storage(Closing, Generic[B_co]):
     @property
     def has_messages(self) -> bool:
         """True if ``messages`` returns a message log."""
-        return isinstance(self.backend, DocumentBackend) or self._find_class("messages") is not None
+        return self._is_on_documents or self._find_class("messages") is not None
 
     def checkpointer(
         self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
@@ -160,24 +158,29 @@ class Storage(Closing, Generic[B_co]):
         Raises:
             UnsupportedError: The storage keeps no message logs.
         """
-        made: BaseMessageLog
-        options = {"backend": self.backend, "ttl_seconds": ttl_seconds}
-        if isinstance(self.backend, DocumentBackend):
-            made = self._make(DocumentMessageLog, {**options, "owns": False})
+        options: dict[str, Any] = {"backend": self.backend, "ttl_seconds": ttl_seconds}
+        if self._is_on_documents:
+            kind = import_module("locus_store.backends.documents.message_log").DocumentMessageLog
+            options["owns"] = False
         elif isinstance(self.backend, HasShards):
             logs = [Storage(it).messages(ttl_seconds=ttl_seconds) for it in self.backend.shards]
             kind = import_module("locus_store.backends.sharded").ShardedMessageLog
-            made = self._make(kind, {"backend": self.backend, "logs": logs})
-        elif kind := self._find_class("messages"):
-            made = self._make(kind, options)
-        else:
+            options = {"backend": self.backend, "logs": logs}
+        elif (kind := self._find_class("messages")) is None:
             name = type(self.backend).__name__
             raise UnsupportedError(f"{name} keeps no message logs: open_message_log(url) opens one")
+        made: BaseMessageLog = self._make(kind, options)
         self._made.add(made)
         return made
 
     def _make(self, kind: Any, options: Mapping[str, Any]) -> Any:
         return _make(kind, {**options, "encryption": getattr(self.backend, "encryption", None)})
+
+    @property
+    def _is_on_documents(self) -> bool:
+        """True for a ``DocumentBackend``, whose module the other technologies do not import."""
+        modules = (it.__module__ for it in type(self.backend).__mro__)
+        return "locus_store.backends.documents.backend" in modules
 
     @property
     def _first(self) -> StorageBackend:
@@ -329,8 +332,7 @@ def open_store(
         TypeError: The store takes no such keyword argument.
     """
     vectors = {"dimension": dimension, "metric": metric, "embed": embed}
-    opened: BaseStore = _open_alone(str(url), "store", {**vectors, **options})
-    return opened
+    return cast("BaseStore", _open_alone(str(url), "store", {**vectors, **options}))
 
 
 def open_message_log(
@@ -351,8 +353,7 @@ def open_message_log(
         TypeError: The message log takes no such keyword argument.
     """
     given = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
-    opened: BaseMessageLog = _open_alone(str(url), "messages", {**given, **options})
-    return opened
+    return cast("BaseMessageLog", _open_alone(str(url), "messages", {**given, **options}))
 
 
 def _open_alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
@@ -418,15 +419,13 @@ def _split_url_beside(
     rest, index = text.partition("://")[2] if _parse_scheme(url) else text, ""
     if folder == "opensearch":
         rest, _, index = rest.partition("/")
-    is_engine = name == "engine"
     if rest and not (
-        is_engine
+        name == "engine"
         and import_module("locus_store.sql.schema.definition").is_same_database(text, handed_in)
     ):
-        kind = _parse_scheme(url) or folder
         raise InvalidArgumentError(
-            f"the URL names another place than {name}= does: write {kind}:// beside {name}=, or "
-            f"leave {name}= out"
+            f"the URL names another place than {name}= does: write "
+            f"{_parse_scheme(url) or folder}:// beside {name}=, or leave {name}= out"
         )
     return ({"index_name": unquote(index)} if index else {}), query
 

@@ -54,7 +54,7 @@ IMPORTS = {
 
 UNUSED = (
     "alembic", "asyncpg", "numpy", "pydantic", "pydantic_core", "rich", "typer", "sqlalchemy.orm",
-    "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.postgresql",
+    "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.postgresql", "locus_store.backends.documents",
 )  # fmt: skip
 """Modules that an existing SQLite database does not need."""
 
@@ -140,6 +140,11 @@ print(*(it for it in {UNUSED!r} if it in sys.modules))
 """
     fresh(code)  # creates the database
     assert fresh(code).strip() == ""
+
+
+def test_the_adapter_of_langgraph_loads_no_tools() -> None:
+    code = "import sys, locus_store.adapters.langgraph; print(*sys.modules)"
+    assert "langchain_core.tools" not in fresh(code).split()
 
 
 SAVE_AND_LOAD = """

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from langchain_core.runnables.config import ensure_config, merge_configs
-from langchain_core.tools import StructuredTool
 
 from locus_store.adapters.langgraph.loads import format_thread_id
 from locus_store.adapters.langgraph.saver import LangGraphSaver
@@ -105,6 +104,8 @@ class _Call:
         """Return the output that was kept; of JSON that settled the effect, a tool's output."""
         if isinstance(result, dict) and result.keys() == {"type", "data"}:
             return saver.serde.loads_typed((result["type"], b64decode(result["data"])))
+        from langchain_core.tools import StructuredTool  # noqa: PLC0415  (slow to import)
+
         settled = StructuredTool.from_function(lambda: result, name=self._name, description="-")
         call: Any = {"type": "tool_call", "id": self._key, "name": self._name, "args": {}}
         return settled.invoke(call, {"callbacks": []})
