@@ -203,7 +203,8 @@ SELECT statement_timestamp() > now() AND clock_timestamp() >= statement_timestam
   AND date_trunc('minute', statement_timestamp()) <= statement_timestamp()
   AND statement_timestamp() + make_interval(secs => 0.5)
     > statement_timestamp() + 2::float8 * interval '1 microsecond'
-  AND 'infinity'::timestamptz > statement_timestamp() AND greatest(1, 2) = 2;
+  AND 'infinity'::timestamptz > statement_timestamp()
+  AND greatest(1, 2) = 2 AND least(1, 2) = 1;
 
 --- JSONB | metadata, store
 SELECT '{"a": {"b": 7}}'::jsonb @> '{"a": {"b": 7}}'::jsonb
