@@ -145,6 +145,17 @@ async def test_a_url_names_a_storage_with_its_options(tmp_path: Path) -> None:
     assert repr(storage) == f"Storage(SQLiteBackend('{tmp_path}/a.db'))"
 
 
+@pytest.mark.posix
+@pytest.mark.parametrize("url", ["sqlite:///a.db", "file:a"])
+def test_a_relative_path_in_a_directory_that_was_removed_is_refused(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(InvalidArgumentError, match="there is no such home or"):
+        open_checkpointer(url)
+
+
 async def test_the_store_in_memory_is_one_for_each_storage() -> None:
     storage, other = open_storage("memory://"), open_storage("memory://")
     await storage.store(dimension=3).put(("a",), "k", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -31,6 +32,21 @@ MAX_DAYS = 365_000
 
 MAX_TTL_SECONDS = 100 * 366 * 86_400
 """A hundred years."""
+
+
+def make_absolute(name: str, path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a file or directory of this host.
+
+    Raises:
+        InvalidArgumentError: No path, or below a home or working directory that does not exist.
+    """
+    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
+        raise InvalidArgumentError(f"{name} must be a path, not {path!r}")
+    try:
+        return str(Path(path).expanduser().absolute())
+    except (RuntimeError, FileNotFoundError) as exc:
+        what = f"{name} {str(path)!r}: there is no such home or working directory"
+        raise InvalidArgumentError(what) from exc
 
 
 def check_text(

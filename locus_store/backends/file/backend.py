@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, Unpack
 
 from locus_store.backends.documents.backend import DocumentBackend
@@ -27,7 +26,7 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.extras import make_factory
 from locus_store.store import Embed
-from locus_store.types.arguments import choose_backend
+from locus_store.types.arguments import choose_backend, make_absolute
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.vectors import Metric
@@ -148,7 +147,7 @@ class FileBackend(DocumentBackend):
 
     def __init__(self, directory: str | os.PathLike[str], **options: Unpack[FileOptions]) -> None:
         given = fill_defaults(FileOptions, options, "FileBackend")
-        self._where = _check_directory(directory)
+        self._where = make_absolute("directory", directory)
         seconds = given["busy_timeout_seconds"]
         self._directory = FileDocuments(self._where, seconds)
         self.items = FileDocuments(os.path.join(self._where, ITEMS), seconds)
@@ -212,17 +211,6 @@ file_checkpointer = make_factory(
     "file_checkpointer",
     "Return a checkpointer over a directory of JSON files; options as ``FileCheckpointer``.",
 )
-
-
-def _check_directory(directory: object) -> str:
-    if not isinstance(directory, str | os.PathLike) or "\0" in str(directory) or not str(directory):
-        raise InvalidArgumentError(f"directory must name a directory, not {directory!r}")
-    try:
-        return str(Path(directory).expanduser().absolute())
-    except RuntimeError as exc:
-        raise InvalidArgumentError(
-            f"directory {str(directory)!r}: there is no such home directory"
-        ) from exc
 
 
 _NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"

@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 from sqlalchemy.engine import Engine
@@ -27,7 +26,7 @@ from locus_store.sql.connections.diagnostics import Examination, get_package_ver
 from locus_store.sql.connections.options import refuse_connections
 from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.types import Mark, Stored
-from locus_store.types.arguments import check_tenant
+from locus_store.types.arguments import check_tenant, make_absolute
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
@@ -107,7 +106,9 @@ class SQLiteBackend(SqlBackend):
             refuse_connections(SQLiteConnections, given)
             if path != DEFAULT_PATH:
                 raise InvalidArgumentError("path: an engine has its own database; leave it out")
-        file = None if handed_in is not None else _check_path(path)
+        file = None
+        if handed_in is None:
+            file = str(path) if str(path) == connecting.MEMORY else make_absolute("path", path)
         self.path = file
         """Path of the file; ``None`` with ``engine``."""
         self._where = file or handed_in.url.render_as_string(hide_password=True)
@@ -201,17 +202,6 @@ class SQLiteCheckpointSaver(CheckpointSaver):
     ) -> None:
         own, rest = split_options(CheckpointOptions, options)
         super().__init__(SQLiteBackend(path, table_name, **rest), **own)
-
-
-def _check_path(path: object) -> str:
-    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
-        raise InvalidArgumentError(f"path must name a file or be ':memory:', not {path!r}")
-    if str(path) == connecting.MEMORY:
-        return connecting.MEMORY
-    try:
-        return str(Path(path).expanduser().absolute())
-    except RuntimeError as exc:
-        raise InvalidArgumentError(f"path {str(path)!r}: there is no such home directory") from exc
 
 
 def _check_engine(engine: object) -> AsyncEngine | Engine | None:
