@@ -336,9 +336,18 @@ async def test_joining_waits_for_no_lock(migrated_database: str, threes: list[An
     assert threes == []
 
 
-async def test_a_program_may_have_a_task_factory(backend: SqlBackend) -> None:
+def make_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    """Return a task, as a program's own factory does."""
+    return asyncio.Task(work, loop=loop, **options)
+
+
+EAGER = getattr(asyncio, "eager_task_factory", make_task)  # of Python 3.12 and newer
+
+
+@pytest.mark.parametrize("factory", [make_task, EAGER], ids=["own", "eager"])
+async def test_a_program_may_have_a_task_factory(backend: SqlBackend, factory: Any) -> None:
     loop = asyncio.get_running_loop()
-    loop.set_task_factory(lambda loop, work, **options: asyncio.Task(work, loop=loop, **options))
+    loop.set_task_factory(factory)
     try:
         await saved(backend, [noise() for _ in range(64)])
         await backend._background.get().finish(30)

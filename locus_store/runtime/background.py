@@ -49,7 +49,7 @@ class Background:
             call = ThreadCall[None]()
             call.start(self._run)
             return call
-        task = asyncio.get_running_loop().create_task(self._run())
+        task = asyncio.Task(self._run(), loop=asyncio.get_running_loop())  # it begins later
         # A loop may end without running it: the work is best effort.
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
         return task
