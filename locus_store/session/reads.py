@@ -127,11 +127,11 @@ class StateReads:
         flights = self._flights.get()
         flight = flights.get(thread_id)
         if flight is None or time.monotonic() - flight.began >= self.verify_seconds:
-            flight = flights[thread_id] = self._begin(thread_id, self.cache, flights)
+            flight = self._begin(thread_id, self.cache, flights)
         return await await_to_end(flight.task)
 
     def _begin(self, thread_id: str, cache: GuardedCache, flights: dict[str, _Flight]) -> _Flight:
-        flight = _Flight()
+        flight = flights[thread_id] = _Flight()  # first: a task may end as it is created
 
         async def fly() -> CachedState | None:
             flight.began = time.monotonic()

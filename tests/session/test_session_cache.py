@@ -310,6 +310,27 @@ async def test_no_read_is_staler_than_was_asked_for(database, clock) -> None:
     assert await ours.aget_state_cache(T) is None
 
 
+@pytest.fixture
+async def eager():
+    """Tasks begin as they are created, with Python 3.12 and newer."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory", None))
+    yield
+    loop.set_task_factory(None)
+
+
+async def test_a_read_that_ends_as_it_begins_answers_no_later_one(database, clock, eager) -> None:
+    session = SessionCheckpointer(database, LocalCache(), cache_verify_seconds=10)
+    other = SessionCheckpointer(database)
+    await session.aput_state(T, said("old"))
+    await other.aget_state(T)
+    await other.aput_state(T, said("new"))
+    clock.now += 9
+    assert texts((await session.aget_state_cache(T)).context) == ["old"]
+    clock.now += 9
+    assert texts((await session.aget_state_cache(T)).context) == ["new"]
+
+
 async def test_a_session_reads_its_own_writes(database) -> None:
     session = SessionCheckpointer(database, LocalCache(), cache_verify_seconds=1000)
     for text in "abc":
