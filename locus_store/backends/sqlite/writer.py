@@ -199,10 +199,10 @@ class SQLiteWriter:
     def _begin_thread(self) -> None:
         with self._gate:
             if self._thread is None and self._stop_job is None:
-                self._thread = threading.Thread(
-                    target=self._run_thread, name="locus-store-writer", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run_thread, name="locus-store-writer")
+                thread.daemon = True
+                thread.start()  # fails where the process may have no more threads
+                self._thread = thread
 
     def _run_thread(self) -> None:
         while self._wake_thread.acquire() and self._has_leader:

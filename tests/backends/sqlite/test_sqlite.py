@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from shutil import copyfile
@@ -300,7 +301,23 @@ async def test_a_file_that_was_emptied_while_it_was_open_is_reported_at_once(dat
     await checkpointer.close()
 
 
-# --- ends of processes
+# --- threads, and ends of processes
+
+
+async def test_a_thread_that_could_not_begin_is_begun_by_a_later_call(
+    database_file, monkeypatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    checkpointer = sqlite_checkpointer(database_file, state_type=dict)
+    with monkeypatch.context() as patches:
+        patches.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await checkpointer.save({"n": 1}, "t")
+    await asyncio.wait_for(checkpointer.save({"n": 2}, "t"), 60)
+    assert await checkpointer.load("t") == {"n": 2}
+    await checkpointer.close()
 
 
 def test_an_object_may_be_closed_as_python_ends(database_file) -> None:
