@@ -134,8 +134,8 @@ class HeldTurn:
         self._outer = holding.get_number(self._backend, self.thread_id)
         self._loop = None if may_block() else asyncio.get_running_loop()
         self.is_lost = False
-        _heartbeats.add(self._renew)
         try:
+            _heartbeats.add(self._renew)
             self._turn = await self._wait()
         except BaseException:
             await self.end()

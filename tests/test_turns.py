@@ -92,6 +92,40 @@ async def test_the_thread_of_renewals_ends_with_the_last_turn(url: str) -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.usefixtures("own_heartbeats")
+async def test_renewals_begin_once_the_process_may_begin_a_thread(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with open_checkpointer(url) as checkpointer:
+        await checkpointer.open()
+        turn = checkpointer.turn("t")
+        with monkeypatch.context() as patches:
+            patches.setattr(threading.Thread, "start", fail)
+            with pytest.raises(RuntimeError, match="new thread"):
+                await turn.begin()
+        async with turn:
+            wait_until(lambda: turns._heartbeats._wake, "no renewals")
+
+
+@pytest.mark.usefixtures("own_heartbeats")
+async def test_renewals_begin_once_the_process_may_open_a_file(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, make = [OSError("Too many open files")], asyncio.new_event_loop
+
+    def make_loop() -> asyncio.AbstractEventLoop:
+        if failures:
+            raise failures.pop()
+        return make()
+
+    monkeypatch.setattr(asyncio.events, "new_event_loop", make_loop)
+    async with open_checkpointer(url) as checkpointer, checkpointer.turn("t"):
+        wait_until(lambda: turns._heartbeats._wake, "no renewals")
+
+
 async def test_objects_of_one_storage_share_a_turn(url: str) -> None:
     async with (
         open_checkpointer(url, state_type=dict) as one,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
+from time import sleep
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -81,12 +83,12 @@ class Heartbeats:
     def add(self, beat: Beat) -> None:
         """Run a renewal until it ends, or is discarded."""
         with self._lock:
-            self._beats.add(beat)
             if not self._is_running:
-                self._is_running = True
                 threading.Thread(target=self._run, name="locus-store-turns", daemon=True).start()
+                self._is_running = True
             elif self._wake is not None:
                 self._wake()
+            self._beats.add(beat)
 
     def discard(self, beat: Beat) -> None:
         """Stop a renewal."""
@@ -96,7 +98,10 @@ class Heartbeats:
                 self._wake()
 
     def _run(self) -> None:
-        asyncio.run(self._run_beats())
+        while True:
+            with suppress(OSError), asyncio.Runner() as runner:  # without a free file descriptor
+                return runner.run(self._run_beats())
+            sleep(0.1)
 
     async def _run_beats(self) -> None:
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
