@@ -245,6 +245,23 @@ def test_a_handler_that_raises_as_the_thread_begins_leaves_none(
     portals.open()
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the loop
+def test_a_loop_whose_thread_cannot_begin_is_not_kept(
+    portals: Portals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    before = set(driven._loops)
+    with pytest.raises(RuntimeError, match="new thread"):
+        portals.open()
+    monkeypatch.undo()
+    gc.collect()
+    assert set(driven._loops) == before
+    assert run(portals, doubled, 2) == 4
+
+
 def test_greenlets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     patched = SimpleNamespace(is_module_patched=lambda name: name == "threading")
     monkeypatch.setitem(sys.modules, "gevent.monkey", patched)

@@ -131,7 +131,6 @@ class DrivenLoop:
         self._moves = moves
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
-        _loops[self._loop] = self
         self._driving = threading.Lock()
         self._driver: tuple[int, _Call[Any] | None] | None = None
         self._open_blocks = 0
@@ -145,6 +144,7 @@ class DrivenLoop:
         self._thread = threading.Thread(target=self._work, name="locus-store-blocking", daemon=True)
         try:
             self._thread.start()
+            _loops[self._loop] = self
         except BaseException:  # of a handler of signals, perhaps after the thread has begun
             self._is_ending = True
             raise
@@ -371,7 +371,7 @@ class DrivenLoop:
         self._resume_blocks()
         with suppress(RuntimeError):  # as Python ends: no thread can wait for those of the loop
             self._runner.close()
-        del _loops[self._loop]
+        _loops.pop(self._loop, None)
 
     def end(self) -> None:
         """Finish the calls that were taken, then close the loop and end its thread."""
