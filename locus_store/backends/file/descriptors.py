@@ -202,7 +202,7 @@ def translate_errors(path: str) -> Iterator[None]:
         message = f"{escape_path(named if os.path.isabs(named) else path)}: {exc.strerror or exc}"
         if exc.errno in _CANNOT_OPEN:
             raise ConnectionFailedError(
-                f"{message}; look at the directory's path and permissions"
+                f"{message}; look at the directory's path and permissions, and at ulimit -n"
             ) from exc
         raise BackendError(
             f"{message}; what was there before is as it was. Look at the disk and its space"

@@ -420,7 +420,7 @@ _KINDS: dict[str, type[LocusStoreError]] = {
     "SQLITE_CORRUPT": IntegrityError,
 }
 _REMEDIES = {
-    "SQLITE_CANTOPEN": "check that its directory exists, and that both may be written",
+    "SQLITE_CANTOPEN": "check that its directory exists, that both may be written, and ulimit -n",
     "SQLITE_NOTADB": "the file is no SQLite database: name another path",
     "SQLITE_READONLY": "the file or its directory is read-only: grant write permission",
     "SQLITE_FULL": "the disk is full: free some space and save again",

@@ -158,7 +158,7 @@ def test_a_directory_that_may_not_be_written_is_told(open_directory: Path) -> No
     load, save = as_nobody(open_directory / "new.db")
     for told in (load, save):
         assert told.startswith("ConnectionFailedError")
-        assert "check that its directory exists, and that both may be written" in told
+        assert "check that its directory exists, that both may be written, and ulimit -n" in told
     open_directory.chmod(0o755)
 
 
