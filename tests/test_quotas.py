@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -340,7 +341,7 @@ async def test_a_refusal_is_recorded_and_leases_are_not(database_file: Path) -> 
         await checkpointer.save({}, "a")
         with pytest.raises(QuotaError):
             await checkpointer.save({}, "b")
-    with sqlite3.connect(database_file) as connection:
+    with closing(sqlite3.connect(database_file)) as connection:
         rows = connection.execute("SELECT method, result FROM locus_audit").fetchall()
     assert rows == [("commit", "done"), ("commit", "QuotaError")]
 
