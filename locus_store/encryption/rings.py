@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from locus_store.errors import EncryptionError, InvalidArgumentError, require_extra
 from locus_store.runtime.forks import make_lock
-from locus_store.types.arguments import did_you_mean
+from locus_store.types.arguments import did_you_mean, make_absolute
 from locus_store.values.sealing import KEY_BYTES, decrypt, encrypt, get_cipher
 
 RING_SECONDS: Final = 30.0
@@ -166,7 +166,7 @@ async def ask_ring(ring: KeyRing, method: str, data: bytes, context: str) -> Any
 
 def read_ring(source: str) -> tuple[LocalKeyRing, dict[str, Any]]:
     """Return the key ring and all fields of ``Encryption.read``; a file is read again."""
-    path = None if source.startswith(_ENVIRONMENT) else Path(source).expanduser().absolute()
+    path = None if source.startswith(_ENVIRONMENT) else Path(make_absolute("source", source))
     ring, fields = _read_ring(source, path)
     if path:
         ring.reread = lambda: _read_ring(source, path)[0]

@@ -99,6 +99,11 @@ async def test_a_key_that_was_added_to_the_file_is_used_without_a_restart(
     assert (await running.load("acme")).current == before.current
 
 
+async def test_a_ring_in_no_home_directory_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="'~nobody-here/ring': there is no such"):
+        Encryption.read("~nobody-here/ring")
+
+
 async def test_a_ring_without_a_file_names_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from sqlalchemy.engine import URL
 
 from locus_store.backends.postgresql.options import URL_OPTIONS
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import make_absolute
 from locus_store.types.options import URL_EXTRAS, read_options, suggest_option
 
 Password: TypeAlias = str | Callable[[], str | Awaitable[str]]
@@ -282,7 +283,7 @@ def _add_defaults(settings: dict[str, str]) -> dict[str, str]:
     known = {**environment, **settings}
     if "service" not in known:
         return known
-    file = Path(known.get("servicefile", "~/.pg_service.conf")).expanduser()
+    file = make_absolute("servicefile", known.get("servicefile", "~/.pg_service.conf"))
     parser = configparser.RawConfigParser(delimiters=("=",), comment_prefixes=("#",))
     try:
         parser.read(file, encoding="utf-8")

@@ -476,6 +476,11 @@ def test_a_broken_service_file_is_refused_and_not_repeated(broken: str, tmp_path
     assert caught.value.__suppress_context__
 
 
+def test_a_service_file_in_no_home_directory_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="nobody-here/f': there is no such"):
+        parse("service=mine servicefile=~nobody-here/f")
+
+
 def test_an_unknown_name_in_a_service_is_refused(tmp_path: Path) -> None:
     (tmp_path / "services").write_text("[mine]\nhosts=h\n")
     with pytest.raises(InvalidArgumentError, match="hosts is not a parameter"):
