@@ -16,6 +16,7 @@ from locus_store.errors import (
     MissingExtraError,
     make_install_command,
 )
+from locus_store.types.arguments import make_absolute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ def _read_credentials(access: OCIOptions) -> tuple[dict[str, Any], Any]:
         return own, signers.InstancePrincipalsSecurityTokenSigner()
     if access["auth_type"] == "resource_principal":
         return own, signers.get_resource_principals_signer()
-    file = str(Path(access["config_file"]).expanduser())
+    file = make_absolute("config_file", access["config_file"])
     config: dict[str, Any] = {**oci.config.from_file(file, access["profile_name"]), **own}
     if access["auth_type"] == "security_token":
         return config, _make_token_signer(config)
@@ -110,7 +111,7 @@ def _make_token_signer(config: dict[str, Any]) -> Any:
         raise ValueError("the profile has no security_token_file; run `oci session authenticate`")
     if not config.get("key_file"):
         raise ValueError("the profile has no key_file; run `oci session authenticate`")
-    token = Path(file).expanduser().read_text("utf-8").strip()
+    token = Path(make_absolute("security_token_file", file)).read_text("utf-8").strip()
     if not token or len(token.split()) > 1:
         raise ValueError(f"{file} contains no token; run `oci session authenticate`")
     key = oci.signer.load_private_key_from_file(config.get("key_file"), config.get("pass_phrase"))

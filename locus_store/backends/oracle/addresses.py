@@ -19,6 +19,7 @@ from locus_store.errors import (
     make_install_command,
 )
 from locus_store.sql.connections.database import iterate_causes
+from locus_store.types.arguments import make_absolute
 from locus_store.types.options import fill_defaults
 
 try:
@@ -176,7 +177,7 @@ def _connect_string(
 
 
 def _check_directory(name: str, text: str) -> str:
-    path = Path(text).expanduser()
+    path = Path(make_absolute(name, text))
     if not path.is_dir():
         raise InvalidArgumentError(f"{name}={text!r} is not a directory")
     return str(path)

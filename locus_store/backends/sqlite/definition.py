@@ -26,6 +26,7 @@ from locus_store.sql.schema.definition import (
 )
 from locus_store.sql.schema.migrations import make_missing_driver_error, make_named_tables
 from locus_store.sql.schema.tables import Tables
+from locus_store.types.arguments import make_absolute
 from locus_store.types.options import URL_EXTRAS, read_options, suggest_option
 
 T = TypeVar("T")
@@ -150,8 +151,8 @@ def _parse_url(url: str | URL) -> URL:
         raise InvalidArgumentError(NO_FILE)
     if made.drivername == "sqlite+aiosqlite":
         made = made.set(drivername="sqlite")
-    if made.drivername == "sqlite" and made.database:
-        return made.set(database=str(Path(made.database).expanduser()))
+    if made.drivername == "sqlite" and made.database and made.database.startswith("~"):
+        return made.set(database=make_absolute("path", made.database))
     return made
 
 

@@ -328,7 +328,8 @@ async def test_refused_credentials_are_named(backend: BucketBackend, bucket: Dou
 
 
 async def test_a_missing_profile_is_named(bucket: DoubleBucket, tmp_path: Path) -> None:
-    for options in ({"profile_name": "NONE"}, {"config_file": str(tmp_path / "none")}):
+    files = str(tmp_path / "none"), "~nobody-here/config"
+    for options in ({"profile_name": "NONE"}, *({"config_file": it} for it in files)):
         checkpointer = bucket.checkpointer(**options)
         with pytest.raises(InvalidArgumentError, match="credentials for OCI"):
             await checkpointer.load("t")

@@ -373,6 +373,8 @@ def test_a_home_directory_is_expanded(tmp_path: Path, monkeypatch: pytest.Monkey
     migrate.upgrade("sqlite:///~/mine.db")
     assert [it.name for it in tmp_path.iterdir()] == ["mine.db"]
     assert migrate.read_revision("sqlite:///~/mine.db") == status.HEAD
+    with pytest.raises(InvalidArgumentError, match="no such home"):
+        migrate.upgrade("sqlite:///~nobody-here/mine.db")
 
 
 def test_another_prefix_lives_beside_a_foreign_table(url: str) -> None:

@@ -90,6 +90,7 @@ def test_host_port_and_service_are_one_way_to_say_it() -> None:
         ({"dsn": "x", "wallet_location": "/absent"}, "not a directory"),
         ({"dsn": "x", "wallet_password": "w"}, "give its wallet_location="),
         ({"dsn": "x", "config_dir": "/absent"}, "not a directory"),
+        ({"dsn": "x", "config_dir": "~nobody-here/x"}, "no such home"),
         ({"dsn": "x", "min_pool_size": 0}, "min_pool_size"),
         ({"dsn": "x", "min_pool_size": 3, "max_pool_size": 2}, "max_pool_size"),
         ({"dsn": "x", "connect_timeout_seconds": 0}, "connect_timeout_seconds"),
