@@ -35,7 +35,7 @@ LONG_FILES = {
     "effects.py": 577,
     "encryption/backend.py": 530,
     "encryption/values.py": 558,
-    "sql/quotas.py": 563,
+    "sql/quotas.py": 539,
     "sql/schema/tables.py": 509,
     "store.py": 602,
     "testing/steps.py": 641,
@@ -61,7 +61,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 102_260
+MOST_LINES_OF_ALL = 102_298
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

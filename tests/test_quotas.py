@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from test_round_trips import sqlite_statements
+from tiers import full
 
 from locus_store import (
     InvalidArgumentError,
@@ -225,6 +226,45 @@ async def test_a_thread_of_pending_writes_only_counts_no_thread(storage: Any) ->
     with pytest.raises(QuotaError, match="threads"):
         await backend.save("w2", {})
     assert (await backend.get_quota()).threads == 2
+
+
+@pytest.fixture(params=["database_file", *full("migrated_database")])
+async def either(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """SQLite or PostgreSQL, with a quota of one thread."""
+    place = str(request.getfixturevalue(request.param))
+    url = place if place.startswith("postgresql") else f"sqlite:///{place}"
+    async with open_storage(url, tenant="acme") as opened:
+        await opened.backend.set_quota(Quota(threads=1))
+        yield opened
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "expired"])
+async def test_a_known_thread_that_is_gone_counts_again(either: Any, *, is_deleted: bool) -> None:
+    checkpointer = either.checkpointer(state_type=dict)
+    await checkpointer.save({"n": 1}, "t", ttl_seconds=None if is_deleted else 1e-6)
+    if is_deleted:
+        await either.backend.remove("t")  # what the object knows of the thread stays
+    await checkpointer.save({"n": 1}, "other")
+    with pytest.raises(QuotaError, match="1 of 1 threads"):
+        await checkpointer.save({"n": 2}, "t")
+    assert (await either.backend.get_quota()).threads == 1
+    await checkpointer.delete("other")
+    await checkpointer.save({"n": 2}, "t")
+    assert (await either.backend.get_quota()).threads == 1
+
+
+async def test_each_thread_of_a_change_of_logs_counts(either: Any) -> None:
+    log, message = either.messages(), NewMessage("a", message_id="m")
+    also = {("other", "n"): [message], ("third", "n"): [message]}
+    with pytest.raises(QuotaError, match="this call needs 3"):
+        await log.append("log", [message], also=also)
+    assert (await either.backend.get_quota()).threads == 0
+    await either.backend.set_quota(Quota(threads=3))
+    for _ in range(3):
+        await log.append("log", [message], also=also)
+    assert (await either.backend.get_quota()).threads == 3
+    with pytest.raises(QuotaError, match="this call needs 1"):
+        await log.append("log", [message], also={("fourth", "n"): [message]})
 
 
 async def test_a_thread_that_is_imported_counts(storage: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial, wraps
@@ -27,8 +27,7 @@ from locus_store.sql.columns.types import make_clock
 from locus_store.sql.threads.listing import RunsQueries
 from locus_store.sql.threads.reads import Reads
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import is_live
-from locus_store.sql.threads.thread_rows import has_activity
+from locus_store.sql.threads.statuses import count_stored
 from locus_store.types import ArchivedThread, Save
 from locus_store.types.items import Change, Put
 from locus_store.types.messages import LogChange
@@ -71,8 +70,8 @@ class Charge:
     """Amounts that a call may store, and later those that it has stored."""
 
     need: Amounts
-    thread_id: str | None = None
-    """A thread that the call may create."""
+    threads: Collection[str] = ()
+    """Threads that the call may create."""
 
     is_new: Callable[[Any], bool] = lambda _: False
     """Says of the result whether the call may have created a thread."""
@@ -89,12 +88,26 @@ class Charge:
     appended: int = 0
     """Bytes of the version, as a transaction has written it."""
 
+    opened: int = 0
+    """Threads that the transaction has created."""
+
     lease: _Lease | None = None
+
+    def note_written(self, threads: int, size: int = 0) -> None:
+        """Note what a transaction has written; refuse more threads than the call has taken."""
+        self.appended = size
+        if self.threads:
+            self.opened = threads
+            if threads > self.need["threads"]:
+                raise MoreThreadsError
+
+
+class MoreThreadsError(Exception):
+    """A call creates more threads than it has taken; its transaction is undone and repeated."""
 
 
 def _charge(sizes: Sequence[int], **about: Any) -> Charge:
-    threads = 1 if about.get("thread_id") is not None else 0
-    stored = sum(sizes) + len(sizes) * ROW_BYTES
+    threads, stored = len(about.get("threads", ())), sum(sizes) + len(sizes) * ROW_BYTES
     return Charge({"threads": threads, "bytes": stored, SAVES: 1}, **about)
 
 
@@ -106,13 +119,15 @@ def measure_save(save: Save, connection: object = None) -> Charge:
     """Return the charge of a version."""
     frames = None if save.basis is None else save.change.frames
     size = len(save.change.to_payload() if frames is None else frames)
-    is_known = save.basis is not None or save.thread_must_exist
-    return _charge(
+    charge = _charge(
         [size + _measure_json(save.metadata) + _measure_json(save.labels)],
-        thread_id=None if is_known else save.thread_id,
+        threads=[save.thread_id],
         is_new=lambda written: written.mark.sequence == 1,
         connection=connection,
     )
+    if save.basis is not None or save.thread_must_exist:
+        charge.need["threads"] = 0
+    return charge
 
 
 def measure_writes(put: PutWrites) -> Charge:
@@ -130,7 +145,7 @@ def measure_change(change: LogChange) -> Charge | None:
             len(put.payload) + len((put.text or "").encode()) + _measure_json(put.metadata)
             for put in puts
         ],
-        thread_id=change.thread_id,
+        threads={it.thread_id for it in change.split() if it.puts},
         is_new=lambda changed: changed.revision == change.first_revision,
     )
 
@@ -143,7 +158,7 @@ def measure_items(changes: Sequence[Change], connection: object = None) -> Charg
 
 def measure_facts(put: PutThread) -> Charge:
     """Return the charge of the facts of a thread."""
-    return _charge([_measure_json(put.metadata)], thread_id=put.thread_id, is_new=lambda _: True)
+    return _charge([_measure_json(put.metadata)], threads=[put.thread_id], is_new=lambda _: True)
 
 
 def measure_thread(thread: ArchivedThread) -> Charge:
@@ -152,14 +167,14 @@ def measure_thread(thread: ArchivedThread) -> Charge:
     for line in thread.lines:
         sizes += [len(it.payload) + _measure_json(it.metadata) for it in line.records]
         sizes += [len(it.write.payload) for it in line.writes]
-    return _charge(sizes, thread_id=thread.thread_id, is_new=lambda _: True)
+    return _charge(sizes, threads=[thread.thread_id], is_new=lambda _: True)
 
 
 def measure_copy(source_thread_id: str, dest_thread_id: str, thread: Any = None) -> Charge:
     """Return the charge of a copy; within a database, it is measured when there is a quota."""
     if thread is not None:
-        return replace(measure_thread(thread), thread_id=dest_thread_id, is_new=bool)
-    return _charge([], thread_id=dest_thread_id, is_new=bool, source=source_thread_id)
+        return replace(measure_thread(thread), threads=[dest_thread_id], is_new=bool)
+    return _charge([], threads=[dest_thread_id], is_new=bool, source=source_thread_id)
 
 
 _under_way: ContextVar[Charge | None] = ContextVar("locus_store_charge", default=None)
@@ -349,17 +364,23 @@ class SqlQuotas(RunsQueries, LimitsTenants):
         try:
             result = await call()
             stored = max(spent["bytes"], charge.appended)
-            spent = {**spent, "bytes": stored, "threads": int(charge.is_new(result))}
+            created = max(charge.opened, int(charge.is_new(result)))
+            spent = {**spent, "bytes": stored, "threads": created}
+        except MoreThreadsError:
+            spent = {}
         except LocusStoreError as exc:
             if not isinstance(exc, UNANSWERED):
                 spent = {}
             raise
+        else:
+            return result
         finally:
             _under_way.reset(token)
             # Work beside a transaction of the caller's may have to wait for it.
             if quota.end(charge, spent) and charge.connection is None:
                 self._submit("quota", partial(self._lease, quota))
-        return result
+        charge.need["threads"], charge.lease = charge.opened, None
+        return await self.run_limited(charge, call)
 
     async def _has_quotas(self) -> bool:
         """Return whether the database has quotas; look for the first one beside the calls."""
@@ -406,10 +427,12 @@ class SqlQuotas(RunsQueries, LimitsTenants):
             if charge.is_due and (exc.quota == SAVES or (exc.used or 0) <= (exc.limit or 0)):
                 quota.take(charge, exceeds=True)
                 return
-            thread_id = charge.thread_id
-            if exc.quota != "threads" or not thread_id or not await self.has_thread(thread_id):
+            if exc.quota != "threads" or charge.opened:
                 raise
-            charge.need["threads"] = 0
+            missing = [it for it in charge.threads if not await self.has_thread(it)]
+            if len(missing) == charge.need["threads"]:
+                raise
+            charge.need["threads"] = len(missing)
             await self._lease(quota, charge)
 
     async def _lease(self, quota: TenantQuota, charge: Charge | None = None) -> None:
@@ -514,41 +537,3 @@ def _put_limits(repository: Repository, limits: Amounts, count: Count) -> None:
         repository.connection.execute(settings.insert().values(name=QUOTAS_SETTING, value="on"))
     row_values = {"tenant": repository.tenant, "limits": limits, "usage": asdict(usage)}
     repository.connection.execute(table.insert().values(**row_values, revision=1))
-
-
-def count_stored(reads: Reads, thread_id: str | None = None) -> Amounts:
-    """Return what the tenant, or one thread of reads, stores; one statement."""
-    t, tenant = reads.tables, reads.tenant
-    is_line = t.lines.c.tenant == tenant
-    is_thread = t.threads.c.tenant == tenant
-    threads = sa.select(sa.func.count()).where(is_thread, is_live(t), has_activity(t))
-    if thread_id is not None:
-        is_line &= t.lines.c.thread_id == thread_id
-        is_thread &= t.threads.c.thread_id == thread_id
-    parts = [
-        _sum(reads, t.checkpoints, t.lines, "line", is_line, "payload", "metadata", "labels"),
-        _sum(reads, t.segments, t.lines, "line", is_line, "payload"),
-        _sum(reads, t.writes, t.lines, "line", is_line, "payload"),
-        _sum(reads, t.messages, t.threads, "thread", is_thread, "payload", "metadata", "text"),
-    ]
-    if thread_id is None:
-        is_item = t.store.c.tenant == tenant
-        parts.append(_sum(reads, t.store, t.store, "item", is_item, "value", "metadata"))
-    row = reads.connection.execute(sa.select(threads.scalar_subquery(), *parts)).one()
-    return {"threads": int(row[0]), "bytes": sum(int(size or 0) for size in row[1:])}
-
-
-def _sum(
-    reads: Reads,
-    table: sa.Table,
-    parent: sa.Table,
-    key: str,
-    condition: sa.ColumnElement[bool],
-    *contents: str,
-) -> sa.ScalarSelect[Any]:
-    """Return the bytes of a table's rows, whose parent meets a condition."""
-    sizes = (sa.func.coalesce(reads.measure_column(table.c[name]), 0) for name in contents)
-    query = sa.select(sa.func.sum(sum(sizes, sa.literal(ROW_BYTES)))).where(condition)
-    if parent is not table:
-        query = query.select_from(table.join(parent, parent.c[key] == table.c[key]))
-    return query.scalar_subquery()

@@ -425,7 +425,7 @@ class Saves:
             database.opened.has_index = repository.has_index
             written = repository.save(item.save)
             if item.charge is not None:
-                item.charge.appended = repository.appended_bytes
+                item.charge.note_written(repository.opened_threads, repository.appended_bytes)
             if item.call is not None:
                 item.call.record(connection, repository.tenancy, written)
             return written

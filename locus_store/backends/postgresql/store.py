@@ -24,7 +24,7 @@ from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog, make_columns
-from locus_store.sql.quotas import limit_calls, measure_change
+from locus_store.sql.quotas import get_charge, limit_calls, measure_change
 from locus_store.sql.schema.status import ONE_SHARD
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.store import ServerStore
@@ -148,12 +148,15 @@ class PostgreSQLMessageLog(SqlMessageLog):
         database = self._shared.database
         write = runner.write if change.also else runner.write_once
         thread_id = None if change.also else change.thread_id
-        call = get_call(database.audit)
+        call, charge = get_call(database.audit), get_charge()
         with self._shared.translating():
 
             def append(connection: Connection) -> int:
                 database.enter_tenant(connection)
-                return _append(connection, database.tenancy, change, call)
+                revision, opened = _append(connection, database.tenancy, change, call)
+                if charge is not None and change.also:  # one statement may be committed already
+                    charge.note_written(opened)
+                return revision
 
             return await write(append, thread_id=thread_id)
 
@@ -164,10 +167,11 @@ class _NotPlainError(Exception):
 
 def _append(
     connection: Connection, tenancy: Tenancy, change: LogChange, call: RecordedCall | None
-) -> int:
+) -> tuple[int, int]:
+    """Return the revision, and the number of created threads."""
     tables, quote = tenancy.tables, connection.dialect.identifier_preparer
     statement = _make_statement(tables, quote, has_audit=call is not None)
-    revision = 0
+    revision = opened = 0
     for edit in change.split():
         require_user_id(edit.user_id, tables.user_id_type)
         recorded = call.make_values() if call else {}
@@ -178,7 +182,8 @@ def _append(
             name = change.thread_id, change.namespace
             require_revision(name, change.expected_revision, row.found)
             revision = int(row.revision)
-    return revision
+        opened += row.is_new
+    return revision, opened
 
 
 def _bind(tenancy: Tenancy, edit: LogEdit, change: LogChange) -> dict[str, Any]:
@@ -277,7 +282,7 @@ touched AS (
   WHERE t.thread = (SELECT thread FROM there) AND does
     AND (t.active_at <> date_trunc('minute', statement_timestamp()) OR {is_late})){audited}
 SELECT l.is_plain, l.found, coalesce((SELECT revision FROM changed), (SELECT revision FROM made))
-  AS revision
+  AS revision, EXISTS (SELECT FROM thread) AS is_new
 FROM look l WHERE {mark}
 """
 

@@ -196,7 +196,7 @@ def make_writing(
         if routed:
             _require_place(repository, result)
         if charge is not None:
-            charge.appended = repository.appended_bytes
+            charge.note_written(repository.opened_threads, repository.appended_bytes)
         if call is not None:
             call.record(connection, repository.tenancy, result, thread_id)
         return result

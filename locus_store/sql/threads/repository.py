@@ -60,6 +60,9 @@ class Repository(Reads):
     appended_bytes = 0
     """The payloads of the records that the transaction has added."""
 
+    opened_threads = 0
+    """Threads that the transaction has created."""
+
     # --- dialect hooks
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
@@ -160,6 +163,7 @@ class Repository(Reads):
             self.drop_threads([thread_id])
         key = {"tenant": self.tenant, "thread_id": thread_id, "layout": self.tenancy.layout}
         require_layout(self.sql.new_thread.run(self.connection, key))
+        self.opened_threads += 1
         return True
 
     def open_line(self, thread_id: str, namespace: str) -> Line:

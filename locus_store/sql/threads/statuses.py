@@ -1,4 +1,4 @@
-"""The list of threads with what a list shows of each, by one statement; and sizes of versions."""
+"""The list of threads with what a list shows of each, by one statement; and sizes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ from locus_store.sql.threads.listing import GROWTH, ListPlace, RunsQueries, make
 from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.reads import ROOT, Reads
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import is_head, make_same_thread_condition
-from locus_store.sql.threads.thread_rows import MESSAGE, make_message, make_user_condition
+from locus_store.sql.threads.statements import is_head, is_live, make_same_thread_condition
+from locus_store.sql.threads.thread_rows import (
+    MESSAGE,
+    has_activity,
+    make_message,
+    make_user_condition,
+)
 from locus_store.types import FOREVER, ArchivedMessage
 from locus_store.types.arguments import check_names
 from locus_store.values.text import query_words
 from locus_store.versions.archives import cut_to_minute
 from locus_store.versions.lines import IS_SIDE_BRANCH, SIDE_BRANCH
+from locus_store.versions.quotas import ROW_BYTES, Amounts
 from locus_store.versions.sizes import (
     BADGES,
     GRAPH_SOURCES,
@@ -369,3 +375,41 @@ def _make_message(row: Row[Any]) -> ArchivedMessage | None:
     with suppress(IntegrityError):  # damaged; its page says so
         return make_message([getattr(row, f"said_{name}") for name in MESSAGE], row.thread_id)
     return None
+
+
+def count_stored(reads: Reads, thread_id: str | None = None) -> Amounts:
+    """Return what the tenant, or one thread of reads, stores; one statement."""
+    t, tenant = reads.tables, reads.tenant
+    is_line = t.lines.c.tenant == tenant
+    is_thread = t.threads.c.tenant == tenant
+    threads = sa.select(sa.func.count()).where(is_thread, is_live(t), has_activity(t))
+    if thread_id is not None:
+        is_line &= t.lines.c.thread_id == thread_id
+        is_thread &= t.threads.c.thread_id == thread_id
+    parts = [
+        _sum(reads, t.checkpoints, t.lines, "line", is_line, "payload", "metadata", "labels"),
+        _sum(reads, t.segments, t.lines, "line", is_line, "payload"),
+        _sum(reads, t.writes, t.lines, "line", is_line, "payload"),
+        _sum(reads, t.messages, t.threads, "thread", is_thread, "payload", "metadata", "text"),
+    ]
+    if thread_id is None:
+        is_item = t.store.c.tenant == tenant
+        parts.append(_sum(reads, t.store, t.store, "item", is_item, "value", "metadata"))
+    row = reads.connection.execute(sa.select(threads.scalar_subquery(), *parts)).one()
+    return {"threads": int(row[0]), "bytes": sum(int(size or 0) for size in row[1:])}
+
+
+def _sum(
+    reads: Reads,
+    table: sa.Table,
+    parent: sa.Table,
+    key: str,
+    condition: sa.ColumnElement[bool],
+    *contents: str,
+) -> sa.ScalarSelect[Any]:
+    """Return the bytes of a table's rows, whose parent meets a condition."""
+    sizes = (sa.func.coalesce(reads.measure_column(table.c[name]), 0) for name in contents)
+    query = sa.select(sa.func.sum(sum(sizes, sa.literal(ROW_BYTES)))).where(condition)
+    if parent is not table:
+        query = query.select_from(table.join(parent, parent.c[key] == table.c[key]))
+    return query.scalar_subquery()
