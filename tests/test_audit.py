@@ -157,6 +157,23 @@ async def test_a_copy_names_its_source_also_if_it_is_sealed_again(file: Path) ->
         assert (await details(checkpointer.backend))[1:] == [{"source_thread_id": "t"}]
 
 
+async def test_a_deletion_of_pending_writes_and_a_rewritten_thread_have_a_row(url: str) -> None:
+    async with audited(url) as checkpointer:
+        backend = checkpointer.backend
+        await checkpointer.effect("t", "pay", lambda key: 7)
+        assert not await checkpointer.delete("t")
+        assert not await checkpointer.delete("t")
+        await checkpointer.save({}, "t")
+        assert await backend.rewrite_thread("t", lambda it: it)
+        found = [it[1:] for it in await rows(backend)]
+    assert found == [
+        *[("store_writes", "t", "done")] * 2,
+        ("remove_thread", "t", "done"),
+        ("commit", "t", "done"),
+        ("rewrite_thread", "t", "done"),
+    ]
+
+
 async def test_changes_of_items_at_once_have_a_row_each(url: str) -> None:
     async with audited(url) as checkpointer:
         store = Storage(checkpointer.backend).store()

@@ -163,8 +163,7 @@ def get_call(audit: Audit | None) -> RecordedCall | None:
 OF_THREADS: Final = (
     *("commit", "commit_on", "store_writes", "remove", "remove_thread", "copy_thread", "restore"),
     *("prune", "forget_user", "forget_where", "vacuum_report", "renew", "expire", "put_facts"),
-    "clear_versions",
-    "replace_thread",
+    *("clear_versions", "replace_thread", "rewrite_thread"),
 )
 """Methods of a backend that write, turns excepted."""
 

@@ -198,7 +198,8 @@ def make_writing(
         if charge is not None:
             charge.note_written(repository.opened_threads, repository.appended_bytes)
         if call is not None:
-            call.record(connection, repository.tenancy, result, thread_id)
+            done = None if repository.removes_writes else result
+            call.record(connection, repository.tenancy, done, thread_id)
         return result
 
     return run

@@ -63,6 +63,9 @@ class Repository(Reads):
     opened_threads = 0
     """Threads that the transaction has created."""
 
+    removes_writes = False
+    """The transaction removed pending writes of which its result says nothing."""
+
     # --- dialect hooks
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
@@ -329,6 +332,7 @@ class Repository(Reads):
         found = self.read_row(thread_id) if is_locked and not existed else None
         if not (existed or (found and found.live)):
             return Removed(existed=False, versions=0)
+        self.removes_writes = not existed
         return Removed(existed, self.drop_threads([thread_id]).versions)
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
