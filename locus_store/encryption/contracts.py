@@ -241,8 +241,10 @@ class EncryptedStore(Encrypts, BaseStore):
         """Seal items again with the current data key; yield the name of each that was done.
 
         One in clear is encrypted, or refused where encryption is required. An item keeps its
-        version and its times. One that is changed meanwhile is sealed by its writer.
+        version, times and embeddings. One that is changed meanwhile is sealed by its writer.
         """
+        await self.open()
+        self.dimension = self.stored_dimension or self.dimension
         async for stored in self.iterate_stored():
             sealing = await self.get_sealing()
             if count_item_key(stored) == sealing.keys.current.key_id.hex():

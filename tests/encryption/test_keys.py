@@ -68,6 +68,18 @@ async def test_data_keys_are_wrapped_again_without_their_data(old: Encryption, u
         await with_ring(old, LocalKeyRing({"old": OLD}, "old")).load("default")
 
 
+async def test_a_rotation_keeps_the_embeddings_of_items(old: Encryption, place: Place) -> None:
+    async with open_storage(place.url, encryption=old) as storage:
+        await storage.store(dimension=2).put_with_embedding(("n",), "k", {"x": 1}, [0.25, -3])
+        await old.add_key(storage.backend.tenant or "")
+    async with open_storage(place.url, encryption=old) as storage:
+        assert await convert(storage) == 1
+    async with open_storage(place.url, encryption=old) as storage:
+        store = storage.store(dimension=2)
+        assert await store.get_embedding(("n",), "k") == [0.25, -3]
+        assert (await store.get_item(("n",), "k")).value == {"x": 1}
+
+
 def write_ring(path: Path, current: str, **keys: bytes) -> None:
     values = {name: base64.b64encode(key).decode() for name, key in keys.items()}
     data_keys = f"sqlite:///{path.parent}/keys.db"
