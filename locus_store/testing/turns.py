@@ -176,6 +176,16 @@ class Turns(Kit):
         assert await self.read_texts(checkpointer, "t") == ["free"]
 
     @seam("connection", "loop")
+    @requires("ttl")
+    async def test_a_turn_whose_thread_expires_ends_with_its_block(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        async with checkpointer.turn("t"):
+            await another(ttl_seconds=0.000001).save(self.new("a"), "t")
+            assert await checkpointer.exists("t") is False
+        assert await checkpointer.turns() == []
+        await checkpointer.save(self.new("b"), "t")
+
     async def test_turns_come_in_the_order_of_their_requests(
         self, checkpointer: Any, another: Another
     ) -> None:

@@ -432,8 +432,8 @@ class ThreadTransaction:
                 # Without tickets, and once in so many changes of them, a document is rewritten.
                 is_time = not live or self.now.microsecond % turns.KEPT_CHANGES == 0
                 self.adds_only = self.adds_only and not is_time
-        elif self.old is not None and self.old.is_placeholder:
-            self.drops = True
+        elif (old := self.old) is not None and (old.is_placeholder or old.tickets != self.tickets):
+            self.drops = True  # also an expired thread, whose turn has ended
         for history, row in self.added:
             if isinstance(row, Row):
                 row.line_changes = _list_line_changes(self, history.line, row.record.sequence)
