@@ -260,6 +260,7 @@ class EncryptedStore(Encrypts, BaseStore):
                 expected_version=stored.version,
                 vectors=tuple(embeddings),
                 stamp=stored.stamp,
+                is_resealed=True,
             )
             with suppress(ConflictError):
                 await self.apply([put])

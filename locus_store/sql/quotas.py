@@ -151,8 +151,8 @@ def measure_change(change: LogChange) -> Charge | None:
 
 
 def measure_items(changes: Sequence[Change], connection: object = None) -> Charge | None:
-    """Return the charge of changes of items; ``None`` if they only remove some."""
-    sizes = [it.json_bytes for it in changes if isinstance(it, Put)]
+    """Return the charge of changes of items; ``None`` if they only remove or reseal some."""
+    sizes = [it.json_bytes for it in changes if isinstance(it, Put) and not it.is_resealed]
     return _charge(sizes, connection=connection) if sizes else None
 
 

@@ -151,6 +151,9 @@ class Put:
     stamp: Stamp | None = None
     """Of an item that is copied or sealed again: kept as it is. ``None``: the next version, now."""
 
+    is_resealed: bool = field(default=False, repr=False, compare=False)
+    """The stored item is sealed with another key, which no quota refuses."""
+
     json_bytes: int = field(init=False, repr=False, compare=False)
     """Bytes of a list of the value and the metadata as compact JSON."""
 

@@ -23,6 +23,8 @@ from locus_store import (
     InMemoryStore,
     InvalidArgumentError,
     LocalKeyRing,
+    Quota,
+    QuotaError,
     open_storage,
 )
 from locus_store.encryption import keys as key_module, rings as ring_module
@@ -78,6 +80,17 @@ async def test_a_rotation_keeps_the_embeddings_of_items(old: Encryption, place: 
         store = storage.store(dimension=2)
         assert await store.get_embedding(("n",), "k") == [0.25, -3]
         assert (await store.get_item(("n",), "k")).value == {"x": 1}
+
+
+async def test_no_quota_refuses_a_rotation(old: Encryption, url: str) -> None:
+    async with open_storage(url, encryption=old) as storage:
+        await fill(storage)
+        await old.add_key("default")
+        await storage.backend.set_quota(Quota(bytes=1, saves_per_minute=1))
+        assert await convert(storage) == 2
+        assert len(await count(storage)) == 1
+        with pytest.raises(QuotaError):
+            await storage.store().put(("n",), "other", 1)
 
 
 def write_ring(path: Path, current: str, **keys: bytes) -> None:
