@@ -33,7 +33,7 @@ LONG_FILES = {
     "backends/postgresql/statements.py": 577,
     "checkpointer.py": 638,
     "effects.py": 577,
-    "encryption/backend.py": 530,
+    "encryption/backend.py": 506,
     "encryption/values.py": 558,
     "sql/quotas.py": 539,
     "sql/schema/tables.py": 509,
@@ -61,7 +61,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 102_318
+MOST_LINES_OF_ALL = 102_314
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

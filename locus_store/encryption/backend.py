@@ -368,10 +368,6 @@ class ShardedEncryptedBackend(VersionsBackend):
         await cast("Any", self).complete_moves()  # before a key is removed that seals their threads
         return await super().count_keys()
 
-    async def _erase(self, find: FindThreads, key: str, value: Any) -> dict[str, int]:
-        counts = await super()._erase(find, key, value)
-        return counts | await forget_items(self, key, value)
-
 
 async def _iterate_threads(backend: FullBackend) -> AsyncIterator[ArchivedThread]:
     async for thread_id in iterate_ids(backend.scan):

@@ -139,6 +139,18 @@ async def test_all_shards_judge_whether_a_key_is_needed(
         await read_all(storage, states)
 
 
+async def test_the_items_of_a_person_are_forgotten_and_counted(
+    urls: list[str], encryption: Encryption
+) -> None:
+    async with open_sharded(urls[:2], encryption=encryption) as storage:
+        for key in ("a", "b"):
+            await storage.store().put(("n",), key, {}, {"user_id": "zoe"})
+        assert (await storage.backend.forget_user("zoe"))["store"] == 2
+        assert (await storage.backend.forget_user("zoe"))["store"] == 0
+        assert await storage.store().list(("n",)) == []
+        assert len(await encryption.list_receipts("default")) == 1
+
+
 async def test_a_thread_out_of_its_place_is_forgotten_with_its_key(
     urls: list[str], encryption: Encryption
 ) -> None:
