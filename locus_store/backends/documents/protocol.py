@@ -172,9 +172,6 @@ class Documents(Access, Calls, ABC):
     trusts_cache: ClassVar[bool] = False
     """The first attempt of a write reads nothing if the thread is cached: its put decides."""
 
-    keys_are_live: ClassVar[bool] = False
-    """``keys`` leaves out threads that have expired."""
-
     _store: str | None = None
 
     @abstractmethod
@@ -190,6 +187,10 @@ class Documents(Access, Calls, ABC):
     @abstractmethod
     def keys(self, after: str = "") -> Iterator[str]:
         """Return the keys above ``after`` in the order of code points, read page by page."""
+
+    def list_live(self, after: str) -> Iterator[tuple[str, bool]]:
+        """Yield keys as ``keys`` does; each with ``True`` where its thread is known to be live."""
+        return ((it, False) for it in self.keys(after))
 
     async def run_call(self, call: Callable[[], T]) -> T:
         """Run a call that reads or writes documents; in a worker thread if it may block."""

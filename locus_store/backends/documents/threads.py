@@ -125,10 +125,8 @@ class DocumentThreads:
         return work()
 
     def scan(self, limit: int, after: str | None) -> list[str]:
-        keys = self.documents.keys(after or "")
-        if self.documents.keys_are_live:
-            return list(islice(keys, limit))
-        there = self.documents.run_each(lambda it: (it, self._is_there(it)), keys)
+        keys = self.documents.list_live(after or "")
+        there = self.documents.run_each(lambda it: (it[0], it[1] or self._is_there(it[0])), keys)
         found = list(islice((it for it, is_there in there if is_there), limit))
         if limit and not found:
             for stray in self.documents.list_strays():

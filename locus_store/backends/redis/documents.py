@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby, islice
+from operator import gt, lt
 from secrets import token_bytes
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -64,8 +65,6 @@ SET_SECONDS: Final = 0.1
 class ListedDocuments(Documents):
     """The documents of threads, as far as the indexes list them."""
 
-    keys_are_live = True
-
     names: RedisKeys
 
     @abstractmethod
@@ -73,9 +72,14 @@ class ListedDocuments(Documents):
         """Return the connections of the running loop, once the layout was found to be ours."""
 
     def keys(self, after: str = "") -> Iterator[str]:
+        return (name for name, _ in self.list_live(after))
+
+    def list_live(self, after: str) -> Iterator[tuple[str, bool]]:
         while page := self._read_page("ids", PAGE, after.encode()):
             names = [it.decode() for it in page]
-            yield from names
+            asked = [("ZSCORE", self.names.list_indexes(compute_bucket(it))[0], it) for it in names]
+            scores = wait(self._open().run_script_and_commands(_GET, [], *asked))
+            yield from ((it, score is not None) for it, score in zip(names, scores, strict=True))
             after = names[-1]
 
     def list_active(self, size: int, after: str | None) -> Iterator[Active]:
@@ -123,8 +127,8 @@ class ListedDocuments(Documents):
             del found[limit:]
             if len(found) == limit:
                 last = found[-1]
-                ahead = {b: it for b, it in places.items() if _is_before(it, last, is_newest_first)}
-                places = ahead
+                is_before = gt if is_newest_first else lt
+                places = {b: it for b, it in places.items() if is_before(it, last)}
             size = min(2 * size, limit)
         return found
 
@@ -214,10 +218,6 @@ def _split_pages(pages: bytes) -> Iterator[list[bytes]]:
     while at < len(parts):
         begin, at = at + 1, at + 1 + int(parts[at])
         yield parts[begin:at]
-
-
-def _is_before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
-    return entry > last if is_newest_first else entry < last
 
 
 def _parse_active(entry: bytes) -> Active:
