@@ -80,7 +80,7 @@ class Side:
     def __init__(self, steps: Steps, change: Callable[..., Any]) -> None:
         self._steps = steps(random.Random(7))
         self._change = change
-        self._shape = change(next(self._steps), None).shape
+        self._tree = change(next(self._steps), None).tree
         self.took: list[float] = []
 
     def run(self, count: int) -> None:
@@ -88,7 +88,7 @@ class Side:
         for _ in range(count):
             state = next(self._steps)
             begin = time.thread_time()
-            self._shape = self._change(state, self._shape).tree
+            self._tree = self._change(state, self._tree).tree
             took += time.thread_time() - begin
         self.took.append(took / count * 1e6)
 
@@ -97,11 +97,11 @@ class Side:
 
 
 def change_of(checkout: str | None) -> Callable[..., Any]:
-    """Return ``change`` of this package, or of the one in another checkout."""
+    """Return ``compare_states`` of this package, or of the one in another checkout."""
     for name in [it for it in sys.modules if it.partition(".")[0] == "locus_store"]:
         del sys.modules[name]
     sys.path[:0] = [checkout] if checkout else []
-    change: Callable[..., Any] = importlib.import_module("locus_store.values.frames").change
+    change: Callable[..., Any] = importlib.import_module("locus_store.values.frames").compare_states
     del sys.path[: 1 if checkout else 0]
     return change
 
