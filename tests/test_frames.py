@@ -301,7 +301,59 @@ def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
             module, "encode_canonical", lambda it: encoded.append(it) or encode_canonical(it)
         )
     assert build_digest_tree(folded, basis.tree, edits).digest == done.tree.digest
-    assert encoded == [["m", "n"], [{"new": 1}], {"new": 1}]
+    assert encoded == [["m", "n"], {"new": 1}]
+
+
+CHANGES: dict[str, Any] = {
+    "append": lambda it: it["m"].append({"z": 1, "a": 2}),
+    "insert": lambda it: it["m"].insert(3, {"new": [1]}),
+    "edit": lambda it: it["m"][40].update(c="edited"),
+    "pop": lambda it: it["m"].pop(1),
+    "key": lambda it: it["d"].pop("k7", None) or it["d"].update(k7={"a": []}),
+    "scalar": lambda it: it.update(n=it["n"] + 1),
+    "small": lambda it: it["s"].update(z=len(it["s"]), b=[(1,)]),
+}
+
+
+@pytest.mark.parametrize("work", CHANGES)
+@pytest.mark.parametrize("own", [None, *CHANGES])
+def test_a_state_that_another_thread_changes_can_be_loaded(
+    own: str | None, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other thread works after the n-th call of a function that encodes."""
+    from locus_store.values.frames import arrays, diffing, digest_trees
+
+    calls, at = 0, 0
+    state: dict[str, Any] = {}
+
+    def hook(call: Any) -> Any:
+        def run(*args: Any) -> Any:
+            nonlocal calls
+            made, calls = call(*args), calls + 1
+            if calls == at:
+                CHANGES[work](state)
+            return made
+
+        return run
+
+    while calls >= at:
+        state |= {"m": rows(70), "d": {f"k{n}": {"a": "x" * 500} for n in range(9)}, "n": 1}
+        state["s"] = {"b": [1], "a": 2}
+        basis = compare_states(state, None)
+        if own is not None:
+            CHANGES[own](state)
+        calls, at = 0, at + 1
+        with monkeypatch.context() as patched:
+            for module in (arrays, diffing, digest_trees):
+                for name in {"encode_canonical", "encode_checked"} & vars(module).keys():
+                    patched.setattr(module, name, hook(getattr(module, name)))
+            change = compare_states(state, basis.tree)
+        found = [fold([change.to_payload()], MAX_STATE_BYTES)]
+        if change.frames:
+            found.append(fold_onto(basis.packed_state, [change.frames], MAX_STATE_BYTES)[0])
+        assert {build_digest_tree(it).digest for it in found} == {change.tree.digest}
+        last = compare_states(state, change.tree)
+        assert last.packed_state.to_state() == canonicalize_state(state)
 
 
 @SLOW

@@ -136,6 +136,7 @@ def _copy(value: object, depth: int) -> Json:
 
 def _copy_dict(value: dict[object, object], depth: int) -> dict[str, Json]:
     _require_depth(depth)
+    value = value.copy()  # another thread may change it
     for key in value:
         if type(key) is not str:
             hint = "keys are plain strings in JSON: use str(key)"

@@ -166,12 +166,12 @@ _STRICT = (
 )
 
 
-def encode_checked(value: object, size: int, surrounding: int) -> bytes:
+def encode_checked(value: object, raw: bytes, surrounding: int) -> bytes:
     """Return the encoding of a value's canonical form, if the value is exactly JSON.
 
     Args:
         value: Any value that ``encode_canonical`` accepts: only exact types and buffers.
-        size: The length of its encoding.
+        raw: Its encoding.
         surrounding: The number of objects and lists that contain it.
 
     Raises:
@@ -180,8 +180,8 @@ def encode_checked(value: object, size: int, surrounding: int) -> bytes:
     encoded = orjson.dumps(value, option=_STRICT)
     plain = orjson.loads(encoded)
     canonical_bytes = encode_canonical(plain)
-    if len(canonical_bytes) != size:  # NaN came back as None; a tuple is as long as a list
-        raise ValueError("not exactly JSON")
+    if len(canonical_bytes) != len(raw) or canonical_bytes != raw != encode_canonical(value):
+        raise ValueError("not exactly JSON")  # NaN came back as None; or a thread changes it
     require_levels(plain, encoded, surrounding)
     return canonical_bytes
 

@@ -5,23 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from locus_store import errors
-from locus_store.errors import (
-    BackendError,
-    ConflictError,
-    ConnectionFailedError,
-    EncryptionError,
-    IntegrityError,
-    InvalidArgumentError,
-    LocusStoreError,
-    MissingExtraError,
-    NotFoundError,
-    NotOwnerError,
-    QuotaError,
-    SchemaError,
-    SerializationError,
-    TurnError,
-    UnsupportedError,
-)
+from locus_store.errors import LocusStoreError
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.sealing import SealedByClientError
 from locus_store.wire.records import IdNeededError, StateNeededError
@@ -30,20 +14,20 @@ UNAVAILABLE: Final = 503
 TOO_MANY: Final = 429
 
 STATUSES: Final[dict[type[LocusStoreError], int]] = {
-    ConflictError: 409,
-    TurnError: 409,
-    NotFoundError: 404,
-    NotOwnerError: 403,
-    QuotaError: 403,
-    UnsupportedError: 501,
-    SerializationError: 422,
-    InvalidArgumentError: 422,
-    IntegrityError: 422,
-    EncryptionError: 422,
-    SchemaError: UNAVAILABLE,
-    ConnectionFailedError: UNAVAILABLE,
-    BackendError: UNAVAILABLE,
-    MissingExtraError: UNAVAILABLE,
+    errors.ConflictError: 409,
+    errors.TurnError: 409,
+    errors.NotFoundError: 404,
+    errors.NotOwnerError: 403,
+    errors.QuotaError: 403,
+    errors.UnsupportedError: 501,
+    errors.SerializationError: 422,
+    errors.InvalidArgumentError: 422,
+    errors.IntegrityError: 422,
+    errors.EncryptionError: 422,
+    errors.SchemaError: UNAVAILABLE,
+    errors.ConnectionFailedError: UNAVAILABLE,
+    errors.BackendError: UNAVAILABLE,
+    errors.MissingExtraError: UNAVAILABLE,
     StateNeededError: 428,
     IdNeededError: 428,
 }
@@ -55,7 +39,7 @@ A quota that time renews has 429; clients and proxies repeat a 507, which would 
 SHOWN: Final = frozenset(
     kind
     for kind, status in STATUSES.items()
-    if status != UNAVAILABLE and not issubclass(kind, IntegrityError)
+    if status != UNAVAILABLE and not issubclass(kind, errors.IntegrityError)
 )
 """Classes whose messages name only what the caller sent or stored. The messages of the others may
 name a host or a file, and stay in the log of the service."""
@@ -65,8 +49,8 @@ DAMAGED: Final = "stored data is damaged; the log of the service names it"
 SEALED: Final = "stored data is sealed with keys that this process does not have, or is in clear"
 
 FIELDS: Final[dict[type[LocusStoreError], dict[str, type]]] = {
-    ConflictError: {"head_id": str, "parent_id": str},
-    QuotaError: {
+    errors.ConflictError: {"head_id": str, "parent_id": str},
+    errors.QuotaError: {
         "tenant": str,
         "quota": str,
         "limit": int,
@@ -88,7 +72,7 @@ def encode_error(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
         if (value := getattr(error, name)) is not None
     }
     status = STATUSES.get(kind, UNAVAILABLE)
-    texts: dict[type, str] = {EncryptionError: SEALED, IntegrityError: DAMAGED}
+    texts: dict[type, str] = {errors.EncryptionError: SEALED, errors.IntegrityError: DAMAGED}
     return TOO_MANY if get_retry_after(error) is not None else status, {
         "error": kind.__name__,
         "message": str(error) if is_shown(error) else texts.get(kind, HIDDEN),
@@ -98,7 +82,7 @@ def encode_error(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
 
 def get_retry_after(error: LocusStoreError) -> int | None:
     """Return the seconds after which the call may be repeated, if an error names them."""
-    return error.retry_after_seconds if isinstance(error, QuotaError) else None
+    return error.retry_after_seconds if isinstance(error, errors.QuotaError) else None
 
 
 def is_shown(error: LocusStoreError) -> bool:

@@ -22,7 +22,7 @@ from locus_store.runtime.recent import Recent
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import Grown, PackedList
-from locus_store.values.frames.arrays import CHUNK, encode_chunks, make_canonical_head
+from locus_store.values.frames.arrays import CHUNK, encode_chunks, grow_chunks, make_canonical_head
 from locus_store.values.msgpack import join_packed, make_list_head, pack_stored
 
 Place: TypeAlias = tuple[str, str, str]
@@ -280,22 +280,9 @@ def _print(old: Known, elements: list[Any]) -> Prints | None:
             others = list(map(encode, elements[count:]))
         except (ValueError, TypeError, RecursionError):
             continue
-        chunks = _extend(chunks, count, others, make_head)
+        chunks = grow_chunks(chunks, count, others, make_head)
         return Prints(count, others, chunks, make_head is make_list_head)
     return None
-
-
-def _extend(
-    chunks: list[bytes], count: int, others: list[bytes], make_head: Callable[[int], bytes]
-) -> list[bytes]:
-    """Return the chunks of ``count`` elements with the prints of more."""
-    begun, made = count % CHUNK, chunks[: count // CHUNK]
-    before = chunks[-1][len(make_head(begun)) :] if begun else b""
-    for at in range(-begun, len(others), CHUNK):
-        length = min(CHUNK, len(others) - at)
-        made.append(make_head(length) + before + b"".join(others[max(0, at) : at + CHUNK]))
-        before = b""
-    return made
 
 
 def _print_chunks(contents: list[Any]) -> list[bytes] | None:

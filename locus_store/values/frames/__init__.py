@@ -37,6 +37,7 @@ from locus_store.values.frames.digest_trees import (
     is_msgpack,
     is_only_msgpack,
     open_node,
+    open_whole,
 )
 from locus_store.values.frames.folding import Folder as Folder, fold as fold, fold_onto as fold_onto
 from locus_store.values.frames.operations import (
@@ -61,7 +62,7 @@ class PackedState:
 
     def to_state(self) -> dict[str, Json]:
         """Return a new state with sorted keys; bytes in it are MessagePack."""
-        return cast("dict[str, Json]", decode_opened(open_node(self._root)))
+        return cast("dict[str, Json]", open_whole(self._root))
 
     @property
     def state_bytes(self) -> int:
@@ -176,13 +177,13 @@ def compare_states(
     Raises:
         SerializationError: A value cannot be kept exactly; the error names its path.
     """
-    plain, root = build_root(state, basis, packed=packed)
+    root = build_root(state, basis, packed=packed)
     frames = basis_digest = None
     if basis is not None:
         basis_digest = basis.digest
         frame = Frame(is_msgpack=root.has_msgpack)
-        diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a tree is opaque to others
-        frames = frame.to_payload_shorter_than(plain, root.size)
+        diff(basis._root, root, (), frame)  # noqa: SLF001  # a tree is opaque to others
+        frames = frame.to_payload_shorter_than(root)
     return Change(DigestTree(root), frames, PackedState(root), basis_digest)
 
 
@@ -237,11 +238,11 @@ def diff_value(
     if length * MOST_CUT < (len(node) if isinstance(node, bytes) else node.size):
         return None
     old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: encode_reference(node)}, 0)
-    plain, root = build_root({_KEY: value}, DigestTree(old), packed=packed)
-    require_json_size(lambda: plain[_KEY], root.size, max_bytes)
+    root = build_root({_KEY: value}, DigestTree(old), packed=packed)
+    require_json_size(lambda: open_whole(root.children[_KEY]), root.size, max_bytes)
     frame = Frame(is_msgpack=root.has_msgpack)
-    diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
-    frames = frame.to_payload_shorter_than(plain, root.size)
+    diff(node, root.children[_KEY], (_KEY,), frame)
+    frames = frame.to_payload_shorter_than(root)
     return frames if frames is not None and len(frames) <= root.size // 2 else None
 
 

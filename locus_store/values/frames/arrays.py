@@ -71,6 +71,21 @@ class ArrayNode:
         """True if the list was given in its canonical form."""
         return self.fingerprints == self.digests
 
+    def select(self, first: int, last: int) -> list[object]:
+        """Return new objects for the elements of a range, as the caller gave them."""
+        head = make_canonical_head(last - first)
+        return cast("list[object]", decode_canonical(head + self.join_encoded(first, last)))
+
+    def join_encoded(self, first: int, last: int) -> bytes:
+        """Return the encodings of the elements of a range."""
+        parts: list[bytes] = []
+        for nth in range(first // CHUNK, -(-last // CHUNK)):
+            lengths = self.lengths[nth * CHUNK : (nth + 1) * CHUNK]
+            start = max(first - nth * CHUNK, 0)
+            chunk = self.chunks[nth][LIST_HEAD + sum(lengths[:start]) :]
+            parts.append(chunk[: sum(lengths[start : last - nth * CHUNK])])
+        return b"".join(parts)
+
     def without_elements(self) -> ArrayNode:
         """Return the node without the elements; a later save compares each of them."""
         return replace(self, chunks=[], lengths=_NO_ARRAY.lengths)
@@ -131,29 +146,39 @@ def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
     return made.with_token(value.token)
 
 
-def extend_array(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
+def make_canonical_head(count: int) -> bytes:
+    """Return the first bytes of an encoded list; its elements follow."""
+    return b"[" + count.to_bytes(4, "little")
+
+
+def extend_array(
+    old: ArrayNode, value: list[object], depth: int, chunks: list[bytes] | None = None
+) -> ArrayNode:
     """Return the node of a list that begins with all elements of an older one."""
     count = len(old.lengths)
-    new, chunks = value[count:], old.chunks.copy()
-    begun = count % CHUNK
-    if begun:
-        more = new[: CHUNK - begun]
-        bodies = chunks[-1][LIST_HEAD:], encode_canonical(more)[LIST_HEAD:]
-        chunks[-1] = b"".join((make_canonical_head(begun + len(more)), *bodies))
-    chunks += encode_chunks(new[CHUNK - begun :] if begun else new)
-    return _append(old, new, chunks, depth)
+    raws = [encode_canonical(item) for item in value[count:]]
+    chunks = chunks or grow_chunks(old.chunks, count, raws, make_canonical_head)
+    return _replace(old, (count, 0), value[count:], raws, chunks=chunks, depth=depth)
 
 
-def _append(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
-    raws = [encode_canonical(item) for item in new]
-    return _replace(old, (len(old.lengths), 0), new, raws, chunks=chunks, depth=depth)
+def grow_chunks(
+    chunks: list[bytes], count: int, others: list[bytes], make_head: Callable[[int], bytes]
+) -> list[bytes]:
+    """Return the chunks of ``count`` elements with the encodings of more."""
+    begun, made = count % CHUNK, chunks[: count // CHUNK]
+    before = chunks[-1][len(make_head(begun)) :] if begun else b""
+    for at in range(-begun, len(others), CHUNK):
+        length = min(CHUNK, len(others) - at)
+        made.append(make_head(length) + before + b"".join(others[max(0, at) : at + CHUNK]))
+        before = b""
+    return made
 
 
 def _edit_array(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
     """Return the node of a list whose elements are compared with those of an older one as bytes."""
     first, last = _count_equal_chunks(old.chunks, chunks), 0
     if _begins_with(chunks, old.chunks, first):
-        return _append(old, value[len(old.lengths) :], chunks, depth)
+        return extend_array(old, value, depth, chunks)
     if len(value) == len(old.lengths) and first < len(chunks) - 1:
         last = _count_equal_chunks(old.chunks[::-1], chunks[::-1])
     behind = len(value) - min(len(value), (len(chunks) - last) * CHUNK)
@@ -178,7 +203,7 @@ def _align(
     ):
         stays = start + head, len(lengths) - head - gone
         left = _replace(old, stays, [], [], chunks=[], depth=depth)
-        return _append(left, value[sum(stays) :], chunks, depth)
+        return extend_array(left, value, depth, chunks)
     raws = [encode_canonical(item) for item in _select_between((head, tail), new)]
     if not runs.fit(tail, raws):
         raws += [encode_canonical(item) for item in new[len(new) - tail :]]
@@ -246,7 +271,7 @@ def _replace(
     digests = b"".join((old.digests[:head], found, old.digests[tail:]))
     fingerprints = b"".join((old.fingerprints[:head], new_fingerprints, old.fingerprints[tail:]))
     last = len(old.lengths) - stays[1]
-    return ArrayNode(
+    made = ArrayNode(
         _digest_of_list(digests),
         LIST_HEAD + sum(len(it) - LIST_HEAD for it in chunks),
         digests,
@@ -256,6 +281,9 @@ def _replace(
         old.lengths[: stays[0]] + array("Q", map(len, raws)) + old.lengths[last:],
         has_msgpack=has_msgpack,
     )
+    if chunks and made.join_encoded(stays[0], stays[0] + len(raws)) != b"".join(raws):
+        raise ValueError("another thread changes the list")
+    return made
 
 
 def _check_elements(
@@ -267,7 +295,7 @@ def _check_elements(
     is_msgpack = {*map(type, items)} == {bytes}
     for item, raw, fingerprint in zip(items, raws, fingerprints, strict=True):
         if fingerprint not in cache:
-            canonical_bytes = raw if is_msgpack else encode_checked(item, len(raw), depth)
+            canonical_bytes = raw if is_msgpack else encode_checked(item, raw, depth)
             cache[fingerprint] = fingerprint if canonical_bytes == raw else digest(canonical_bytes)
             if len(canonical_bytes) > KEEP_BYTES:
                 fresh[cache[fingerprint]] = canonical_bytes
@@ -327,11 +355,6 @@ def _select_large(
 
 def _digest_of_list(digests: bytes) -> bytes:
     return digest(b"L" + (len(digests) // DIGEST_BYTES).to_bytes(8) + digests)
-
-
-def make_canonical_head(count: int) -> bytes:
-    """Return the first bytes of an encoded list; its elements follow."""
-    return b"[" + count.to_bytes(4, "little")
 
 
 def require_depth(depth: int) -> None:

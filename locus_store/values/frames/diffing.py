@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias, TypeGuard, cast
 from unicodedata import combining
@@ -36,6 +36,7 @@ from locus_store.values.frames.digest_trees import (
     SmallNode,
     TextNode,
     build_object_by_entries,
+    open_whole,
 )
 
 _SPLICE_BYTES = 32
@@ -97,15 +98,15 @@ class Frame:
             return pack_frame(msgpack.join_packed(self.operations))
         return pack_frame(b"[%b]" % b",".join(self.operations))
 
-    def to_payload_shorter_than(self, whole: object, canonical_bytes: int) -> bytes | None:
+    def to_payload_shorter_than(self, whole: ObjectNode) -> bytes | None:
         """Return the payload; ``None`` if it would be longer than ``whole``, the new value as JSON.
 
         Long keys that many paths repeat make it longer. A frame that is shorter than an accepted
         state exceeds no limit either.
         """
         plain_bytes = self.size + len(self.operations) + 1
-        is_short = plain_bytes * 5 <= canonical_bytes * 2  # "0," against the 5 bytes of an int
-        if not is_short and plain_bytes > measure_json(whole) + ENVELOPE_BYTES:
+        is_short = plain_bytes * 5 <= whole.size * 2  # "0," against the 5 bytes of an int
+        if not is_short and plain_bytes > measure_json(open_whole(whole)) + ENVELOPE_BYTES:
             return None
         return self.to_payload()
 
@@ -114,13 +115,14 @@ _encode: Final = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
 """``encode``, without a call of Python's."""
 
 _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
+_Select: TypeAlias = Callable[[int, int], Sequence[object]]
 
 
-def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
-    """Add the operations to ``frame`` that turn ``old`` into ``new``, the node of ``value``."""
+def diff(old: Node | None, new: Node, path: Path, frame: Frame) -> None:
+    """Add the operations to ``frame`` that turn ``old`` into ``new``."""
     if old is None or isinstance(old, bytes) or isinstance(new, bytes):
         if old != new:
-            _diff_scalars(old, new, value, path, frame)
+            _diff_scalars(old, new, path, frame)
     elif old.digest == new.digest:
         return
     elif isinstance(old, SmallNode) and isinstance(new, SmallNode):
@@ -128,16 +130,15 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
     elif isinstance(old, TextNode) and isinstance(new, TextNode):
         _diff_texts(old.text, new.text, path, frame)
     elif is_object(old) and is_object(new):
-        nodes = build_by_entries(old, path), build_by_entries(new, path)
-        _diff_objects(*nodes, cast("dict[str, object]", value), path, frame)
+        _diff_objects(build_by_entries(old, path), build_by_entries(new, path), path, frame)
     elif _is_list(old) and _is_list(new):
-        arrays = _as_array(old, path), _as_array(new, path)
-        _diff_arrays(*arrays, cast("list[object]", value), path, frame)
+        _diff_arrays(_as_array(old, path), _as_array(new, path), path, frame)
     else:
-        frame.add("=", path, value)
+        frame.add("=", path, open_whole(new))
 
 
-def _diff_scalars(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
+def _diff_scalars(old: Node | None, new: Node, path: Path, frame: Frame) -> None:
+    value = open_whole(new)
     if isinstance(old, bytes) and isinstance(value, bytes):
         edit = _patch_msgpack(decode_canonical(old), value, path)
         if edit is not None:
@@ -179,9 +180,7 @@ def _as_array(node: SmallNode | ArrayNode, path: Path) -> ArrayNode:
     return build_array(cast("list[object]", node.decode()), None, len(path) + 1, is_json=True)
 
 
-def _diff_objects(
-    old: ObjectNode, new: ObjectNode, value: dict[str, object], path: Path, frame: Frame
-) -> None:
+def _diff_objects(old: ObjectNode, new: ObjectNode, path: Path, frame: Frame) -> None:
     count, size = len(frame.operations), frame.size
     if old.names != new.names:
         for key in old.children.keys() - new.children.keys():
@@ -190,15 +189,13 @@ def _diff_objects(
     for key, child in new.children.items():
         before = get(key)
         if before is not child:
-            diff(before, child, value[key], (*path, key), frame)
+            diff(before, child, (*path, key), frame)
     if frame.size - size > new.size:  # every operation repeats its path
         frame.cut(count, size)
-        frame.add("=", path, value)
+        frame.add("=", path, open_whole(new))
 
 
-def _diff_arrays(
-    old: ArrayNode, new: ArrayNode, value: list[object], path: Path, frame: Frame
-) -> None:
+def _diff_arrays(old: ArrayNode, new: ArrayNode, path: Path, frame: Frame) -> None:
     def patch(i: int, j: int) -> Frame | None:
         before = old.large.get(digest_at(old.digests, i))
         wanted = digest_at(new.digests, j)
@@ -212,15 +209,15 @@ def _diff_arrays(
         edited = cast("Json", was), cast("Json", element)
         return _patch(*edited, (*path, i), limit, is_msgpack=frame.is_msgpack)
 
-    _splice(align(old.digests, new.digests), value, path, frame, patch)
+    _splice(align(old.digests, new.digests), new.select, path, frame, patch)
 
 
-def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patch: _Patch) -> None:
+def _splice(gaps: list[Gap], select: _Select, path: Path, frame: Frame, patch: _Patch) -> None:
     """Add splices from back to front, so that earlier gaps keep their old indexes."""
 
     def replace(start: int, stop: int, first: int, last: int) -> None:
         if start < stop or first < last:
-            frame.add("[", path, start, stop - start, value[first:last])
+            frame.add("[", path, start, stop - start, select(first, last))
 
     for start, stop, first, last in reversed(gaps):
         end_old, end_new = stop, last
@@ -305,7 +302,7 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
     head, tail = measure_common_ends(olds, news)
     a, b = olds[head : len(old) - tail], news[head : len(new) - tail]
     gaps = align(b"".join(map(digest, a)), b"".join(map(digest, b)))
-    _splice(shift_gaps(gaps, head), cast("list[object]", new), path, frame, patch)
+    _splice(shift_gaps(gaps, head), lambda *ends: new[slice(*ends)], path, frame, patch)
 
 
 def _is_in_element(path: Path) -> bool:

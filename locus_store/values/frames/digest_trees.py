@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
 from locus_store.values.canonical import canonicalize, canonicalize_state, require_scalar
@@ -152,10 +152,8 @@ class DigestTree:
         return DigestTree(cast("ObjectNode", _drop_elements(self._root)))
 
 
-def build_root(
-    state: object, basis: DigestTree | None, *, packed: bool = False
-) -> tuple[dict[str, object], ObjectNode]:
-    """Return the state as a plain dict, and the root of its tree.
+def build_root(state: object, basis: DigestTree | None, *, packed: bool = False) -> ObjectNode:
+    """Return the root of a state's tree.
 
     Parts that ``basis`` has are not checked again.
 
@@ -170,13 +168,12 @@ def build_root(
         try:
             root = build_object_by_entries(plain, before, 1)
             if packed or not root.has_msgpack:
-                return plain, root
-        except (TypeError, ValueError):
-            pass  # the slow check says where and why
-    form = _canonicalize_with_msgpack(state) if packed else canonicalize_state(state)
-    copy = cast("dict[str, object]", form)
+                return root
+        except (TypeError, ValueError, LookupError, RuntimeError):
+            pass  # the slow check says where and why; or another thread changes the state
+    copy: Any = _canonicalize_with_msgpack(state) if packed else canonicalize_state(state)
     try:
-        return copy, build_object_by_entries(copy, before, 1)
+        return build_object_by_entries(copy, before, 1)
     except (TypeError, ValueError) as exc:
         raise SerializationError("the state cannot be kept exactly as JSON") from exc
 
@@ -358,7 +355,7 @@ def _build_small(value: object, raw: bytes, depth: int, *, is_json: bool) -> Sma
     if is_json:
         require_levels(value, raw, depth - 1)
         return SmallNode(digest(raw), len(raw), raw, raw)
-    canon = encode_checked(value, len(raw), depth - 1)
+    canon = encode_checked(value, raw, depth - 1)
     return SmallNode(digest(canon), len(raw), raw, raw if canon == raw else canon)
 
 
@@ -398,6 +395,11 @@ def open_node(node: Node) -> object:
     if isinstance(node, ArrayNode):
         return PackedList(node)
     return node.text if isinstance(node, TextNode) else node.decode()
+
+
+def open_whole(node: Node) -> object:
+    """Return a new object for a node's value, in its canonical form."""
+    return decode_opened(open_node(node))
 
 
 def decode_opened(part: object) -> object:
