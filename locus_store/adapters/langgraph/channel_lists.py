@@ -155,12 +155,16 @@ class ChannelLists:
             return None
         made = {at: it for at, it in new.items() if is_msgpack and held[at] is items[at]}
         rest = [at for at in new if at not in made]
+        chosen, encode = [items[it] for it in rest], _PRINTERS[0 if is_msgpack else 1][0]
         try:
-            converted = convert([items[it] for it in rest])
+            converted = convert(chosen)
+            again = list(map(encode, _hold(chosen) or ()))
         except RefusedError as exc:
             exc.steps[-1] = rest[int(str(exc.steps[-1]))]
             raise
-        if converted is None:
+        except (ValueError, TypeError, RecursionError):
+            return None
+        if converted is None or again != [new[it] for it in rest]:  # or a thread changes one
             return None
         made |= zip(rest, converted, strict=True)
         weight = dict(zip(new, _weigh([*new.values()], contents), strict=True))
@@ -287,13 +291,9 @@ def _print(old: Known, elements: list[Any]) -> Prints | None:
 
 def _print_chunks(contents: list[Any]) -> list[bytes] | None:
     """Return the chunks of what elements hold; ``None`` if one has no print of its own."""
-    for encode, make_head in _PRINTERS:
-        try:
-            chunks = encode_chunks(contents, encode)
-        except (ValueError, TypeError, RecursionError):
-            continue
-        is_exact = _are_exact(contents, chunks, is_msgpack=make_head is make_list_head)
-        return chunks if is_exact else None
+    found = _print(_NOTHING, contents)
+    if found and _are_exact(contents, found.chunks, is_msgpack=found.is_msgpack):
+        return found.chunks
     return None
 
 

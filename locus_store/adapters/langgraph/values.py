@@ -93,9 +93,10 @@ class ChannelValues:
             ) from exc
 
     def _store_list(self, value: list[Any], place: Place | None) -> list[Any] | None:
+        value = value.copy()  # a node may change it meanwhile
         if typed_values.are_plain(value):
             is_kept = self._is_langgraphs or self._dump(value)[0] == MSGPACK
-            return value.copy() if is_kept else None
+            return value if is_kept else None
         if place is not None and self._is_langgraphs:
             grown = self._lists.store(place, value, self._store_elements)
             if grown is not None:

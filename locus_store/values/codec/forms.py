@@ -117,7 +117,7 @@ def _build_defaultdict(content: list[Any]) -> defaultdict[Any, Any]:
 
 
 def _to_pairs(value: Any) -> list[list[Any]]:
-    return [[key, it] for key, it in value.items()]
+    return [[key, it] for key, it in tuple(value.items())]
 
 
 def _to_dict(pairs: Any) -> dict[Any, Any]:

@@ -49,6 +49,7 @@ class Trees(ABC):
         if kind in FLAT:
             return self._convert_form(value) if self._is_careful and not _is_held(value) else value
         if kind is list:
+            value = value.copy()  # another thread may change it meanwhile, here and below
             is_flat = not self._is_careful and FLAT.issuperset(map(type, value))
             return value if is_flat else self.convert_items(value)
         if kind is dict:
@@ -67,7 +68,7 @@ class Trees(ABC):
     def convert_items(self, items: Iterable[Any]) -> list[Any]:
         made: list[Any] = []
         try:
-            for item in items:
+            for item in tuple(items):
                 made.append(self.convert(item))  # noqa: PERF401  (its length is the place)
         except RefusedError as exc:
             exc.steps.append(len(made))
@@ -86,6 +87,7 @@ class Trees(ABC):
         return made
 
     def _convert_dict(self, value: dict[Any, Any]) -> Any:
+        value = value.copy()
         if not _KEYS.issuperset(map(type, value)):
             return self._convert_form(value)
         if not self._is_careful and FLAT.issuperset(map(type, value.values())):

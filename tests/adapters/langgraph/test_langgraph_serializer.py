@@ -22,7 +22,7 @@ from typing import Any
 import ormsgpack
 import pytest
 from lazily import TESTS_RUN, Later
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, PrivateAttr, model_serializer
 from tiers import first_of
 
 from locus_store import (
@@ -43,7 +43,7 @@ if TESTS_RUN:
     from langgraph.checkpoint.serde.types import _DeltaSnapshot
     from langgraph.types import Command, Interrupt, Send
 
-    from locus_store.adapters.langgraph import LangGraphSaver
+    from locus_store.adapters.langgraph import LangGraphSaver, channel_lists
     from locus_store.adapters.langgraph.serializer import ExactSerializer
 
 pytestmark = pytest.mark.anyio
@@ -314,6 +314,71 @@ async def test_a_value_that_is_changed_after_is_not_changed_in_the_store(opened)
         again = await allowed.aget_tuple(AT)
     assert again.checkpoint["channel_values"]["c"] == [{"text": "one"}, Point([1])]
     assert again.pending_writes == [("task", "c", [{"text": "two"}, Point([1, 2])])]
+
+
+class Busy(BaseModel):
+    """A model that is stored while another thread works."""
+
+    model_config = ConfigDict(frozen=True)
+    n: int = 0
+    _work: Any = PrivateAttr(default=None)
+
+    @model_serializer(mode="wrap")
+    def dump(self, handler: Any) -> Any:
+        if self._work is not None:
+            self._work()
+        return handler(self)
+
+
+@pytest.mark.parametrize("kind", [list, dict, OrderedDict, deque, set])
+async def test_a_container_may_grow_while_it_is_stored(kind):
+    busy = Busy()
+    is_mapping = issubclass(kind, dict)
+    value = kind({"a": busy} if is_mapping else [busy])
+
+    def grow() -> None:
+        busy._work = None
+        value.update({n: Busy(n=n) for n in range(1, 9)}) if is_mapping else add()
+
+    def add() -> None:
+        for n in range(1, 9):
+            (value.add if kind is set else value.append)(Busy(n=n))
+
+    busy._work = grow
+    async with LangGraphSaver(MemoryBackend()) as saver:
+        await put(saver, c=value)
+        assert len((await saver.aget_tuple(AT)).checkpoint["channel_values"]["c"]) in {1, 9}
+        await put(saver, c=value)
+        assert (await saver.aget_tuple(AT)).checkpoint["channel_values"]["c"] == value
+
+
+@pytest.mark.parametrize(
+    ("work", "undo"),
+    [
+        (lambda it: it.pop(), lambda it: it.append(AIMessage("b", id="b"))),
+        (lambda it: it.insert(0, AIMessage("0", id="0")), lambda it: it.pop(0)),
+        (lambda it: setattr(it[1], "content", "x"), lambda it: setattr(it[1], "content", "b")),
+    ],
+    ids=["pop", "insert", "edit"],
+)
+async def test_a_list_that_changed_while_it_was_stored_is_stored_right_the_next_time(
+    work, undo, monkeypatch
+):
+    said = [AIMessage(it, id=it) for it in "ab"]
+    rest, print_elements = [work], channel_lists._print
+
+    def be_slow(*args: Any) -> Any:
+        made = print_elements(*args)
+        while rest:
+            rest.pop()(said)
+        return made
+
+    monkeypatch.setattr(channel_lists, "_print", be_slow)
+    async with LangGraphSaver(MemoryBackend()) as saver:
+        await put(saver, c=said)
+        undo(said)
+        await put(saver, c=said)
+        assert (await saver.aget_tuple(AT)).checkpoint["channel_values"]["c"] == said
 
 
 # --- the serializer itself
