@@ -291,9 +291,13 @@ def _print(old: Known, elements: list[Any]) -> Prints | None:
 
 def _print_chunks(contents: list[Any]) -> list[bytes] | None:
     """Return the chunks of what elements hold; ``None`` if one has no print of its own."""
-    found = _print(_NOTHING, contents)
-    if found and _are_exact(contents, found.chunks, is_msgpack=found.is_msgpack):
-        return found.chunks
+    for encode, make_head in _PRINTERS:
+        try:
+            chunks = encode_chunks(contents, encode)
+        except (ValueError, TypeError, RecursionError):
+            continue
+        is_exact = _are_exact(contents, chunks, is_msgpack=make_head is make_list_head)
+        return chunks if is_exact else None
     return None
 
 
