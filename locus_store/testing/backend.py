@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from itertools import product
 from typing import Any
 
@@ -20,7 +19,7 @@ from locus_store.errors import (
     SerializationError,
 )
 from locus_store.saver import CheckpointSaver
-from locus_store.testing.existing import Existence, MustExist
+from locus_store.testing.existing import Existence, MustExist, make_older, rewrite
 from locus_store.testing.history import Tails
 from locus_store.testing.kit import (
     HOSTILE_IDS,
@@ -371,7 +370,7 @@ class BackendLimits(BackendKit):
             small = await self.save_large(backend, name)
             if name == "t":
                 await backend.delete(name, "v0")
-            await self.make_old(backend, name)
+            await rewrite(backend, name, lambda it: make_older(it, 40, count=1))
         with caplog.at_level(logging.WARNING, "locus_store.operations"):
             report = await small.vacuum_report(30)
         assert report == Vacuumed(removed=1, skipped=0, unreadable=1)
@@ -380,15 +379,6 @@ class BackendLimits(BackendKit):
         assert await self.read_numbers(backend, "a large one") == [3, 2, 1]
         assert await small.vacuum(30) == 0
         assert await find_problems(backend) == []
-
-    async def make_old(self, backend: Any, thread_id: str) -> None:
-        """Make the first version of a thread older."""
-        thread = await backend.read_thread(thread_id)
-        (line,) = thread.lines
-        first, *rest = line.records
-        old = replace(first, created_at=first.created_at - timedelta(days=40))
-        await backend.delete(thread_id)
-        await backend.write_thread(replace(thread, lines=[replace(line, records=[old, *rest])]))
 
     @requires("branching")
     async def test_a_write_above_the_limit_is_neither_saved_nor_read(self, backend: Any) -> None:

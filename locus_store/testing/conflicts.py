@@ -59,10 +59,8 @@ class Conflicts(Kit):
         for _ in range(2):
             with pytest.raises(ConflictError):
                 await checkpointer.save(self.said(mine, "mine"), "t", "lost", {"k": "lost"})
-        assert await self.read_all_texts(checkpointer, "t") == {
-            head: ["a", "theirs"],
-            parent: ["a"],
-        }
+        left = {head: ["a", "theirs"], parent: ["a"]}
+        assert await self.read_all_texts(checkpointer, "t") == left
         assert await self.read_texts(checkpointer, "t") == ["a", "theirs"]
         assert await checkpointer.exists("t", "lost") is False
         assert storage is None or storage.rows() == before

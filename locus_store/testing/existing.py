@@ -64,16 +64,14 @@ def make_pending_line(days: float = 0) -> ArchivedLine:
     )
 
 
-def make_older(thread: ArchivedThread, days: float) -> ArchivedThread:
-    """Return the thread with all its versions ``days`` older."""
-    lines = [
-        replace(
-            line,
-            records=[replace(it, created_at=it.created_at - days * DAY) for it in line.records],
-        )
-        for line in thread.lines
-    ]
-    return replace(thread, lines=lines)
+def make_older(thread: ArchivedThread, days: float, count: int | None = None) -> ArchivedThread:
+    """Return the thread with all its versions, or the first ones, ``days`` older."""
+
+    def age(line: ArchivedLine) -> ArchivedLine:
+        old = [replace(it, created_at=it.created_at - days * DAY) for it in line.records[:count]]
+        return replace(line, records=[*old, *line.records[len(old) :]])
+
+    return replace(thread, lines=[age(it) for it in thread.lines])
 
 
 async def rewrite(

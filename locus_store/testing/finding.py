@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 
 from locus_store.errors import NotFoundError, SerializationError
-from locus_store.testing.kit import (
-    NUMBERS,
-    TEXTS,
-    Another,
-    Kit,
-    exact,
-    expect_invalid,
-    requires,
-    seam,
-)
+from locus_store.testing.kit import NUMBERS, TEXTS, Kit, exact, expect_invalid, requires, seam
 from locus_store.timeline.graph import list_statuses
 from locus_store.versions.sizes import StatusesWanted
 
@@ -305,7 +296,7 @@ class Search(Kit):
         assert await self.find_threads(checkpointer, "alpha") == []
         assert await self.find_threads(checkpointer, "beta") == ["t"]
 
-    async def test_text_of_a_hidden_version_is_not_found(self, another: Another) -> None:
+    async def test_text_of_a_hidden_version_is_not_found(self, another: Any) -> None:
         checkpointer = another(keep_last=1)
         await checkpointer.save({"text": "alpha", "kept": "gamma"}, "t", "v1")
         await checkpointer.save({"text": "beta", "kept": "gamma"}, "t", "v2")

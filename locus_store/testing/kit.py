@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from copy import copy
 from datetime import date
@@ -53,19 +45,9 @@ NUMBERS = (
     0.1, 1e22, 5e-324, 1.7976931348623157e308, 123456789.123456789,
 )  # fmt: skip
 TEXTS = (
-    "",
-    "\0",
-    "a\0b",
-    "\u00e9",
-    "e\u0301",
-    "日本語",
-    "🎉",
-    "'\"\\",
-    "\u2028",
-    "null",
-    "{}",
+    "", "\0", "a\0b", "\u00e9", "e\u0301", "日本語", "🎉", "'\"\\", "\u2028", "null", "{}",
     "1" * 5000,
-)
+)  # fmt: skip
 CUT_TEXTS = ("a\ud83d", "\ude00b", "\ud83d\ude00", "\ude00\ud83d 🎉", "\ud83d\0", "\ufdd0")
 """Strings that were cut within a character, and the first character of their stored form."""
 
@@ -491,6 +473,6 @@ async def wait_for_expiry(find: Callable[..., Awaitable[object]], *names: object
         await asyncio.sleep(0.005)
 
 
-def list_keys(items: Sequence[Any]) -> list[str]:
+def list_keys(items: Iterable[Any]) -> list[str]:
     """Return the keys of items or hits, in their order."""
     return [getattr(it, "item", it).key for it in items]

@@ -93,14 +93,8 @@ class Paging(MessageLogKit):
 
     async def test_a_search_finds_any_case_accents_quotes_and_newlines(self, log: Any) -> None:
         texts = [
-            "Café au lait",
-            "cafe\u0301",
-            'she said "it\'s"',
-            "one\ntwo",
-            "100%",
-            "a_b",
-            "STRASSE",
-        ]
+            "Café au lait", "cafe\u0301", 'she said "it\'s"', "one\ntwo", "100%", "a_b", "STRASSE",
+        ]  # fmt: skip
         await log.append("t", [NewMessage({"field": it}) for it in texts])
         for wanted, found in {
             "café": [0, 1], "CAFÉ AU": [0], '"it\'s"': [2], "one\ntwo": [3], "%": [4], "_": [5],
@@ -170,11 +164,7 @@ class Paging(MessageLogKit):
             await log.append(name[0], make_new(1, 2), namespace=name[1])
             revisions[name] = (await log.pop(name[0], namespace=name[1])).revision
         found = await log.logs()
-        assert [(it.thread_id, it.namespace) for it in found] == [
-            ("t", ""),
-            ("t", "sub"),
-            ("u", ""),
-        ]
+        assert [(it.thread_id, it.namespace) for it in found] == sorted(revisions)
         for info in found:
             assert (info.revision, info.count) == (revisions[info.thread_id, info.namespace], 1)
             assert info == await log.info(info.thread_id, namespace=info.namespace)

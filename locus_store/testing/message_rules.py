@@ -142,9 +142,7 @@ class Appending(MessageLogKit):
         assert second > first
         before = await log.heads("t")
         with pytest.raises(ConflictError):
-            await log.append(
-                "t", make_new("s3"), expected_revision=first, also={"sub": make_new(5)}
-            )
+            await log.append("t", make_new(6), expected_revision=first, also={"sub": make_new(5)})
         assert await log.heads("t") == before
         loaded = [unwrap(await log.load("t", namespace=it)) for it in ("", "sub", "other")]
         assert loaded == [["s1", "s2"], [1, 2, 3], [4]]
@@ -177,10 +175,7 @@ class Appending(MessageLogKit):
         assert await log.load("v") is None
 
     async def test_each_change_makes_the_revision_greater(self, log: Any) -> None:
-        seen = [
-            await log.append("t", make_named(*"abcdef")),
-            await log.append("t", make_named("a")),
-        ]
+        seen = [await log.append("t", make_named(*names)) for names in ("abcdef", "a")]
         seen.append((await log.pop("t")).revision)
         seen.append(await log.replace("t", 3, make_new("x")))
         seen.append(await log.remove("t", ["a"]))
@@ -391,13 +386,9 @@ class MessageArguments(MessageLogKit):
             lambda it: log.append("t", [*make_new(1), it]),
             lambda it: log.append("t", make_new(1), also={"sub": [*make_new(1), it]}),
         )
-        also: list[Any] = [
-            5,
-            [1],
-            {"": make_new(2)},
-            {"sub": make_new(2), ("t", "sub"): make_new(3)},
-        ]
-        await expect_invalid(also, lambda it: log.append("t", make_new(1), also=it))
+        more = make_new(2)
+        bad: list[Any] = [5, [1], {"": more}, {"sub": more, ("t", "sub"): more}]
+        await expect_invalid(bad, lambda it: log.append("t", make_new(1), also=it))
         await expect_invalid((1, b"b", ["a"]), lambda it: log.append("t", [NewMessage(1, text=it)]))
         await expect(
             SerializationError,

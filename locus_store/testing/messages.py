@@ -331,14 +331,7 @@ class LogsOfThreads(MessageLogKit):
 
 
 class MessageLogContract(
-    Appending,
-    Changing,
-    MessageArguments,
-    Paging,
-    MessageConcurrency,
-    LogsOfThreads,
-    Owning,
-    MessageTurns,
-    Keeping,
-):
+    Appending, Changing, MessageArguments, Paging, MessageConcurrency, LogsOfThreads, Owning,
+    MessageTurns, Keeping,
+):  # fmt: skip
     """Everything that a ``BaseMessageLog`` promises; see the module's docstring."""

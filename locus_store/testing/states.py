@@ -23,16 +23,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     SerializationError,
 )
-from locus_store.testing.kit import (
-    CUT_TEXTS,
-    Another,
-    Kit,
-    StorageProbe,
-    exact,
-    refused,
-    requires,
-    seam,
-)
+from locus_store.testing.kit import CUT_TEXTS, Another, Kit, StorageProbe, exact, requires, seam
 from locus_store.types.marks import MARK_KEY
 from locus_store.types.state import AgentState, Message
 from locus_store.types.state_classes import make_label
@@ -258,7 +249,7 @@ class LimitRules(Kit):
 
     @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1", None, True])
     async def test_max_state_bytes_is_checked(self, another: Another, wrong: Any) -> None:
-        with refused(InvalidArgumentError, wrong, match="max_state_bytes"):
+        with pytest.raises(InvalidArgumentError, match="max_state_bytes"):
             another(max_state_bytes=wrong)
 
     async def test_a_state_above_the_limit_is_not_saved(self, another: Another) -> None:

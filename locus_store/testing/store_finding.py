@@ -280,19 +280,11 @@ class Searching(StoreKit):
         await store.put(NS, "a", {"title": "The quick brown fox", "tags": ["jumps", 7]})
         await store.put(NS, "b", ["a quick dog", {"x": {"y": "lazy Straße, crème brûlée"}}])
         await store.put(NS, "c", "quick 東京タワー")
-        for query, keys in (
-            ("quick", ["c", "b", "a"]),
-            ("fox JUMPS", ["a"]),
-            ("quick strasse CREME", ["b"]),
-            ("京", ["c"]),
-            ("fox dog", []),
-            ("qui", []),
-            ("title", []),
-            ("7", []),
-            ("quick%", ["c", "b", "a"]),
-            ("quick OR fox", []),
-        ):
-            assert list_keys(await store.search(NS, query)) == keys, query
+        for query, keys in {
+            "quick": "cba", "fox JUMPS": "a", "quick strasse CREME": "b", "京": "c", "fox dog": "",
+            "qui": "", "title": "", "7": "", "quick%": "cba", "quick OR fox": "",
+        }.items():  # fmt: skip
+            assert list_keys(await store.search(NS, query)) == [*keys], query
         assert list_keys(await store.search(NS, "quick", limit=1, offset=1)) == ["b"]
         assert list_keys(await store.search(NS, "quick", {"title": {"$exists": True}})) == ["a"]
 

@@ -191,9 +191,8 @@ class Nearness(EmbeddingKit):
         found = await self.read_scores(reopen, metric, [5.0, 0, 0], threshold=least)
         assert found
         assert found[-1][1] == least
-        assert (
-            await self.read_scores(reopen, metric, [5.0, 0, 0], threshold=found[0][1] + 1e-3) == []
-        )
+        above = found[0][1] + 1e-3
+        assert await self.read_scores(reopen, metric, [5.0, 0, 0], threshold=above) == []
 
     async def test_zeros_have_a_distance_only(self, store: Any, reopen: Another) -> None:
         for metric in ("l2", "ip"):

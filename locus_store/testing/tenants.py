@@ -109,9 +109,8 @@ class Tenants(Kit):
         await asyncio.gather(*(self.grow(it, "t", "a", "b", "c") for it in tenants))
         for tenant in tenants:
             assert await self.read_texts(tenant, "t") == ["a", "b", "c"]
-        assert await self.list_tenants(checkpointer) == sorted(
-            (f"tenant {n}", 1) for n in range(12)
-        )
+        expected = sorted((f"tenant {n}", 1) for n in range(12))
+        assert await self.list_tenants(checkpointer) == expected
 
     async def test_tenants_are_listed_by_name_with_what_they_have(self, checkpointer: Any) -> None:
         assert await checkpointer.tenants() == []

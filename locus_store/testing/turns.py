@@ -200,10 +200,8 @@ class Turns(Kit):
             for n in range(4):
                 tasks.append(run_outside(take(objects[n % 2], n)))
                 await wait_for_turns(checkpointer, n + 2)
-            found = await checkpointer.turns()
-            assert [(it.owner, it.position) for it in found][1:] == [
-                (str(n), n + 1) for n in range(4)
-            ]
+            _, *found = await checkpointer.turns()
+            assert [(it.owner, it.position) for it in found] == [(str(n), n + 1) for n in range(4)]
         await asyncio.gather(*tasks)
         assert order == [0, 1, 2, 3]
 
