@@ -177,9 +177,8 @@ def create_vector_index(
     made = vectors.create_vector_index(
         at.url, dimension=dimension, metric=metric, method=method, **at.names
     )
-    at.tell(
-        _describe(f"the vector index of dimension {dimension} ({metric}, {method})", is_new=made)
-    )
+    what = f"the vector index of dimension {dimension} ({metric}, {method})"
+    at.tell(_describe(what, is_new=made))
 
 
 @add_command(db)
@@ -377,9 +376,8 @@ def show_status(*, at: TableOptions, as_json: AsJson = False) -> None:
     module: Any = importlib.import_module("locus_store.backends.postgresql.row_security")
     found = module.read(at.url, **at.names)
     if as_json:
-        put_json(
-            {"enabled": found.is_enabled, "problems": found.problems, "roles": dict(found.roles)}
-        )
+        facts = {"enabled": found.is_enabled, "problems": found.problems}
+        put_json(facts | {"roles": dict(found.roles)})
     else:
         print_line(f"row security is {'enabled' if found.is_enabled else 'disabled'}")
         for role, tenant in found.roles.items():

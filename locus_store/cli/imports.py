@@ -26,11 +26,7 @@ imports = make_group("Import threads from another store; existing threads stay a
 
 
 def _tell_imported(counts: dict[str, int], tenant: str | None, *, as_json: bool) -> None:
-    tell(
-        {tenant: counts},
-        lambda it: report_moved(it, "imported"),
-        TenantsOptions(as_json=as_json),
-    )
+    tell({tenant: counts}, lambda it: report_moved(it, "imported"), TenantsOptions(as_json=as_json))
 
 
 @add_command(imports, "file")

@@ -110,9 +110,8 @@ def print_said(text: str) -> None:
     """Print a message, ``role: text``, with the role in its colour."""
     role, colon, said = text.partition(": ")
     style = _ROLES.get(role.split(" (")[0].strip(), "")
-    _make_console().print(
-        Text.assemble((escape(role + colon), style), escape(said)), soft_wrap=True
-    )
+    shown = Text.assemble((escape(role + colon), style), escape(said))
+    _make_console().print(shown, soft_wrap=True)
 
 
 _ROLES = {

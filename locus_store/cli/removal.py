@@ -29,9 +29,9 @@ from locus_store.cli.tenants import (
     format_tenants,
     tell,
 )
-from locus_store.cli.threads import list_all_versions
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.runtime.progress import iterate_steps
+from locus_store.timeline.ancestry import read_line
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import find_newest_at
 
@@ -83,7 +83,7 @@ async def _describe_held(backend: FullBackend, thread: str) -> str:
     if backend.capabilities.branching:
         held = describe_counts(await count_contents(backend, [thread]))
         return held or ("no versions" if await backend.exists(thread) else "")
-    found = await list_all_versions(backend, thread)
+    found = [it async for it in read_line(backend, thread, "")]
     return format_count(len(found), "version") if found else ""
 
 
@@ -163,7 +163,7 @@ async def _count_old(
 async def _count_old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> int | None:
     """Return how many of a thread's versions are old, without heads; ``None``: all are."""
     names = await backend.namespaces(thread_id) if backend.capabilities.branching else [""]
-    lines = [await list_all_versions(backend, thread_id, namespace=it) for it in names]
+    lines = [[it async for it in read_line(backend, thread_id, name)] for name in names]
     old = [sum(it.created_at < limit for it in line) for line in lines]
     every = [len(it) for it in lines]
     if old == every:
@@ -232,7 +232,7 @@ async def _prune(
     removed = 0
     for namespace in await backend.namespaces(thread):
         head = await backend.version(thread, namespace=namespace)
-        found = [it.checkpoint_id for it in await list_all_versions(backend, thread, namespace)]
+        found = [it.checkpoint_id async for it in read_line(backend, thread, namespace)]
         old = [it for it in found[keep_last:] if head is None or it != head.checkpoint_id]
         try:
             if old and removes:

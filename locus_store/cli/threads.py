@@ -253,13 +253,6 @@ async def _describe(backend: FullBackend, versions: list[Version]) -> Lines:
     return lines
 
 
-async def list_all_versions(
-    backend: FullBackend, thread: str, namespace: str = ""
-) -> list[Version]:
-    """Return all versions, newest first."""
-    return [it async for it in read_line(backend, thread, namespace)]
-
-
 @add_command(threads)
 def diff(
     thread: Thread,
@@ -353,7 +346,7 @@ def fork(
         found = await copy_version(backend, source, new, version, namespace=namespace)
         require(found, source, version)
         head = await backend.version(new, namespace=namespace)
-        versions = len(await list_all_versions(backend, new, namespace))
+        versions = len([it async for it in read_line(backend, new, namespace)])
         if head is None:
             return None, versions, describe_counts(await count_contents(backend, [new]))
         name = head.checkpoint_id

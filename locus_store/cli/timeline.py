@@ -49,7 +49,7 @@ from locus_store.timeline.bisect import (
     make_condition,
 )
 from locus_store.timeline.blame import Blame, Blamed, Origin, blame as blamed
-from locus_store.timeline.graph import Writer, find_channel, find_newer, find_writers, list_nodes
+from locus_store.timeline.graph import Writers, find_channel, find_newer, find_writers, list_nodes
 from locus_store.timeline.paths import format_path, parse_path
 from locus_store.timeline.readable import format_content, strip_tags
 from locus_store.timeline.report import report as reported
@@ -57,8 +57,6 @@ from locus_store.timeline.rewind import rewind as rewound
 from locus_store.types import Version
 from locus_store.types.messages import LogSnapshot
 from locus_store.values.frames import Folder
-
-Writers = dict[str, list[Writer]]
 
 PLACE = ("thread_id", "namespace", "checkpoint_id")
 """Attributes of a version that say which one it is."""
@@ -68,11 +66,6 @@ STANDARD_ERROR = 2
 
 SKIPPED, MOST_CODE = 125, 127
 """Exit codes of ``--run``: this one cannot be judged; the last one that is an answer."""
-
-
-def _list_nodes(version: Version, tasks: Writers, channel: str | None = None) -> list[str]:
-    """Return the nodes that wrote a version, or a channel of it."""
-    return list_nodes(tasks.get(version.checkpoint_id, ()), channel)
 
 
 def _make_columns(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:
@@ -138,14 +131,14 @@ def blame(
 def _make_value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
     last = value.changed
     text = cut(value.value if raw else strip_tags(value.value), CELL)
-    nodes = _list_nodes(last.version, tasks, find_channel(value.path))
+    nodes = list_nodes(last.version, tasks, find_channel(value.path))
     saved = _make_columns(last.version, nodes, raw=raw)
     return format_path(value.query), text, _name_version(value.made), _name_version(last), *saved
 
 
 def _describe_value(value: Blamed, tasks: Writers) -> dict[str, Any]:
     def origin(step: Origin) -> dict[str, Any]:
-        nodes = _list_nodes(step.version, tasks, find_channel(value.path))
+        nodes = list_nodes(step.version, tasks, find_channel(value.path))
         return _select_fields(step.version) | {"is_exact": step.is_exact, "nodes": nodes}
 
     steps = {"made": origin(value.made), "changed": origin(value.changed)}
@@ -282,12 +275,12 @@ def bisect(
 
 
 def _turn_row(turn: Turn, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
-    saved = _make_columns(turn.version, _list_nodes(turn.version, tasks), raw=raw)
+    saved = _make_columns(turn.version, list_nodes(turn.version, tasks), raw=raw)
     return _name_version(turn), "holds" if turn.holds else "does not hold", *saved
 
 
 def _turn_json(turn: Turn, tasks: Writers) -> dict[str, Any]:
-    nodes = _list_nodes(turn.version, tasks)
+    nodes = list_nodes(turn.version, tasks)
     answer = {"holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}
     return _select_fields(turn.version) | answer
 

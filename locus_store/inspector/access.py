@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from hmac import compare_digest
 from time import monotonic, time
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -93,7 +92,7 @@ class Codes(Entrance):
         for code in list(self._codes):
             if self._codes[code] < monotonic():
                 del self._codes[code]
-            elif compare_digest(code.encode(), secret.encode()):
+            elif hmac.compare_digest(code.encode(), secret.encode()):
                 del self._codes[code]
                 return _OPERATOR
         return None
@@ -183,7 +182,7 @@ def require_same_origin(request: LimitedRequest) -> None:
 
 def require_form_token(viewer: Viewer, token: str) -> None:
     """Refuse a form that does not carry the token of this session."""
-    if not compare_digest(viewer.form_token.encode(), token.encode()):
+    if not hmac.compare_digest(viewer.form_token.encode(), token.encode()):
         message = "this form is of another session; load the page again"
         raise RefusalError(403, ConnectionFailedError(message))
 

@@ -158,9 +158,8 @@ class Inspector:
         name = request.path.removeprefix("/")
         if name in _FILES:
             content = (FOLDER / "static" / name).read_bytes()
-            return Response(
-                content, 200, SECURITY | {"cache-control": "max-age=3600"}, _FILES[name]
-            )
+            headers = SECURITY | {"cache-control": "max-age=3600"}
+            return Response(content, 200, headers, _FILES[name])
         if name == "login":
             return await self._log_in(request, as_json=as_json)
         viewer = await self._entrance.find_viewer(request)

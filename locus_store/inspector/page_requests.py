@@ -17,6 +17,8 @@ from locus_store.inspector.access import Viewer
 from locus_store.inspector.bounds import INLINE
 from locus_store.inspector.escapes import decode_typed
 from locus_store.inspector.work import Blames, Descriptions, Jobs, Seen, States
+from locus_store.messages import BaseMessageLog
+from locus_store.open import Storage
 from locus_store.service.application import Parts
 from locus_store.service.exchange import DIGITS
 from locus_store.timeline.bisect import parse_json_or_text
@@ -103,11 +105,8 @@ class Query:
             ) from exc
 
 
-_DECODERS: Final[dict[str, Callable[[str], str]]] = {
-    ENCODED: unquote,
-    ESCAPED: decode_typed,
-    "": str,
-}
+_Decoder: TypeAlias = Callable[[str], str]
+_DECODERS: Final[dict[str, _Decoder]] = {ENCODED: unquote, ESCAPED: decode_typed, "": str}
 
 
 def _parse_pairs(text: str) -> dict[str, str]:
@@ -185,6 +184,17 @@ class PageRequest:
     async def run_heavy(self, size: int, work: Callable[[Step], T]) -> T:
         """Return the result of work on so many bytes, which leaves the event loop if many."""
         return work(lambda: None) if size <= INLINE else await self.jobs.run(work)
+
+    @property
+    def log(self) -> BaseMessageLog:
+        """The message log of all threads."""
+        return Storage(self.parts.threads).messages()
+
+    async def has_log(self) -> bool:
+        """Return whether the thread has a message log, and its root namespace was asked for."""
+        if self.namespace or not self.parts.threads.capabilities.messages:
+            return False
+        return bool(await self.log.logs(self.thread, limit=1))
 
     def make_page(self, template: str, title: str, values: dict[str, Any]) -> Page:
         """Return a page of the thread, with the names of the thread and of the namespace."""

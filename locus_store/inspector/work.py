@@ -20,7 +20,7 @@ from locus_store.timeline.blame import Blame, Blamed, Origin, blame
 from locus_store.timeline.changes import PARENTS, BriefChanges, describe_versions
 from locus_store.timeline.graph import (
     Node,
-    Writer,
+    Writers,
     find_channel,
     find_steps,
     find_writers,
@@ -263,7 +263,7 @@ class Descriptions:
         """
         reason: str | None = None
         missing = [it for it in versions if self._kept.get((backend.tenant, it.mark)) is None]
-        writers: dict[str, list[Writer]] = {}
+        writers = Writers()
         stopped: set[str] = set()
         rewound: set[str] = set()
         try:
@@ -318,14 +318,12 @@ async def _require_few_bytes(backend: StorageBackend, versions: Sequence[Version
             raise RefusalError(413, BackendError(f"these versions have {size:,} stored bytes"))
 
 
-def _make_origin_row(
-    value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]
-) -> dict[str, Any]:
+def _make_origin_row(value: Blamed, origin: Origin, tasks: Writers) -> dict[str, Any]:
     """Return a version, with LangGraph's nodes and tasks that wrote the value."""
     channel, made = find_channel(value.path), tasks.get(origin.version.checkpoint_id, ())
     return {
         "version": make_row(origin.version),
         "is_exact": origin.is_exact,
-        "nodes": list_nodes(made, channel),
+        "nodes": list_nodes(origin.version, tasks, channel),
         "tasks": list(dict.fromkeys(it.task_id for it in made if channel in {None, it.channel})),
     }

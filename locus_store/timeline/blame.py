@@ -234,17 +234,13 @@ class Origins:
             if node == self.step:
                 return []
             if not isinstance(node, _Tree):
-                node = self._expand(holders, key, node, value)
+                node = _expand_tree(node, value)
+                if holders:
+                    holders[-1][0].children[key] = node
+                else:
+                    self._root = node
             holders.append((node, value))
         return holders
-
-    def _expand(self, holders: Holders, key: Any, step: int, value: Any) -> _Tree:
-        tree = _expand_tree(step, value)
-        if holders:
-            holders[-1][0].children[key] = tree
-        else:
-            self._root = tree
-        return tree
 
     def _splice(
         self, folder: Folder, holders: Holders, start: int, delete_count: int, elements: list[Any]

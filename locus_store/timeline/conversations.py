@@ -123,9 +123,8 @@ def _find_fields(value: Any) -> Mapping[str, Any] | None:
 def _read_message(value: Any, path: Query) -> SaidMessage:
     fields = _find_fields(value)
     if fields is None:
-        return SaidMessage(
-            "?", None, None, path, [MessagePart("json", strip_value_tags(value), path)]
-        )
+        part = MessagePart("json", strip_value_tags(value), path)
+        return SaidMessage("?", None, None, path, [part])
     kind = str(fields.get("role") or fields.get("type") or unwrap(value)[1].get("type") or "?")
     message = SaidMessage(kind, _as_text(fields.get("name")), _as_text(fields.get("id")), path)
     if kind in _CALLS | _RESULTS:

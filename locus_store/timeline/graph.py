@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -180,13 +180,18 @@ class Writer(NamedTuple):
     channel: str
 
 
-def list_nodes(writers: Iterable[Writer], channel: str | None = None) -> list[str]:
-    """Return the names of the nodes, each once; ``channel``: of those that wrote to it."""
-    found = (it.node for it in writers if channel in {None, it.channel})
+Writers: TypeAlias = dict[str, list[Writer]]
+"""The tasks whose writes made each version, by its checkpoint id."""
+
+
+def list_nodes(version: Version, writers: Writers, channel: str | None = None) -> list[str]:
+    """Return the nodes that wrote a version, each once; ``channel``: that wrote to it."""
+    tasks = writers.get(version.checkpoint_id, ())
+    found = (it.node for it in tasks if channel in {None, it.channel})
     return list(dict.fromkeys(it for it in found if it is not None))
 
 
-def name_nodes(version: Version, writers: Mapping[str, Sequence[Writer]]) -> list[str]:
+def name_nodes(version: Version, writers: Writers) -> list[str]:
     """Return what made a version: nodes of a graph, or what its metadata says.
 
     That is its ``node``, or how LangGraph came to save it.
@@ -197,12 +202,10 @@ def name_nodes(version: Version, writers: Mapping[str, Sequence[Writer]]) -> lis
     """
     name = version.metadata.get("source" if version.metadata.keys() >= SOURCES else "node")
     named = [name] if isinstance(name, str) else []
-    return list_nodes(writers.get(version.checkpoint_id, ())) or named
+    return list_nodes(version, writers) or named
 
 
-async def find_writers(
-    backend: StorageBackend, versions: Sequence[Version]
-) -> dict[str, list[Writer]]:
+async def find_writers(backend: StorageBackend, versions: Sequence[Version]) -> Writers:
     """Return the tasks whose writes made each version of a line, by its checkpoint id.
 
     They are the pending writes of the version's parent. Versions of agents have none.
@@ -212,7 +215,7 @@ async def find_writers(
 
 async def find_steps(
     backend: StorageBackend, versions: Sequence[Version]
-) -> tuple[dict[str, list[Writer]], set[str]]:
+) -> tuple[Writers, set[str]]:
     """Return what ``find_writers`` does, and the ids of the versions that were interrupted."""
     ids = [it.checkpoint_id for it in versions]
     found = await _read_writes(backend, versions, *ids)
@@ -234,7 +237,7 @@ async def _read_writes(
 
 def _list_writers(
     versions: Sequence[Version], writes: Mapping[str, Sequence[PendingWrite]]
-) -> dict[str, list[Writer]]:
+) -> Writers:
     """Return the writers of versions, without those that a rewind saved again below themselves."""
     steps = {it.checkpoint_id: it.metadata.get("step") for it in versions}
     return {

@@ -20,7 +20,7 @@ from locus_store.timeline.bisect import (
     make_condition,
 )
 from locus_store.timeline.conversations import strip_value_tags
-from locus_store.timeline.graph import Writer, find_writers, list_nodes
+from locus_store.timeline.graph import Writers, find_writers, list_nodes
 from locus_store.timeline.paths import (
     Step,
     find_value,
@@ -218,7 +218,7 @@ def _select_turns(result: Bisected) -> list[Turn]:
     return last if first is None or first in last else [first, *last[1:]]
 
 
-def _turn(turn: Turn, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
-    nodes = list_nodes(tasks.get(turn.version.checkpoint_id, ()))
+def _turn(turn: Turn, tasks: Writers) -> dict[str, Any]:
+    nodes = list_nodes(turn.version, tasks)
     version = make_row(turn.version)
     return {"version": version, "holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}

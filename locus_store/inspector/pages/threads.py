@@ -9,7 +9,6 @@ from locus_store.backend import LimitsTenants, ListsThreads, SearchesText, Share
 from locus_store.errors import LocusStoreError, UnsupportedError
 from locus_store.inspector.bounds import CELL
 from locus_store.inspector.page_requests import Page, PageRequest
-from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.changes import describe_record, describe_value
 from locus_store.timeline.graph import list_statuses
@@ -53,7 +52,7 @@ async def show_threads(request: PageRequest) -> Page:
         until=query.get_time("until"),
         text=given["text"] or None,
     )
-    log = Storage(backend).messages() if backend.capabilities.messages else None
+    log = request.log if backend.capabilities.messages else None
     statuses = await list_statuses(backend, log, wanted)
     shown, has_more, count = statuses[:LISTED], len(statuses) > LISTED, len(statuses[:LISTED])
     if has_more and not any(it for name, it in given.items() if name != "id"):

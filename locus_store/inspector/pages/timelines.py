@@ -7,15 +7,7 @@ from typing import Any, Final
 from locus_store.errors import IntegrityError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, shorten
 from locus_store.inspector.page_requests import Download, Page, PageRequest, Redirect
-from locus_store.inspector.pages.versions import (
-    has_log,
-    list_from,
-    list_namespaces,
-    list_rows,
-    make_node,
-)
-from locus_store.messages import BaseMessageLog
-from locus_store.open import Storage
+from locus_store.inspector.pages.versions import list_from, list_namespaces, list_rows, make_node
 from locus_store.timeline.ancestry import read_line
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, measure_stored, read_graph
@@ -43,7 +35,7 @@ async def show_timeline(request: PageRequest) -> Page | Redirect:
     query = request.query
     key, at = query.get_optional("key"), await _find_first(request)
     part = await (_find_matching(request, key) if key else _read_page(request, at))
-    if part is None and await has_log(request):
+    if part is None and await request.has_log():
         return Redirect(request.links.to("messages", thread=request.thread))
     found = request.require(part)
     sizes, reason = await _measure_sizes(request, found.nodes)
@@ -139,13 +131,13 @@ async def show_messages(request: PageRequest) -> Page:
         NotFoundError: There is no such thread, or it does not have this log.
         UnsupportedError: The backend has no message logs.
     """
-    log = _log(request)
+    log = request.log
     behind = request.query.get_optional("logs")
     after = (request.thread, behind) if behind else None
     listed = await log.logs(request.thread, limit=ROWS + 1, after=after)
     logs = listed[:ROWS]
     name = request.query.get_optional("log") or _choose_first(logs)
-    info = await _read_info(request, log, name)
+    info = await _read_info(request, name)
     count = info.count if info else 0
     query, given = request.query, {it: request.query.get_text(it).strip() for it in LOG_FILTERS}
     newest = 0 if any(given.values()) else max(count - MESSAGES, 0)
@@ -190,7 +182,7 @@ async def download_message(request: PageRequest) -> Download:
         NotFoundError: There is no such message.
     """
     name, message_id = request.query.get_text("log"), request.query.require("id")
-    found = await _log(request).get(request.thread, message_id, namespace=name)
+    found = await request.log.get(request.thread, message_id, namespace=name)
     if found is None:
         raise NotFoundError(f"there is no message {message_id!r} in thread {request.thread!r}")
     content = await request.jobs.run(lambda _: encode(found.content))
@@ -204,13 +196,9 @@ def _choose_first(logs: list[LogInfo]) -> str:
     return max(logs, key=lambda it: it.count).namespace
 
 
-def _log(request: PageRequest) -> BaseMessageLog:
-    return Storage(request.parts.threads).messages()
-
-
-async def _read_info(request: PageRequest, log: BaseMessageLog, name: str) -> LogInfo | None:
+async def _read_info(request: PageRequest, name: str) -> LogInfo | None:
     """Return the facts of a log; ``None``: the thread has none in the root namespace."""
-    found = await log.info(request.thread, namespace=name)
+    found = await request.log.info(request.thread, namespace=name)
     if found is None and name:
         raise NotFoundError(f"thread {request.thread!r} has no message log {name!r}")
     if found is None and not await request.parts.threads.exists(request.thread):

@@ -22,7 +22,6 @@ from locus_store.inspector.bounds import (
 from locus_store.inspector.page_requests import Page, PageRequest, Redirect
 from locus_store.inspector.pages.diffs import compare_versions
 from locus_store.inspector.work import Described, Seen
-from locus_store.open import Storage
 from locus_store.saver import decode_written_value
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.conversations import is_conversation, strip_value_tags
@@ -99,7 +98,7 @@ async def show_version(request: PageRequest) -> Page | Redirect:
             return Redirect(request.to("timeline"))
         raise
     except NotFoundError:
-        if name is None and await has_log(request):
+        if name is None and await request.has_log():
             return Redirect(request.links.to("messages", thread=request.thread))
         raise
     path = parse_path(request.query.get_text("path"))
@@ -134,14 +133,6 @@ async def show_version(request: PageRequest) -> Page | Redirect:
         origins = blames.find_all(backend, seen, [*_list_places(values)])
         values["origins"], values["blame_failed"] = await _find_or_tell(origins)
     return request.make_page("version", f"{seen.version.checkpoint_id} of {request.thread}", values)
-
-
-async def has_log(request: PageRequest) -> bool:
-    """Return whether the thread has a message log, and its root namespace was asked for."""
-    backend = request.parts.threads
-    if request.namespace or not backend.capabilities.messages:
-        return False
-    return bool(await Storage(backend).messages().logs(request.thread, limit=1))
 
 
 async def _list_nearby(request: PageRequest, current: Seen) -> dict[str, Any]:
