@@ -68,13 +68,7 @@ from locus_store.versions import (
     require_same,
     sdk_lookups,
 )
-from locus_store.versions.caches import (
-    COLD_STATE_BYTES,
-    KNOWN_BYTES,
-    CachedVersions,
-    KnownVersion,
-    LineKey,
-)
+from locus_store.versions.caches import COLD_STATE_BYTES, CachedVersions, KnownVersion, LineKey
 
 T = TypeVar("T")
 P = TypeVar("P", bound="StorageBackend")
@@ -102,7 +96,7 @@ class StorageBackend(ForTenants, Closing, ABC):
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
         self.max_state_bytes: Final = check_max_state_bytes(max_state_bytes)
         """The largest state and pending write that is saved or read, as compact JSON."""
-        self._known = CachedVersions(KNOWN_BYTES)
+        self._known = CachedVersions()
         """Shared by the objects of all tenants."""
 
     @property

@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 
 
 SPECIAL_CHANNELS: Final = {
-    "__error__": -1,
-    "__scheduled__": -2,
-    "__interrupt__": -3,
-    "__resume__": -4,
-}
+    "__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4,
+}  # fmt: skip
 """Channels of which a task has one write only, the last, and its place. LangGraph's names."""
 
 NAMESPACE: Final = "namespace"

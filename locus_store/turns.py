@@ -11,18 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import signature
 from time import monotonic
-from typing import (
-    Any,
-    ClassVar,
-    Concatenate,
-    Final,
-    Literal,
-    ParamSpec,
-    Self,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import uuid4
 
 from locus_store.backend import TakesTurns, needs
@@ -311,7 +300,7 @@ class HasTurns:
 class HasSyncTurns(SyncWrappers):
     """The methods of ``HasTurns`` as blocking ones; ``a`` begins the names of the async ones."""
 
-    turns_part: ClassVar[str]
+    turns_part: str
     """The name of the attribute that has the turns."""
 
     @property

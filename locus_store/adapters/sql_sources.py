@@ -128,9 +128,8 @@ class _SQLite:
             yield rows
 
     async def list_columns(self, table: str) -> set[str]:
-        return {
-            row[0] for row in await self.fetch_all("SELECT name FROM pragma_table_info(?)", table)
-        }
+        query = "SELECT name FROM pragma_table_info(?)"
+        return {row[0] for row in await self.fetch_all(query, table)}
 
 
 class _PostgreSQL:

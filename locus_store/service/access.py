@@ -59,10 +59,8 @@ class Caller:
     def require(self, right: Right) -> None:
         """Refuse a caller without a right."""
         if right not in self.rights:
-            error = UnsupportedError(
-                f"this caller does not have the right {right!r}; nothing was done"
-            )
-            raise RefusalError(FORBIDDEN, error)
+            message = f"this caller does not have the right {right!r}; nothing was done"
+            raise RefusalError(FORBIDDEN, UnsupportedError(message))
 
 
 class Door:

@@ -178,7 +178,4 @@ class LimitedConnection(HttpToolsProtocol):
 
 UPGRADE: Final = 400, "this service does not upgrade connections: send no header Upgrade"
 CODED: Final = 501, "the only transfer coding that this service knows is chunked"
-TOO_LARGE: Final = (
-    431,
-    f"the head of the request exceeds {HEAD_BYTES:,} bytes or {HEADERS} headers",
-)
+TOO_LARGE: Final = 431, f"the head of the request exceeds {HEAD_BYTES:,} bytes or {HEADERS} headers"

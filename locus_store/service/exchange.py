@@ -130,10 +130,8 @@ class LimitedRequest(Request):
         """
         has_one = not self._has_repeated or name not in _ONCE
         if not has_one and sum(it == name for it, _ in self.scope["headers"]) > 1:
-            error = InvalidArgumentError(
-                f"the request has several headers {name.decode()!r}; send one"
-            )
-            raise RefusalError(400, error)
+            message = f"the request has several headers {name.decode()!r}; send one"
+            raise RefusalError(400, InvalidArgumentError(message))
         found: bytes = self._first.get(name, b"")
         return found.decode("latin-1")
 

@@ -157,9 +157,8 @@ class SessionCheckpointer(BaseSession):
         if mark is None and await self._reads.has_state(call.thread_id):
             return state  # a commit outranks it already
         labels = {**kind, **make_owner_label(call)}
-        await self._reads.cache_state(
-            call.thread_id, make_entry(data, mark, labels, is_working=True)
-        )
+        entry = make_entry(data, mark, labels, is_working=True)
+        await self._reads.cache_state(call.thread_id, entry)
         return state
 
     async def aget_state_cache(self, config: Mapping[str, Any]) -> Any:

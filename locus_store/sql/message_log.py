@@ -113,11 +113,8 @@ class _Log:
         """Store the revision, which grows, and the count."""
         is_new, sql = self.revision == 0, self._it.sql
         self.revision = self._wanted.first_revision if is_new else self.revision + 1
-        values = {
-            "revision": self.revision,
-            "message_count": self._count,
-            "last_sequence": self._last,
-        }
+        counts = {"message_count": self._count, "last_sequence": self._last}
+        values = {"revision": self.revision, **counts}
         if is_new:
             sql.new_log.run(self._it.connection, {**self._name, **values})
         else:

@@ -35,13 +35,7 @@ class Counts:
     items_same: int = 0
 
 
-OF_ONE = (
-    ConflictError,
-    IntegrityError,
-    InvalidArgumentError,
-    NotFoundError,
-    SerializationError,
-)
+OF_ONE = (ConflictError, IntegrityError, InvalidArgumentError, NotFoundError, SerializationError)
 """Errors that concern one thread or item and do not stop the others."""
 
 _NAMED = 20

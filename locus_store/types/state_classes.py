@@ -59,10 +59,8 @@ def has_room(kind: type[Any]) -> bool:
     known = kind.model_fields.get("metadata")
     if known is None or known.metadata or known.validation_alias:
         return False
-    return get_origin(known.annotation) in (dict, Mapping) and get_args(known.annotation) == (
-        str,
-        Any,
-    )
+    held = known.annotation
+    return get_origin(held) in (dict, Mapping) and get_args(held) == (str, Any)
 
 
 def make_label(state: Any) -> dict[str, str]:

@@ -72,7 +72,7 @@ class CachedVersions:
     id and sequence may name another version later.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int = KNOWN_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._known: OrderedDict[LineKey, KnownVersion] = OrderedDict()

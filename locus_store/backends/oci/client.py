@@ -235,11 +235,7 @@ class BucketObjects(BlockingClient, Objects):
 
         def read_page(client: Any) -> Any:
             answer = client.list_objects(
-                **self._bucket,
-                prefix=prefix,
-                limit=limit,
-                fields="name,timeModified,etag",
-                **begin,
+                **self._bucket, prefix=prefix, limit=limit, fields="name,timeModified,etag", **begin
             )
             self._follow_answer(answer.headers)
             return answer.data

@@ -249,10 +249,8 @@ class IndexClient(BlockingClient):
 
     def iterate_values(self, field: str, query: Any) -> Iterator[list[str]]:
         """Yield pages of the values of a field in the documents that a query finds, in order."""
-        composite: dict[str, Any] = {
-            "size": PAGE,
-            "sources": [{field: {"terms": {"field": field}}}],
-        }
+        source = {field: {"terms": {"field": field}}}
+        composite: dict[str, Any] = {"size": PAGE, "sources": [source]}
         body = {"size": 0, "query": query, "aggs": {"values": {"composite": composite}}}
         while found := self.search(body):
             values = found["aggregations"]["values"]

@@ -95,10 +95,8 @@ def parse_place(url: str) -> tuple[dict[str, Any], str]:
         raise InvalidArgumentError(
             "an opensearch:// URL names a host: opensearch://host:9200/index, and %23 is #"
         )
-    found: dict[str, Any] = {
-        "hosts": hosts.split(","),
-        "use_ssl": parts.scheme == "opensearch+https",
-    }
+    is_secure = parts.scheme == "opensearch+https"
+    found: dict[str, Any] = {"hosts": hosts.split(","), "use_ssl": is_secure}
     if credentials:
         username, _, password = credentials.partition(":")
         found |= {"username": unquote(username), "password": unquote(password)}

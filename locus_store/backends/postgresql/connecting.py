@@ -81,12 +81,7 @@ async def _try_hosts(driver: Any, target: Target, arguments: dict[str, Any]) -> 
     if not target.hosts:
         return await driver.connect(**arguments, target_session_attrs=target.wanted)
     mismatch = driver.exceptions.TargetServerAttributeNotMatched
-    next_host = (
-        OSError,
-        driver.CannotConnectNowError,
-        driver.ConnectionDoesNotExistError,
-        mismatch,
-    )
+    refusals = (OSError, driver.CannotConnectNowError, driver.ConnectionDoesNotExistError, mismatch)
     is_other = False
     hosts = random.sample(target.hosts, len(target.hosts)) if target.is_shuffled else target.hosts
     failure: Exception | None = None
@@ -97,7 +92,7 @@ async def _try_hosts(driver: Any, target: Target, arguments: dict[str, Any]) -> 
                 place |= {"ssl": False, "direct_tls": False}
             try:
                 return await driver.connect(**arguments | place)
-            except next_host as exc:
+            except refusals as exc:
                 failure, is_other = exc, is_other or isinstance(exc, mismatch)
         if not is_other:
             break  # no host can be reached: none would be taken for what it is

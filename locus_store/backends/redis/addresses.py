@@ -23,11 +23,8 @@ from locus_store.types.facts import Fact
 from locus_store.types.options import fill_defaults, suggest_option
 
 ALIVE: Final = {
-    "TCP_KEEPIDLE": 30,
-    "TCP_KEEPINTVL": 10,
-    "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 30_000,
-}
+    "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000,
+}  # fmt: skip
 """As for PostgreSQL; the last one is in milliseconds."""
 
 _HOST: Final = r"(\[[\w:.%]*\]|[^@/?#:\[,]*)(:\d*)?"
