@@ -145,19 +145,16 @@ class LocusSessionService(LogAdapter, BaseSessionService):
         """Return sessions without events, the least recently changed first."""
         names = (app_name,) if user_id is None else (app_name, user_id)
         shared: Document = await _read_state_of(self.log, name_app_log(app_name), State.APP_PREFIX)
-        logs = list_all(
-            self.log.heads, prefix=make_thread_id(*names, ""), namespace=STATE, whole=True
-        )
+        prefix = make_thread_id(*names, "")
+        logs = list_all(self.log.heads, prefix=prefix, namespace=STATE, whole=True)
         users: dict[str, Document] = {}
         found: list[Session] = []
         async for log in logs:  # that of a user comes before those of the user's sessions
             app, user, session = split_thread_id(log.info.thread_id)
             if session:
                 state: Any = deepcopy({**shared, **users.get(user, {})})  # each its own
-                its_names = app, user, session
-                found.append(
-                    _make_session(its_names, SessionRecord.parse(log), log.info.revision, state)
-                )
+                record, revision = SessionRecord.parse(log), log.info.revision
+                found.append(_make_session((app, user, session), record, revision, state))
             else:
                 contents = [it.content for it in log.messages]
                 users[user] = collect_values(log.info.thread_id, contents, State.USER_PREFIX)
@@ -203,9 +200,8 @@ class LocusSessionService(LogAdapter, BaseSessionService):
         if event.partial:
             return event
         names = _make_names(session)
-        async with self._appends.get_lock(
-            make_thread_id(*names)
-        ):  # branches of a run share the session
+        # Branches of a run share the session.
+        async with self._appends.get_lock(make_thread_id(*names)):
             return await settle(self._append(names, session, event))
 
     async def _append(self, names: _Names, session: Session, event: Event) -> Event:
