@@ -225,7 +225,7 @@ short-tests: $(VENV)/.short
 
 bench: $(VENV)/.bench
 	@for module in growth postgresql postgresql_writers concurrency sync_calls store_calls \
-			langgraph_peers langgraph_lists graph_steps; do \
+			langgraph_peers langgraph_lists graph_steps process_start; do \
 		$(BIN)/python -m benchmarks.comparisons.$$module --write || exit 1; \
 	done
 	$(BIN)/python -m benchmarks.comparisons.postgresql_writers --lazy --write
