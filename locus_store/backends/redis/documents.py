@@ -72,15 +72,16 @@ class ListedDocuments(Documents):
         """Return the connections of the running loop, once the layout was found to be ours."""
 
     def keys(self, after: str = "") -> Iterator[str]:
-        return (name for name, _ in self.list_live(after))
+        while page := [it.decode() for it in self._read_page("ids", PAGE, after.encode())]:
+            yield from page
+            after = page[-1]
 
     def list_live(self, after: str) -> Iterator[tuple[str, bool]]:
-        while page := self._read_page("ids", PAGE, after.encode()):
-            names = [it.decode() for it in page]
+        keys = self.keys(after)
+        while names := list(islice(keys, PAGE)):
             asked = [("ZSCORE", self.names.list_indexes(compute_bucket(it))[0], it) for it in names]
             scores = wait(self._open().run_script_and_commands(_GET, [], *asked))
-            yield from ((it, score is not None) for it, score in zip(names, scores, strict=True))
-            after = names[-1]
+            yield from zip(names, (it is not None for it in scores), strict=True)
 
     def list_active(self, size: int, after: str | None) -> Iterator[Active]:
         place = b"" if after is None else self._find_entry(after)

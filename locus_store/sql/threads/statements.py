@@ -198,8 +198,7 @@ class Statements:
             .where(*is_of_thread(threads))
             .where(sa.or_(threads.c.active_at != Minute(), is_late))
             .values(
-                active_at=Minute(),
-                expires_at=sa.case((is_late, most), else_=threads.c.expires_at),
+                active_at=Minute(), expires_at=sa.case((is_late, most), else_=threads.c.expires_at)
             )
         )
 
