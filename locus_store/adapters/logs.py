@@ -14,8 +14,8 @@ from locus_store.turns import HasTurns
 from locus_store.types.arguments import check_text
 from locus_store.types.messages import LogInfo, LogSnapshot
 from locus_store.types.tenants import Closing, ForTenants
-from locus_store.values.encoding import decode, encode_canonical, encode_strictly
-from locus_store.values.msgpack import FORM, TAG, freeze, thaw
+from locus_store.values.encoding import encode_canonical, require_json
+from locus_store.values.msgpack import FORM, freeze, has_no_tag, thaw
 
 PAGE: Final = 1000
 """Logs that a list reads at a time."""
@@ -146,13 +146,12 @@ def tag_numbers(value: Any) -> Any:
     ``untag_numbers`` gives them back. A value that JSON does not have stays what it is.
     """
     try:
-        encoded, size = encode_strictly(value), len(encode_canonical(value))
-        # NaN becomes null: shorter
-        is_json = b"null" not in encoded or size == len(encode_canonical(decode(encoded)))
+        encoded = encode_canonical(value)
+        require_json(encoded, 0)
+        if has_no_tag(encoded):
+            return value
     except (TypeError, ValueError):
-        is_json, encoded = False, b""
-    if is_json and b'"$"' not in encoded:
-        return value
+        pass
     try:
         return freeze(value, LEVELS)
     except (TypeError, ValueError):
@@ -165,8 +164,11 @@ def untag_numbers(value: Any) -> Any:
     Raises:
         IntegrityError: It is damaged.
     """
-    if encode_canonical(TAG) not in encode_canonical(value):
-        return value
+    try:
+        if has_no_tag(encode_canonical(value)):
+            return value
+    except TypeError:
+        pass  # it has lone surrogates
     try:
         return thaw(value, _parse_long_integer)
     except (LookupError, TypeError, ValueError) as exc:
@@ -182,12 +184,8 @@ def _parse_long_integer(node: Mapping[str, Any]) -> int:
 
 def has_null(value: Any) -> bool:
     """Return whether a JSON value has a ``None`` in it."""
-    return b"N" in encode_canonical(value) and _has_none(value)
-
-
-def _has_none(value: Any) -> bool:
     if isinstance(value, dict | list):
-        return any(map(_has_none, value.values() if isinstance(value, dict) else value))
+        return any(map(has_null, value.values() if isinstance(value, dict) else value))
     return value is None
 
 

@@ -23,7 +23,7 @@ from locus_store.timeline.paths import (
     unwrap,
 )
 from locus_store.types import Version
-from locus_store.values.encoding import encode_canonical
+from locus_store.values.encoding import are_equal
 from locus_store.values.frames import Folder
 from locus_store.values.frames.alignment import align, digest_elements
 
@@ -299,7 +299,7 @@ def _expand_tree(node: Node, value: Any) -> _Tree:
 
 def _keep_origins(node: Node, old: Any, new: Any, step: int) -> Node:
     """Return the origins of ``new``, which replaces ``old``."""
-    if encode_canonical(old) == encode_canonical(new):  # 1, 1.0 and True are equal in Python
+    if are_equal(old, new):
         return node
     if isinstance(old, dict) and isinstance(new, dict):
         tree = _expand_tree(node, old)

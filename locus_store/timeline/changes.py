@@ -22,7 +22,7 @@ from locus_store.timeline.paths import (
 )
 from locus_store.timeline.readable import cut_common_ends, strip_tags
 from locus_store.types import Version
-from locus_store.values.encoding import decode, encode, encode_canonical
+from locus_store.values.encoding import are_equal, decode, encode
 from locus_store.values.frames import Folder, read_operations
 
 MOST: Final = 4
@@ -126,11 +126,6 @@ def _collect(changes: Iterator[BriefChange]) -> BriefChanges:
     return BriefChanges(tuple(ordered[:MOST]), len(ordered[MOST:]))
 
 
-def _is_same(old: Any, new: Any) -> bool:
-    """Return whether values are equal as JSON: 1, 1.0 and True are not."""
-    return old == new and encode_canonical(old) == encode_canonical(new)
-
-
 def _compare(path: Path, old: Any, new: Any, *, of_graph: bool = False) -> Iterator[BriefChange]:
     """Yield the changes of a value at a readable path; ``of_graph``: of the channels of a graph."""
     of_graph |= not path and isinstance(new, dict) and is_graphs(new)
@@ -143,7 +138,7 @@ def _compare(path: Path, old: Any, new: Any, *, of_graph: bool = False) -> Itera
                 yield BriefChange(_name((*path, key)))
             elif key not in old:
                 yield from _compare_missing((*path, key), new[key])
-            elif not _is_same(old[key], new[key]):
+            elif not are_equal(old[key], new[key]):
                 yield from _compare((*path, key), old[key], new[key])
     elif isinstance(old, list) and isinstance(new, list):
         yield from _compare_lists(path, old, new)
@@ -161,9 +156,9 @@ def _compare_missing(path: Path, new: Any) -> Iterator[BriefChange]:
 
 def _compare_lists(path: Path, old: list[Any], new: list[Any]) -> Iterator[BriefChange]:
     least = min(len(old), len(new))
-    start = next((at for at in range(least) if not _is_same(old[at], new[at])), least)
+    start = next((at for at in range(least) if not are_equal(old[at], new[at])), least)
     left = range(least - start)
-    end = next((at for at in left if not _is_same(old[-1 - at], new[-1 - at])), len(left))
+    end = next((at for at in left if not are_equal(old[-1 - at], new[-1 - at])), len(left))
     gone, came = old[start : len(old) - end], new[start : len(new) - end]
     yield from _splice(path, start, gone, came)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.values.encoding import encode_canonical
+from locus_store.values.encoding import are_equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def select_matching(items: list[Any], step: Where) -> Iterator[Located]:
     """Yield the elements of a list that a step chooses; their paths begin at the list."""
     for at, item in enumerate(items):
         found = _enter_value(item, step.field)
-        if found is not None and encode_canonical(found.value) == encode_canonical(step.value):
+        if found is not None and are_equal(found.value, step.value):
             yield Located((at,), item)
 
 

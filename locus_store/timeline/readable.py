@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from locus_store.runtime.notebooks import Tabular
 from locus_store.timeline.paths import CHANNELS, CLASS_PARTS, Path, Step, is_bookkeeping, is_graphs
 from locus_store.types.marks import LoadedDict
-from locus_store.values.encoding import encode, encode_canonical
+from locus_store.values.encoding import are_equal, encode
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
 from locus_store.versions.sizes import SOURCES
 
@@ -194,7 +194,7 @@ def find_differences(
     if step is not None:
         step()
     old, new = (dict(it) if isinstance(it, LoadedDict) else it for it in (old, new))
-    if encode_canonical(old) == encode_canonical(new):  # 1, 1.0 and True are equal in Python
+    if are_equal(old, new):
         return
     if isinstance(old, dict) and isinstance(new, dict) and len(path) < _LEVELS:
         yield from _compare_objects(old, new, path, step)

@@ -19,9 +19,10 @@ from uuid import UUID
 from locus_store.errors import UnsupportedError
 from locus_store.timeline.paths import CHANNELS, unwrap
 from locus_store.types import PendingWrite
+from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import decode_value, encode_value
 from locus_store.values.frames.operations import iterate_strings
-from locus_store.values.msgpack import decode_sorted, pack_sorted
+from locus_store.values.msgpack import decode_sorted
 from locus_store.versions import JSON_WRITE
 from locus_store.versions.sizes import INTERRUPT
 
@@ -338,7 +339,7 @@ def move_write(
     is_json = write.type == JSON_WRITE
     content = before = write.payload
     if is_json:  # one id is as long as another, so that MessagePack stays valid
-        content = before = pack_sorted(decode_value(before, max_bytes, packed=True))
+        content = before = encode_canonical(decode_value(before, max_bytes, packed=True))
     for other in all_tasks:
         for answers in range(1 if first_only else _ANSWERS):
             content = content.replace(*other.interrupt(answers))

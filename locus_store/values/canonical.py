@@ -21,7 +21,7 @@ from locus_store.values.encoding import (
     encode,
     encode_canonical,
     encode_strictly,
-    require_levels,
+    require_json,
 )
 from locus_store.values.surrogates import escape
 
@@ -61,16 +61,10 @@ def encode_canonical_json(value: object, path: str) -> bytes:
 def _encode_plain(value: object) -> bytes | None:
     """Return the JSON of a value if no copy is needed to see that it is exact."""
     try:
-        encoded = encode_strictly(value)
-        size = len(encode_canonical(value))  # refuses the classes that orjson converts
-        if b"null" in encoded or encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
-            plain = decode(encoded)
-            require_levels(plain, encoded, 0)
-            if len(encode_canonical(plain)) != size:  # orjson wrote NaN as null, which is shorter
-                return None
+        require_json(encode_canonical(value), 0)
+        return encode_strictly(value)
     except (TypeError, ValueError):
         return None
-    return encoded
 
 
 def canonicalize_object(value: Mapping[str, object], path: str) -> dict[str, Json]:
@@ -93,14 +87,6 @@ def require_object(state: object) -> Mapping[str, object]:
         return state
     message = f"a state is a JSON object (a dict), not {type(state).__name__}"
     raise SerializationError(f"{message}; put the value under a key")
-
-
-def require_scalar(value: object) -> None:
-    """Raise ``ValueError`` unless the value is ``None``, a bool, number or string valid in JSON."""
-    if type(value) is str:
-        value.isascii() or value.encode()  # a lone surrogate has to be escaped first
-    else:
-        _require_scalar(value)
 
 
 class _InexactError(ValueError):

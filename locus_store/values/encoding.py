@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import marshal
-import struct
+import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, TypeAlias, cast
 from zlib import crc32
 
 import orjson
+import ormsgpack
 import zstandard
 
 from locus_store.errors import EncryptionError, IntegrityError, SerializationError
@@ -45,104 +46,75 @@ MAX_DEPTH = 200
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 
 
-def encode_canonical_reference(value: object) -> bytes:
-    """Return a value's canonical encoding, which digests use; independent of installed libraries.
+encode_canonical: Final[Callable[[object], bytes]] = partial(
+    ormsgpack.packb,
+    option=ormsgpack.OPT_SORT_KEYS
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_UUID,
+)
+"""Return a value's canonical encoding, which digests use: MessagePack with sorted keys.
 
-    A tag, then for int, text, list and object what follows here; every integer little-endian:
+Each number, string and array has the shortest form, and a float has 64 bits. The encoding is that
+of ``canonicalize`` of the value. Docstrings call it the *encoding* of a value.
 
-    ======  ======================================================================
-    N T F   None, True, False
-    i       an integer of 32 bits: int32
-    l       another: int32 count of 15-bit digits, negative for a negative integer; the digits
-            as int16, least first
-    g       a float: its 8 bytes
-    u       text: int32 count of bytes; UTF-8
-    [       list: int32 count; the elements
-    {       object: key, value, key, value ... in the order given; then ``0``
-    (       tuple: as a list (only in values that are not canonical yet)
-    s       MessagePack: int32 count of bytes; the bytes
-    ======  ======================================================================
-
-    It is marshal's version 2 format, of these types. Reading it back is never needed.
-    """
-    out = bytearray()
-    _write(value, out)
-    return bytes(out)
-
-
-def _write(value: object, out: bytearray) -> None:
-    kind = type(value)
-    if kind is dict:
-        out += b"{"
-        for key, item in cast("dict[object, object]", value).items():
-            _write(key, out)
-            _write(item, out)
-        out += b"0"
-    elif kind is list or kind is tuple:
-        items = cast("list[object]", value)
-        out += struct.pack("<ci", b"[" if kind is list else b"(", len(items))
-        for item in items:
-            _write(item, out)
-    else:
-        out += _write_scalar(value)
-
-
-def _write_scalar(value: object) -> bytes:
-    kind = type(value)
-    if value is None:
-        return b"N"
-    if kind is bool:
-        return b"T" if value else b"F"
-    if kind is int:
-        return _write_int(cast("int", value))
-    if kind is float:
-        return struct.pack("<cd", b"g", value)
-    if kind is str:
-        text = cast("str", value).encode("utf-8", "surrogatepass")
-        return struct.pack("<ci", b"u", len(text)) + text
-    if kind is bytes:
-        return struct.pack("<ci", b"s", len(cast("bytes", value))) + cast("bytes", value)
-    raise ValueError(f"no pinned encoding for {kind.__qualname__}")
-
-
-def _write_int(value: int) -> bytes:
-    if -(2**31) <= value < 2**31:
-        return struct.pack("<ci", b"i", value)
-    digits = []
-    rest = abs(value)
-    while rest:
-        digits.append(rest & 0x7FFF)
-        rest >>= 15
-    count = len(digits) if value > 0 else -len(digits)
-    return struct.pack(f"<ci{len(digits)}h", b"l", count, *digits)
-
-
-def _marshal(value: object) -> bytes:
-    return marshal.dumps(value, 2)  # type: ignore[arg-type]  # refuses what it cannot hold
-
-
-_TEXT = "sentinel"
-_SENTINEL = {
-    "": [None, True, False, 0, -1, 2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**64 - 1, -(2**63)],
-    "\x00é🎉": (0.0, -0.0, 1.0, 5e-324, 1.7976931348623157e308),
-    _TEXT: [_TEXT, _TEXT, "", [], {}, (), {_TEXT: [{}, {}]}, "é" * 300, "x" * 300, b"", b"x" * 300],
-}
-
-
-def _choose_fastest() -> Callable[[object], bytes]:
-    # marshal's formats belong to CPython: one that wrote other bytes would change every digest
-    same = _marshal(_SENTINEL) == encode_canonical_reference(_SENTINEL)
-    return _marshal if same else encode_canonical_reference
-
-
-encode_canonical: Callable[[object], bytes] = _choose_fastest()
-"""``encode_canonical_reference`` at C speed. Docstrings call its result the *encoding* of a value;
-the encoding of a canonical value is the input of its digest."""
+Raises:
+    TypeError: It is of another type than JSON's, a tuple or a buffer, or it has an integer beyond
+        64 bits or a lone surrogate. ``require_json`` refuses what else JSON has not.
+"""
 
 
 def decode_canonical(canonical_bytes: bytes) -> object:
-    """Return the value of an encoding that this process has made; never of stored bytes."""
-    return marshal.loads(canonical_bytes)  # noqa: S302  (our own, from memory)
+    """Return the value of an encoding.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found: object = ormsgpack.unpackb(canonical_bytes)
+    return found
+
+
+def is_list_encoding(canonical_bytes: bytes) -> bool:
+    """Return whether an encoding is that of a list."""
+    return canonical_bytes[0] & 0xF0 == _FIXED_LIST or canonical_bytes[0] in _LONG_LISTS
+
+
+def make_list_head(count: int) -> bytes:
+    """Return the first bytes of an encoded list; its elements follow."""
+    if count < _SHORT_COUNT:
+        return bytes((_FIXED_LIST | count,))
+    return b"\xdc" + count.to_bytes(2) if count < _LONG_COUNT else b"\xdd" + count.to_bytes(4)
+
+
+def skip_list_head(encoded_list: bytes) -> memoryview:
+    """Return the encoded elements of a list, joined."""
+    return memoryview(encoded_list)[_LONG_LISTS.get(encoded_list[0], 1) :]
+
+
+_FIXED_LIST: Final = 0x90
+_LONG_LISTS: Final = {0xDC: 3, 0xDD: 5}
+"""The first byte of a longer list to the length of its head."""
+
+_SHORT_COUNT, _LONG_COUNT = 16, 2**16
+"""The lengths from which the count of a list takes more bytes."""
+
+
+def are_equal(one: object, other: object) -> bool:
+    """Return whether two values are equal as JSON: 1, 1.0 and True are not.
+
+    Integers may be longer, and strings have lone surrogates.
+    """
+    return print_json(one) == print_json(other)
+
+
+def print_json(value: object) -> bytes:
+    """Return bytes that are equal for equal values; see ``are_equal``."""
+    try:
+        return encode_canonical(value)
+    except TypeError:
+        return json.dumps(value, sort_keys=True).encode()
 
 
 def digest(canonical_bytes: bytes) -> bytes:
@@ -166,37 +138,49 @@ _STRICT = (
 )
 
 
-def encode_checked(value: object, raw: bytes, surrounding: int) -> bytes:
-    """Return the encoding of a value's canonical form, if the value is exactly JSON.
+def require_json(encoded: bytes, surrounding: int) -> None:
+    """Raise ``ValueError`` or ``TypeError`` unless an encoded value is JSON.
+
+    An encoding may have bytes, extensions, NaN and infinities in it, and may be nested too deeply.
 
     Args:
-        value: Any value that ``encode_canonical`` accepts: only exact types and buffers.
-        raw: Its encoding.
-        surrounding: The number of objects and lists that contain it.
-
-    Raises:
-        ValueError, TypeError: JSON cannot hold it; ``canonicalize`` says where and why.
+        encoded: The encoding.
+        surrounding: The number of objects and lists that contain the value.
     """
-    encoded = orjson.dumps(value, option=_STRICT)
-    plain = orjson.loads(encoded)
-    canonical_bytes = encode_canonical(plain)
-    if len(canonical_bytes) != len(raw) or canonical_bytes != raw != encode_canonical(value):
-        raise ValueError("not exactly JSON")  # NaN came back as None; or a thread changes it
-    require_levels(plain, encoded, surrounding)
-    return canonical_bytes
+    if may_hold_binary(encoded) or _MAY_BE_INFINITE.search(encoded):
+        plain = orjson.loads(orjson.dumps(decode_canonical(encoded)))  # NaN becomes null
+        if encode_canonical(plain) != encoded:
+            raise ValueError("not exactly JSON")
+    require_levels(encoded, surrounding)
 
 
-def require_levels(value: object, json_bytes: bytes, surrounding: int) -> None:
-    """Raise ``ValueError`` if the JSON of a value is nested too deeply for its position."""
+def may_hold_binary(encoded: bytes) -> bool:
+    """Return whether MessagePack may hold bytes or an extension; numbers and text may look so."""
+    return any(map(encoded.__contains__, _BINARY))
+
+
+_BINARY: Final = (*range(0xC4, 0xCA), *range(0xD4, 0xD9))
+"""The first bytes of MessagePack's binary values and extensions."""
+
+_MAY_BE_INFINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""Matches the encoding of NaN and of infinities; numbers and text may look so."""
+
+
+def require_levels(encoded: bytes, surrounding: int) -> None:
+    """Raise ``ValueError`` if an encoded value is nested too deeply for its position."""
     levels = MAX_DEPTH - surrounding
-    if json_bytes.count(b"[") + json_bytes.count(b"{") <= levels:
+    if len(encoded) <= levels or len(encoded.translate(None, _NO_CONTAINERS)) <= levels:
         return
-    row = [value]
+    row = [decode_canonical(encoded)]
     while row:
         if levels == 0:
             raise ValueError("nested too deeply")
         levels -= 1
         row = [item for outer in row for item in _list_containers(outer)]
+
+
+_NO_CONTAINERS: Final = bytes({*range(256)} - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
+"""All bytes but those with which the encoding of an object or list begins."""
 
 
 def _list_containers(value: object) -> Iterable[object]:

@@ -27,7 +27,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import ormsgpack
 
 from locus_store.errors import IntegrityError
-from locus_store.values.encoding import MAX_INT, MIN_INT, encode_canonical
+from locus_store.values.encoding import (
+    MAX_INT,
+    MIN_INT,
+    decode_canonical,
+    encode_canonical,
+    make_list_head,
+)
 
 MSGPACK: Final = "msgpack"
 TAG: Final = "$"
@@ -129,15 +135,6 @@ def join_packed(elements: list[bytes]) -> bytes:
     return b"".join([make_list_head(len(elements)), *elements])
 
 
-def make_list_head(count: int) -> bytes:
-    """Return the first bytes of a packed list; its elements follow."""
-    if count < _FIXED_LIST:
-        return bytes([0x90 | count])
-    if count < _SHORT_LIST:
-        return b"\xdc" + count.to_bytes(2)
-    return b"\xdd" + count.to_bytes(4)
-
-
 class Extension:
     """An extension of MessagePack, unpacked."""
 
@@ -161,10 +158,6 @@ class _TooDeepError(ValueError):
 
 _TAGGED: Final = encode_canonical(TAG)
 """Matches the encoding of a value that may have a tag as a key; a string may match too."""
-
-_FIXED_LIST: Final = 16
-_SHORT_LIST: Final = 2**16
-"""The length from which the count of a list takes more bytes."""
 
 _OPAQUE: Final = object()
 _PLAIN: Final = (str, int, float, bool, type(None))
@@ -286,20 +279,14 @@ _UNTAGGED: Final[dict[str, Callable[[Mapping[str, Any], Read], Any]]] = {
 }
 
 
-def pack_sorted(value: Any) -> bytes:
-    """Return the MessagePack of JSON in which bytes may stand; the keys of objects are sorted."""
-    packed: bytes = ormsgpack.packb(value, option=ormsgpack.OPT_SORT_KEYS)
-    return packed
-
-
 def decode_sorted(data: bytes) -> Any:
-    """Return the value of ``pack_sorted``.
+    """Return the value of a stored encoding.
 
     Raises:
-        IntegrityError: It is nothing that it gave.
+        IntegrityError: It is none.
     """
     try:
-        return ormsgpack.unpackb(data)
+        return decode_canonical(data)
     except ValueError as exc:
         raise IntegrityError(f"a stored frame is not MessagePack: {exc}") from exc
 

@@ -55,7 +55,7 @@ def restore(value: T) -> T:
     """
     try:
         may_have_one = bool(value) and may_be_escaped(encode_canonical(value))
-    except ValueError:
+    except TypeError:
         may_have_one = True
     return cast("T", _change_strings(value, unescape)) if may_have_one else value
 

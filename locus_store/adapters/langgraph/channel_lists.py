@@ -7,6 +7,7 @@ another one. Readers get copies.
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -17,13 +18,13 @@ import orjson
 import ormsgpack
 
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
-from locus_store.adapters.langgraph.packing import EXACT, may_hold_binary
+from locus_store.adapters.langgraph.packing import EXACT
 from locus_store.runtime.recent import Recent
 from locus_store.values.codec.forms import RefusedError
-from locus_store.values.encoding import encode_canonical
+from locus_store.values.encoding import encode_canonical, make_list_head, may_hold_binary
 from locus_store.values.frames import Grown, PackedList
-from locus_store.values.frames.arrays import CHUNK, encode_chunks, grow_chunks, make_canonical_head
-from locus_store.values.msgpack import join_packed, make_list_head, pack_stored
+from locus_store.values.frames.arrays import CHUNK, encode_chunks, grow_chunks
+from locus_store.values.msgpack import join_packed, pack_stored
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
@@ -303,7 +304,7 @@ def _print_chunks(contents: list[Any]) -> list[bytes] | None:
 
 _PRINTERS: Final[tuple[tuple[Callable[[object], bytes], Callable[[int], bytes]], ...]] = (
     (partial(ormsgpack.packb, option=EXACT), make_list_head),
-    (encode_canonical, make_canonical_head),
+    (lambda it: marshal.dumps(it, 2), lambda count: b"[" + count.to_bytes(4, "little")),
 )
 """Functions that print a value, and the head of a list. MessagePack is faster; the other one holds
 tuples."""

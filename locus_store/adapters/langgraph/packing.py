@@ -27,6 +27,7 @@ from locus_store.values.codec import classes, forms
 from locus_store.values.codec.classes import Kind, find_kind
 from locus_store.values.codec.names import Name, name_of
 from locus_store.values.codec.trees import Trees
+from locus_store.values.encoding import may_hold_binary
 from locus_store.values.msgpack import FORM, pack as encode_packed
 
 TUPLE: Final = ("builtins", "tuple")
@@ -161,14 +162,6 @@ def _pack_plain(value: Any) -> bytes | None:
         return None
     return made
 
-
-def may_hold_binary(packed: bytes) -> bool:
-    """Return whether MessagePack may hold bytes or an extension; numbers and text may look so."""
-    return any(map(packed.__contains__, _BINARY))
-
-
-_BINARY: Final = (*range(0xC4, 0xCA), *range(0xD4, 0xD9))
-"""The first bytes of MessagePack's binary values and extensions."""
 
 EXACT: Final = (
     ormsgpack.OPT_PASSTHROUGH_SUBCLASS

@@ -8,7 +8,6 @@ from math import inf
 from typing import Final, cast
 
 from locus_store.errors import IntegrityError
-from locus_store.values import msgpack
 from locus_store.values.canonical import encode_canonical_json
 from locus_store.values.encoding import (
     LONGEST_JSON,
@@ -210,7 +209,7 @@ def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> byte
     """
     if packed and is_only_msgpack(value):
         require_size(measure_json(value), max_bytes)
-        return pack_frame(msgpack.pack_sorted([["=", [], {_KEY: value}]]))
+        return pack_frame(encode_canonical([["=", [], {_KEY: value}]]))
     encoded = encode_canonical_json(value, _KEY)
     require_size(len(encoded), max_bytes)
     return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encoded))
@@ -249,7 +248,7 @@ def diff_value(
 def _measure(value: object) -> float:
     try:
         return len(encode_canonical(value))
-    except ValueError:
+    except TypeError:
         return inf  # it is looked at more closely
 
 

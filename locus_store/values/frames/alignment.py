@@ -6,13 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
-from locus_store.values.encoding import Json, digest, encode_canonical
+from locus_store.values.encoding import Json, digest, print_json
 
 DIGEST_BYTES = 16
-LIST_HEAD: Final = 5
-"""Length of the tag and the count with which the encoding of a list begins."""
 
 _MOST_SINGLE_EDITS = 16
 _SHORT_BYTES = 4096
@@ -26,7 +24,7 @@ _Run = TypeVar("_Run", bytes, str, "list[bytes]", "list[Json]")
 
 def digest_elements(value: Iterable[object]) -> bytes:
     """Return the elements' packed digests."""
-    return b"".join([digest(encode_canonical(it)) for it in value])
+    return b"".join([digest(print_json(it)) for it in value])
 
 
 def measure_common_ends(old: _Run, new: _Run) -> tuple[int, int]:
@@ -50,20 +48,15 @@ def measure_common_digests(old: bytes, new: bytes) -> tuple[int, int]:
     return head, tail - tail % DIGEST_BYTES
 
 
-def _measure_common_bytes(old: bytes, new: bytes, skip: int = 0) -> tuple[int, int]:
-    """Return the lengths of the common start and of the common end, which may overlap.
-
-    The first ``skip`` bytes of both do not count.
-    """
+def _measure_common_bytes(old: bytes, new: bytes) -> tuple[int, int]:
+    """Return the lengths of the common start and of the common end, which may overlap."""
     end, at = len(old), len(new)
-    length = min(end, at) - skip
+    length = min(end, at)
     if end + at <= _SHORT_BYTES:
-        head = _count_same_bytes(old[skip : skip + length], new[skip : skip + length], "big")
+        head = _count_same_bytes(old[:length], new[:length], "big")
         return head, _count_same_bytes(old[end - length :], new[at - length :], "little")
     view = memoryview(old)
-    head = _bisect(
-        length, lambda start, stop: new.startswith(view[skip + start : skip + stop], skip + start)
-    )
+    head = _bisect(length, lambda start, stop: new.startswith(view[start:stop], start))
     tail = _bisect(
         length, lambda start, stop: new.startswith(view[end - stop : end - start], at - stop)
     )
@@ -96,9 +89,9 @@ class Runs:
     """The elements of an older list that a newer one has, found in the bytes of both.
 
     Args:
-        old: The encoding of the older list; ``b""`` if it is not known.
+        old: The encoded elements of the older list, joined; ``b""`` if they are not known.
         lengths: The lengths of its elements.
-        new: The encoding of the newer list.
+        new: The encoded elements of the newer list, joined.
         count: The number of its elements.
     """
 
@@ -106,9 +99,9 @@ class Runs:
 
     def __init__(self, old: bytes, lengths: Iterable[int], new: bytes, count: int) -> None:
         self._old, self._new, self._count = old, new, count
-        self._ends = list(accumulate(lengths, initial=LIST_HEAD))
-        same, self._tail = _measure_common_bytes(old, new, LIST_HEAD) if old else (0, 0)
-        self.head = min(bisect_right(self._ends, same + LIST_HEAD) - 1, count)
+        self._ends = list(accumulate(lengths, initial=0))
+        same, self._tail = _measure_common_bytes(old, new)
+        self.head = min(bisect_right(self._ends, same) - 1, count)
         """The number of equal elements at the start."""
 
     @property

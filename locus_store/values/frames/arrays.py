@@ -15,12 +15,13 @@ from locus_store.values.encoding import (
     digest,
     digest_each,
     encode_canonical,
-    encode_checked,
     is_flat,
+    make_list_head,
+    require_json,
     require_levels,
+    skip_list_head,
 )
-from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, split
-from locus_store.values.msgpack import decode_sorted, pack_sorted
+from locus_store.values.frames.alignment import DIGEST_BYTES, Runs, split
 
 Items = TypeVar("Items", list[Any], "array[int]")
 
@@ -42,18 +43,15 @@ class ArrayNode:
     """A list that is reached through keys only."""
 
     digest: bytes
-    size: int
+    element_bytes: int
+    """The sum of the elements' encodings."""
     digests: bytes
-    """Digests of the elements' canonical forms, 16 bytes each."""
-    fingerprints: bytes
-    """Digests of the elements as the caller gave them (keys in any order, tuples), 16 bytes each.
-    Equal fingerprints are equal values, so a known one is neither checked nor made canonical
-    again."""
+    """Digests of the elements, 16 bytes each. An element whose digest is known is not checked."""
     large: dict[bytes, bytes]
-    """The encoded canonical forms of the elements above ``KEEP_BYTES``, by their digests."""
+    """The encoded elements above ``KEEP_BYTES``, by their digests."""
     chunks: list[bytes]
-    """The list as the caller gave it, encoded as lists of ``CHUNK`` elements, which are compared
-    to find the equal ones. Empty: not kept."""
+    """The list, encoded as lists of ``CHUNK`` elements, which are compared to find the equal ones.
+    Empty: not kept."""
     lengths: array[int]
     """The lengths of the elements in ``chunks``; empty if those are not kept."""
     token: object = None
@@ -62,27 +60,27 @@ class ArrayNode:
     """Its elements are MessagePack."""
 
     @property
+    def size(self) -> int:
+        """The length of the encoding."""
+        return self.element_bytes + len(make_list_head(len(self.digests) // DIGEST_BYTES))
+
+    @property
     def is_kept(self) -> bool:
         """True if the elements themselves are kept."""
         return len(self.lengths) * DIGEST_BYTES == len(self.digests)
 
-    @property
-    def is_canonical(self) -> bool:
-        """True if the list was given in its canonical form."""
-        return self.fingerprints == self.digests
-
     def select(self, first: int, last: int) -> list[object]:
-        """Return new objects for the elements of a range, as the caller gave them."""
-        head = make_canonical_head(last - first)
+        """Return new objects for the elements of a range, in their canonical form."""
+        head = make_list_head(last - first)
         return cast("list[object]", decode_canonical(head + self.join_encoded(first, last)))
 
     def join_encoded(self, first: int, last: int) -> bytes:
         """Return the encodings of the elements of a range."""
-        parts: list[bytes] = []
+        parts: list[memoryview] = []
         for nth in range(first // CHUNK, -(-last // CHUNK)):
             lengths = self.lengths[nth * CHUNK : (nth + 1) * CHUNK]
             start = max(first - nth * CHUNK, 0)
-            chunk = self.chunks[nth][LIST_HEAD + sum(lengths[:start]) :]
+            chunk = skip_list_head(self.chunks[nth])[sum(lengths[:start]) :]
             parts.append(chunk[: sum(lengths[start : last - nth * CHUNK])])
         return b"".join(parts)
 
@@ -92,13 +90,13 @@ class ArrayNode:
 
     def with_token(self, token: object) -> ArrayNode:
         """Return the node of the ``Grown`` list with this token; ``replace`` takes much longer."""
-        held = self.digests, self.fingerprints, self.large, self.chunks, self.lengths
-        return ArrayNode(self.digest, self.size, *held, token, self.has_msgpack)
+        held = self.digests, self.large, self.chunks, self.lengths
+        return ArrayNode(self.digest, self.element_bytes, *held, token, self.has_msgpack)
 
     @property
     def weight(self) -> int:
         """The memory in bytes (an estimate)."""
-        packed = len(self.digests) + len(self.fingerprints) + 8 * len(self.lengths)
+        packed = len(self.digests) + 8 * len(self.lengths)
         packed += sum(map(len, self.chunks))
         return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
 
@@ -146,23 +144,21 @@ def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
     return made.with_token(value.token)
 
 
-def make_canonical_head(count: int) -> bytes:
-    """Return the first bytes of an encoded list; its elements follow."""
-    return b"[" + count.to_bytes(4, "little")
-
-
 def extend_array(
     old: ArrayNode, value: list[object], depth: int, chunks: list[bytes] | None = None
 ) -> ArrayNode:
     """Return the node of a list that begins with all elements of an older one."""
     count = len(old.lengths)
     raws = [encode_canonical(item) for item in value[count:]]
-    chunks = chunks or grow_chunks(old.chunks, count, raws, make_canonical_head)
+    chunks = chunks or grow_chunks(old.chunks, count, raws)
     return _replace(old, (count, 0), value[count:], raws, chunks=chunks, depth=depth)
 
 
 def grow_chunks(
-    chunks: list[bytes], count: int, others: list[bytes], make_head: Callable[[int], bytes]
+    chunks: list[bytes],
+    count: int,
+    others: list[bytes],
+    make_head: Callable[[int], bytes] = make_list_head,
 ) -> list[bytes]:
     """Return the chunks of ``count`` elements with the encodings of more."""
     begun, made = count % CHUNK, chunks[: count // CHUNK]
@@ -231,15 +227,14 @@ def _begins_with(chunks: list[bytes], old: list[bytes], first: int) -> bool:
         return True
     if first < len(old) - 1 or first == len(chunks):
         return False
-    return chunks[first].startswith(memoryview(old[first])[LIST_HEAD:], LIST_HEAD)
+    new = chunks[first]
+    return new.startswith(skip_list_head(old[first]), len(new) - len(skip_list_head(new)))
 
 
 def _join_chunks(chunks: list[bytes], same: tuple[int, int]) -> bytes:
-    """Return the chunks between the ends as one list, but for the count in its head."""
-    if len(chunks) == 1:
-        return chunks[0]
+    """Return the encoded elements of the chunks between the ends, joined."""
     between = chunks[same[0] // CHUNK : len(chunks) - -(-same[1] // CHUNK)]
-    return b"".join([between[0], *[memoryview(it)[LIST_HEAD:] for it in between[1:]]])
+    return b"".join(map(skip_list_head, between))
 
 
 def _replace(
@@ -263,22 +258,22 @@ def _replace(
     """
     head, tail = stays[0] * DIGEST_BYTES, len(old.digests) - stays[1] * DIGEST_BYTES
     gone = split(old.digests[head:tail])
-    known = dict(zip(split(old.fingerprints[head:tail]), gone, strict=True))
     has_msgpack = {*map(type, items)} == {bytes} if items else old.has_msgpack
     if has_msgpack != old.has_msgpack and any(stays):
         raise TypeError("a list of MessagePack and other values")
-    new_fingerprints, found, fresh = _check_elements(items, raws, known, depth)
-    digests = b"".join((old.digests[:head], found, old.digests[tail:]))
-    fingerprints = b"".join((old.fingerprints[:head], new_fingerprints, old.fingerprints[tail:]))
+    found, fresh = _check_elements(raws, set(gone), depth, is_msgpack=has_msgpack)
+    digests = b"".join((old.digests[:head], *found, old.digests[tail:]))
     last = len(old.lengths) - stays[1]
+    added = array("Q", map(len, raws))
+    lengths = old.lengths[: stays[0]] + added + old.lengths[last:]
+    held = old.element_bytes - sum(old.lengths[stays[0] : last]) if any(stays) else 0
     made = ArrayNode(
         _digest_of_list(digests),
-        LIST_HEAD + sum(len(it) - LIST_HEAD for it in chunks),
+        held + sum(added),
         digests,
-        digests if fingerprints == digests else fingerprints,
         _select_large(old, gone, digests, fresh),
         chunks,
-        old.lengths[: stays[0]] + array("Q", map(len, raws)) + old.lengths[last:],
+        lengths,
         has_msgpack=has_msgpack,
     )
     if chunks and made.join_encoded(stays[0], stays[0] + len(raws)) != b"".join(raws):
@@ -287,19 +282,19 @@ def _replace(
 
 
 def _check_elements(
-    items: list[object], raws: list[bytes], cache: dict[bytes, bytes], depth: int
-) -> tuple[bytes, bytes, dict[bytes, bytes]]:
-    """Return fingerprints and digests of elements, and the large ones that are not ``cache``."""
+    raws: list[bytes], known: set[bytes], depth: int, *, is_msgpack: bool
+) -> tuple[list[bytes], dict[bytes, bytes]]:
+    """Return the digests of encoded elements, and the large ones that are not ``known``."""
     fresh: dict[bytes, bytes] = {}
-    fingerprints = [digest(raw) for raw in raws]
-    is_msgpack = {*map(type, items)} == {bytes}
-    for item, raw, fingerprint in zip(items, raws, fingerprints, strict=True):
-        if fingerprint not in cache:
-            canonical_bytes = raw if is_msgpack else encode_checked(item, raw, depth)
-            cache[fingerprint] = fingerprint if canonical_bytes == raw else digest(canonical_bytes)
-            if len(canonical_bytes) > KEEP_BYTES:
-                fresh[cache[fingerprint]] = canonical_bytes
-    return b"".join(fingerprints), b"".join([cache[mark] for mark in fingerprints]), fresh
+    digests = digest_each(raws)
+    for raw, mark in zip(raws, digests, strict=True):
+        if mark in known:
+            continue
+        if not is_msgpack:
+            require_json(raw, depth)
+        if len(raw) > KEEP_BYTES:
+            fresh[mark] = raw
+    return digests, fresh
 
 
 def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode:
@@ -307,13 +302,13 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     each: list[bytes] = []
     large: dict[bytes, bytes] = {}
     chunks: list[bytes] = []
-    lengths, size = array("Q"), LIST_HEAD
+    lengths, size = array("Q"), 0
     for at in range(0, len(value), CHUNK):
         items = value[at : at + CHUNK]
         raws = list(map(encode_canonical, items))
         sizes = list(map(len, raws))
         if {*map(type, items)} != {bytes}:
-            _require_levels(items, raws, sizes, depth)
+            _require_levels(items, raws, depth)
         found = digest_each(raws)
         each += found
         size += sum(sizes)
@@ -321,21 +316,21 @@ def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
             if max(sizes) > KEEP_BYTES:
                 pairs = zip(found, raws, strict=True)
                 large |= {mark: raw for mark, raw in pairs if len(raw) > KEEP_BYTES}
-            chunks.append(b"".join((make_canonical_head(len(raws)), *raws)))
+            chunks.append(b"".join((make_list_head(len(raws)), *raws)))
             lengths.extend(sizes)
     digests = b"".join(each)
     list_digest = _digest_of_list(digests)
     has_msgpack = bool(value) and type(value[0]) is bytes
-    known = digests, digests, large, chunks, lengths
+    known = digests, large, chunks, lengths
     return ArrayNode(list_digest, size, *known, has_msgpack=has_msgpack)
 
 
-def _require_levels(items: list[object], raws: list[bytes], sizes: list[int], depth: int) -> None:
+def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
     """Raise ``ValueError`` if an element is nested too deeply; ``raws`` are their encodings."""
-    least = 5 * (MAX_DEPTH - depth)  # a level takes 5 bytes at least
-    for item, raw, size in zip(items, raws, sizes, strict=True):
-        if size >= least and type(item) is not bytes and not is_flat(item):
-            require_levels(item, raw, depth)
+    levels = MAX_DEPTH - depth
+    for item, raw in zip(items, raws, strict=True):
+        if len(raw) > levels and type(item) in NESTED and not is_flat(item):
+            require_levels(raw, depth)
 
 
 def _select_large(
@@ -377,9 +372,7 @@ class PackedList:
     def decode_elements(self) -> list[object]:
         """Return new objects for the elements, in their canonical form."""
         chunks = map(decode_canonical, self.node.chunks)
-        if not self.node.is_canonical:
-            chunks = map(decode_sorted, map(pack_sorted, chunks))
         return list(chain.from_iterable(cast("Iterable[list[object]]", chunks)))
 
 
-_NO_ARRAY: Final = ArrayNode(digest(b"L" + bytes(8)), 5, b"", b"", {}, [], array("Q"))
+_NO_ARRAY: Final = ArrayNode(digest(b"L" + bytes(8)), 0, b"", {}, [], array("Q"))

@@ -19,9 +19,9 @@ from locus_store.values.encoding import (
     encode_canonical,
     measure_json,
     pack_frame,
+    skip_list_head,
 )
 from locus_store.values.frames.alignment import (
-    LIST_HEAD,
     Gap,
     align,
     digest_at,
@@ -48,7 +48,7 @@ _TINY_BYTES = 64
 _WORD_REACH = 64
 """Characters by which a splice is extended to the ends of a word that it changes."""
 
-_LEAST_ENTRY = 6
+_LEAST_ENTRY = 2
 """An entry of an object takes at least so many bytes in the encoding."""
 
 _PATCH_LEVELS = 32
@@ -67,7 +67,7 @@ class Frame:
 
     def __init__(self, *, is_msgpack: bool) -> None:
         self.is_msgpack = is_msgpack
-        self._encode = msgpack.pack_sorted if is_msgpack else _encode
+        self._encode = encode_canonical if is_msgpack else _encode
         self.operations: list[bytes] = []
         self.size = 0
 
@@ -99,16 +99,16 @@ class Frame:
         return pack_frame(b"[%b]" % b",".join(self.operations))
 
     def to_payload_shorter_than(self, whole: ObjectNode) -> bytes | None:
-        """Return the payload; ``None`` if it would be longer than ``whole``, the new value as JSON.
+        """Return the payload; ``None`` if it would be longer than ``whole``, the new value.
 
         Long keys that many paths repeat make it longer. A frame that is shorter than an accepted
         state exceeds no limit either.
         """
         plain_bytes = self.size + len(self.operations) + 1
-        is_short = plain_bytes * 5 <= whole.size * 2  # "0," against the 5 bytes of an int
-        if not is_short and plain_bytes > measure_json(open_whole(whole)) + ENVELOPE_BYTES:
-            return None
-        return self.to_payload()
+        most = whole.size
+        if not self.is_msgpack and plain_bytes * 9 > most * 4:  # "0.0," against 9 bytes of a float
+            most = measure_json(open_whole(whole))
+        return self.to_payload() if plain_bytes <= most + ENVELOPE_BYTES else None
 
 
 _encode: Final = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
@@ -283,7 +283,8 @@ def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: F
 
 def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
     encoded = encode_canonical(new)
-    if len(old) < len(new) and encoded.startswith(encode_canonical(old)[LIST_HEAD:], LIST_HEAD):
+    elements = skip_list_head(encode_canonical(old))
+    if len(old) < len(new) and skip_list_head(encoded)[: len(elements)] == elements:
         frame.add("[", path, len(old), 0, new[len(old) :])
         return
     if len(encoded) <= _TINY_BYTES:

@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
-from locus_store.values.canonical import canonicalize, canonicalize_state, require_scalar
+from locus_store.values.canonical import canonicalize, canonicalize_state
 from locus_store.values.encoding import (
     Grown,
     Json,
     decode_canonical,
     digest,
     encode_canonical,
-    encode_checked,
+    is_list_encoding,
+    require_json,
     require_levels,
 )
 from locus_store.values.frames.arrays import (
@@ -41,7 +42,7 @@ REFERENCE_BYTES: Final = 64
 SMALL_BYTES: Final = 4096
 """A list or object in a state whose encoding is not longer is compared and hashed as a whole."""
 
-_HASHED = b"#"
+_HASHED = b"\xc1"
 """Prefix of a digest that stands for a value; no encoding begins with it."""
 
 
@@ -65,26 +66,26 @@ class SmallNode:
 
     has_msgpack: ClassVar = False
     digest: bytes
-    size: int
-    given_bytes: bytes
-    """The encoding of the value as the caller gave it."""
-    canonical_bytes: bytes
-    """The encoding of its canonical form: the same object if the caller gave that form."""
+    encoded: bytes
+
+    @property
+    def size(self) -> int:
+        """The length of the encoding."""
+        return len(self.encoded)
 
     @property
     def weight(self) -> int:
         """The memory in bytes (an estimate)."""
-        given = 0 if self.given_bytes is self.canonical_bytes else len(self.given_bytes)
-        return 200 + len(self.canonical_bytes) + given
+        return 200 + len(self.encoded)
 
     @property
     def is_list(self) -> bool:
         """True for a list, False for an object."""
-        return self.canonical_bytes.startswith(b"[")
+        return is_list_encoding(self.encoded)
 
     def decode(self) -> Json:
         """Return a new object or list for the value, in its canonical form."""
-        return cast("Json", decode_canonical(self.canonical_bytes))
+        return cast("Json", decode_canonical(self.encoded))
 
 
 @dataclass(slots=True)
@@ -223,10 +224,8 @@ def build_object_by_entries(
     keys = sorted(value)
     names = encode_canonical(keys)
     is_same = names == old.names
-    if not is_same:
-        "".join(keys).encode()  # neither other types nor lone surrogates
     has_msgpack = False
-    size = len(names) - 3  # one tag and an end for the list's tag and count
+    size = len(names)  # the head of an object is as long as that of a list
     weight = _EMPTY_WEIGHT + 2 * len(names)
     children: dict[str, Node] = {}
     references: dict[str, bytes] = {}
@@ -278,8 +277,7 @@ def _build_nested(
                 return small
     made = build_object_by_entries(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES and not made.has_msgpack:
-        plain = _replace_grown(value)
-        return _build_small(plain, encode_canonical(plain), depth, is_json=is_json)
+        return _build_small(encode_canonical(_replace_grown(value)), depth, is_json=is_json)
     return made
 
 
@@ -308,7 +306,7 @@ def _build_list(
             return small
     made = _build_long_list(value, before, depth, is_json=is_json, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES:
-        return _build_small(items, encode_canonical(items), depth, is_json=is_json)
+        return _build_small(encode_canonical(items), depth, is_json=is_json)
     return made
 
 
@@ -326,7 +324,7 @@ def _build_long_list(
     if isinstance(edits, int) and isinstance(before, ArrayNode) and before.is_kept:
         if edits >= len(before.lengths):
             return extend_array(before, value, depth)
-        is_json = not before.is_canonical  # if not, each element would have to be checked
+        is_json = False  # elements are compared with those of before
     return build_array(value, before, depth, is_json=is_json, keeps=keeps)
 
 
@@ -336,8 +334,9 @@ def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
     raw = encode_canonical(value)
     if type(value) is bytes:
         return raw
-    require_scalar(value)
-    if type(value) is str and len(value) > KEEP_BYTES:
+    if type(value) is not str:
+        require_json(raw, 0)
+    elif len(value) > KEEP_BYTES:
         return TextNode(digest(raw), len(raw), value)
     return raw
 
@@ -345,18 +344,15 @@ def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
 def _as_small(value: object, before: Node | None, depth: int, *, is_json: bool) -> SmallNode | None:
     """Return the node of a value of up to ``SMALL_BYTES``; ``None`` for a larger one."""
     encoded = encode_canonical(value)
-    if isinstance(before, SmallNode) and encoded == before.given_bytes:
+    if isinstance(before, SmallNode) and encoded == before.encoded:
         return before
     is_small = len(encoded) <= SMALL_BYTES
-    return _build_small(value, encoded, depth, is_json=is_json) if is_small else None
+    return _build_small(encoded, depth, is_json=is_json) if is_small else None
 
 
-def _build_small(value: object, raw: bytes, depth: int, *, is_json: bool) -> SmallNode:
-    if is_json:
-        require_levels(value, raw, depth - 1)
-        return SmallNode(digest(raw), len(raw), raw, raw)
-    canon = encode_checked(value, raw, depth - 1)
-    return SmallNode(digest(canon), len(raw), raw, raw if canon == raw else canon)
+def _build_small(encoded: bytes, depth: int, *, is_json: bool) -> SmallNode:
+    (require_levels if is_json else require_json)(encoded, depth - 1)
+    return SmallNode(digest(encoded), encoded)
 
 
 def _drop_elements(node: Node) -> Node:
@@ -381,9 +377,7 @@ def has_escaped(node: Node) -> bool:
         return may_be_escaped(node.names) or any(map(has_escaped, node.children.values()))
     if isinstance(node, ArrayNode):
         return any(map(may_be_escaped, node.chunks))
-    return may_be_escaped(
-        node.text.encode() if isinstance(node, TextNode) else node.canonical_bytes
-    )
+    return may_be_escaped(node.text.encode() if isinstance(node, TextNode) else node.encoded)
 
 
 def open_node(node: Node) -> object:
@@ -434,7 +428,7 @@ _ENTRY_WEIGHT: Final = 250
 
 _NO_OBJECT: Final = ObjectNode(
     digest(b"D" + encode_canonical([])),
-    2,
+    1,
     encode_canonical([]),
     {},
     {},

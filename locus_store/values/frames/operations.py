@@ -7,15 +7,15 @@ from reprlib import repr as short
 from typing import Any, Final, cast
 
 from locus_store.errors import IntegrityError
-from locus_store.values.encoding import Json, decode, encode, pack_frame, unpack_record
-from locus_store.values.msgpack import (
-    MSGPACK,
-    as_json,
-    convert_to_json,
-    decode_sorted,
-    get_packed,
-    pack_sorted,
+from locus_store.values.encoding import (
+    Json,
+    decode,
+    encode,
+    encode_canonical,
+    pack_frame,
+    unpack_record,
 )
+from locus_store.values.msgpack import MSGPACK, as_json, convert_to_json, decode_sorted, get_packed
 from locus_store.values.sealing import is_sealed
 
 
@@ -87,7 +87,7 @@ def encode_operations(operations: list[Any]) -> bytes:
         IntegrityError: They are not in this form.
     """
     if operations[:1] == [MSGPACK]:
-        return pack_frame(pack_sorted(list(map(_unmark_msgpack, operations[1:]))))
+        return pack_frame(encode_canonical(list(map(_unmark_msgpack, operations[1:]))))
     return pack_frame(encode(operations)) if operations else b""
 
 
