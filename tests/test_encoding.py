@@ -327,10 +327,10 @@ def test_frames_of_one_payload_count_together() -> None:
 def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
     assert len(pack_frame(b"agent " * 100)) < 60
     assert len(pack_frame(b"agent " * 100_000)) < 6_000
-    assert pack_frame(b"agent") == b"\x02\x00\x05\x05agent\xbc\xe9\xa3*"
+    assert pack_frame(b"agent") == b"\x03\x00\x05\x05agent\xff\xfd\xd8="
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [2, 4])
 def test_a_frame_of_another_version_is_refused(version: int) -> None:
     payload = bytes((version,)) + pack_frame(b"agent")[1:]
     for read in (unpack_frames, unpack_record, join_frames, check_frames):
@@ -361,22 +361,22 @@ def with_checksum(frame: bytes) -> bytes:
 
 def packed(stored: bytes, plain_bytes: int) -> bytes:
     """Return a compressed frame with these lengths."""
-    return with_checksum(b"\x02\x01" + varint(len(stored)) + varint(plain_bytes) + stored)
+    return with_checksum(b"\x03\x01" + varint(len(stored)) + varint(plain_bytes) + stored)
 
 
 SMALL = zstandard.ZstdCompressor().compress(b"x" * 300)
 BAD_FRAMES = {
-    "version": with_checksum(b"\x03\x00\x01\x01a"),
-    "no checksum": b"\x02\x00\x01\x01a",
-    "codec": with_checksum(b"\x02\x02\x01\x01a"),
-    "cut in the head": b"\x02",
-    "cut in the lengths": b"\x02\x00\x80",
-    "no lengths": b"\x02\x00",
-    "cut in the body": b"\x02\x00\x05\x05abc",
-    "cut in the checksum": with_checksum(b"\x02\x00\x01\x01a")[:-1],
-    "long length": with_checksum(b"\x02\x00" + b"\x80" * 12 + b"\x01\x01a"),
-    "another form of a length": with_checksum(b"\x02\x00\x81\x00\x01a"),
-    "plain length": with_checksum(b"\x02\x00\x01\x02a"),
+    "version": with_checksum(b"\x04\x00\x01\x01a"),
+    "no checksum": b"\x03\x00\x01\x01a",
+    "codec": with_checksum(b"\x03\x02\x01\x01a"),
+    "cut in the head": b"\x03",
+    "cut in the lengths": b"\x03\x00\x80",
+    "no lengths": b"\x03\x00",
+    "cut in the body": b"\x03\x00\x05\x05abc",
+    "cut in the checksum": with_checksum(b"\x03\x00\x01\x01a")[:-1],
+    "long length": with_checksum(b"\x03\x00" + b"\x80" * 12 + b"\x01\x01a"),
+    "another form of a length": with_checksum(b"\x03\x00\x81\x00\x01a"),
+    "plain length": with_checksum(b"\x03\x00\x01\x02a"),
     "garbage behind": pack_frame(b"a") + b"zz",
     "not zstd": packed(b"abcde", 5),
     "zstd, longer": packed(SMALL, 299),

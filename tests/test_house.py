@@ -40,7 +40,6 @@ LONG_FILES = {
     "store.py": 602,
     "testing/steps.py": 641,
     "types/records.py": 505,
-    "values/encoding.py": 514,
     "values/sealing.py": 512,
 }
 MOST_METHODS = 30
@@ -61,7 +60,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 423
-MOST_LINES_OF_ALL = 102_109
+MOST_LINES_OF_ALL = 102_030
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -289,7 +289,7 @@ class TooLargeError(IntegrityError):
         return TooLargeError(f"{where}: {self}")
 
 
-FRAME_VERSION = 2
+FRAME_VERSION = 3
 SEALED_FORMATS: Final = frozenset({0xE1, 0xE2})
 NEEDS_KEYS: Final = "it is sealed: open the storage with the encryption= that it was saved with"
 """The first bytes of sealed payloads; see ``sealing``."""

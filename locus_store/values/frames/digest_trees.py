@@ -66,17 +66,13 @@ class SmallNode:
 
     has_msgpack: ClassVar = False
     digest: bytes
+    size: int
     encoded: bytes
-
-    @property
-    def size(self) -> int:
-        """The length of the encoding."""
-        return len(self.encoded)
 
     @property
     def weight(self) -> int:
         """The memory in bytes (an estimate)."""
-        return 200 + len(self.encoded)
+        return 200 + self.size
 
     @property
     def is_list(self) -> bool:
@@ -352,7 +348,7 @@ def _as_small(value: object, before: Node | None, depth: int, *, is_json: bool) 
 
 def _build_small(encoded: bytes, depth: int, *, is_json: bool) -> SmallNode:
     (require_levels if is_json else require_json)(encoded, depth - 1)
-    return SmallNode(digest(encoded), encoded)
+    return SmallNode(digest(encoded), len(encoded), encoded)
 
 
 def _drop_elements(node: Node) -> Node:
