@@ -126,7 +126,7 @@ async def test_pydantic_ai_keeps_them(url: str) -> None:
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     from locus_store import open_message_log
-    from locus_store.adapters.pydantic_ai.conversation_store import make_entries, make_messages
+    from locus_store.adapters.pydantic_ai import make_entries, make_messages
 
     given = ModelRequest(parts=[UserPromptPart(ODD["cut"]), ToolReturnPart("t", ODD, "id")])
     async with open_message_log(url) as log:

@@ -36,8 +36,7 @@ if TESTS_RUN:
     from claude_agent_sdk.testing.session_store_conformance import _OPTIONAL_METHODS, _has_optional
 
     from locus_store import HTTPMessageLog
-    from locus_store.adapters.claude_agent import LocusSessionStore
-    from locus_store.adapters.claude_agent.session_store import SUMMARY
+    from locus_store.adapters.claude_agent import SUMMARY, LocusSessionStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

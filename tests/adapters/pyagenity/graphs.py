@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyAgenity's own
     from locus_store.adapters import pyagenity as ours
-from locus_store.adapters.pyagenity.checkpointers import find_installed
+from locus_store.adapters.pyagenity import find_installed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The conversation store of Pydantic AI, over a message log."""
+"""Pydantic AI on every backend with message logs: ``LocusConversationStore``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+
+from locus_store.errors import (
+    ConflictError,
+    IntegrityError,
+    NotFoundError,
+    SerializationError,
+    require_extra,
+)
+
+with require_extra("Pydantic AI is not installed", "pydantic-ai"):
+    import pydantic_ai.conversation_store  # noqa: F401
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_ai import ModelMessage
@@ -26,7 +37,6 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.backend import StorageBackend
-from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
@@ -36,6 +46,8 @@ from locus_store.types.messages import LoggedMessage, LogSnapshot, NewMessage
 from locus_store.values.encoding import encode
 from locus_store.values.readable import Readable
 from locus_store.values.surrogates import escape_within, restore_within
+
+__all__ = ["ConversationConflictError", "LocusConversationStore"]
 
 ENTRIES: Final = "messages"
 """Namespace of the log of a conversation's entries."""

@@ -1,4 +1,4 @@
-"""Checkpointers that are instances of the library's own base class."""
+"""Sessions for the graphs of PyAgenity, and of AgentFlow: instances of their own base class."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from locus_store.types.marks import LoadedVersion
+
+__all__ = ["InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"]
 
 
 class Library(NamedTuple):

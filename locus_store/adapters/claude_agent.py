@@ -1,4 +1,4 @@
-"""The session store of the Claude Agent SDK, and its tools whose calls are effects."""
+"""The Claude Agent SDK on every backend: ``LocusSessionStore``, and tools that are called once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Unpack, cast
+
+from locus_store.errors import ConflictError, TurnError, require_extra
+
+with require_extra("the Claude Agent SDK is not installed", "claude-agent"):
+    import claude_agent_sdk  # noqa: F401
 
 from claude_agent_sdk import (
     SdkMcpTool,
@@ -28,11 +33,12 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.effects import RunsEffects
-from locus_store.errors import ConflictError, TurnError
 from locus_store.turns import HeldTurn
 from locus_store.types.messages import ROLE, LogInfo, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.readable import Readable
+
+__all__ = ["LocusSessionStore", "durable_tool"]
 
 SUMMARY: Final = "claude-summary"
 """Namespace of the log whose one message is the session's summary."""

@@ -1,9 +1,14 @@
-"""The session repository of Strands Agents, over a message log."""
+"""Strands Agents on every backend with message logs: ``LocusSessionRepository``."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
+
+from locus_store.errors import ConflictError, NotFoundError, require_extra
+
+with require_extra("Strands Agents is not installed", "strands"):
+    import strands.session  # noqa: F401
 
 from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
@@ -12,7 +17,6 @@ from strands.types.session import Session, SessionAgent, SessionMessage
 from locus_store.adapters.logs import OpenedByUrl, replace_conflict, tag_numbers, untag_numbers
 from locus_store.backend import StorageBackend
 from locus_store.blocking import BlockingMessageLog, open_message_log
-from locus_store.errors import ConflictError, NotFoundError
 from locus_store.open import Storage
 from locus_store.turns import HeldTurn
 from locus_store.types.arguments import MAX_COUNT, check_text
@@ -22,6 +26,8 @@ from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from strands.multiagent.base import MultiAgentBase
+
+__all__ = ["LocusSessionRepository", "SessionConflictError", "SessionNotFoundError"]
 
 SESSION: Final = "strands-session"
 """Namespace of the log whose one message is the session."""
