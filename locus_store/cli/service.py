@@ -91,7 +91,7 @@ def inspect(
     ends it.
     """
     importlib.import_module("locus_store.inspector")  # says which extra is missing
-    server: Any = importlib.import_module("locus_store.server.inspecting")
+    server: Any = importlib.import_module("locus_store.server.serving")
 
     def announce(link: str) -> None:
         note(f"Inspecting on {link}")

@@ -1,39 +1,37 @@
-"""``locus-store serve``: the service over the storage of a URL, in one process or in several."""
+"""``locus-store serve`` and ``inspect``: applications on a socket, in one process or in several."""
 
 from __future__ import annotations
 
 import asyncio
+import html
+import importlib
 import logging
 import multiprocessing
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from tempfile import TemporaryDirectory
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import StorageBackend
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import ConnectionFailedError, InvalidArgumentError, require_extra
 from locus_store.open import open_storage
-from locus_store.server.listener import (
-    GRACE_SECONDS,
-    listen,
-    log_to_stderr,
-    require_uvicorn,
-    serve_socket,
-    try_starting,
-)
-from locus_store.service.access import LOOPBACK, Door
+from locus_store.service.access import EVERYTHING, LOOPBACK, Door
 from locus_store.service.application import WORKERS_FOLDER, Parts, app
 from locus_store.store import BaseStore
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from locus_store.server.options import ServeOptions
+
 
 MAX_PORT: Final = 65_535
 
@@ -223,3 +221,152 @@ class _Worker:
             _log.error("a worker did not end in %s s; it is killed", GRACE_SECONDS)
             self.process.kill()
             self.process.join()
+
+
+def inspect(
+    backend: StorageBackend,
+    store: BaseStore | None,
+    announce: Callable[[str], None],
+    *,
+    port: int,
+    allow_write: bool,
+) -> None:
+    """Serve the pages on loopback until a signal ends the process.
+
+    Args:
+        backend: Opened and closed here.
+        store: Likewise, if there is one.
+        announce: Called with the login link once the port is taken.
+        port: On loopback; 0 is any free one.
+        allow_write: The pages offer forks, rewinds and deletions.
+
+    Raises:
+        ConnectionFailedError: The port is taken.
+        LocusStoreError: The storage cannot be opened.
+        MissingExtraError: uvicorn is not installed.
+    """
+    from starlette.routing import Router  # noqa: PLC0415  (of an extra, as the next)
+
+    from locus_store.inspector.access import Codes  # noqa: PLC0415
+    from locus_store.inspector.application import Inspector  # noqa: PLC0415
+
+    require_uvicorn()
+    parts = Parts(backend, store, None)
+    codes = Codes(EVERYTHING if allow_write else frozenset({"read"}))
+    pages = Inspector(parts, codes, allow_write=allow_write, allowed_hosts=LOOPBACK)
+    application = Router(default=pages, lifespan=lambda _: parts.open(), redirect_slashes=False)
+    asyncio.run(try_starting(application))
+    with listen("127.0.0.1", port) as listener:
+        announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.generate_code()}")
+        serve_socket(application, listener)
+
+
+def start_page(link: str) -> Path:
+    """Return a file that leads to a login link, readable for its owner only.
+
+    Other users of the machine see the arguments of the browser, so the link is not among them.
+    """
+    path = Path(mkdtemp(prefix="locus-store-")) / "inspect.html"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">')
+    return path
+
+
+GRACE_SECONDS: Final = 30
+"""Requests that are under way at the end have this long."""
+
+KEPT_SECONDS: Final = 75
+"""An idle connection stays open for so long: longer than clients and proxies (nginx: 60 s) keep
+one, so that none sends a request into a connection that ends."""
+
+BACKLOG: Final = 2048
+
+
+def require_uvicorn() -> None:
+    """Refuse to start without uvicorn."""
+    with require_extra("the service needs uvicorn", "service"):
+        importlib.import_module("uvicorn")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
+
+    Its protocol is named: asyncio turns Nagle's algorithm off for such sockets only, and with it
+    an answer would wait 40 ms for an acknowledgement.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as exc:
+        raise ConnectionFailedError(f"cannot listen on {host} port {port}: {exc}") from exc
+    listener.set_inheritable(True)
+    return listener
+
+
+async def try_starting(application: ASGIApp) -> None:
+    """Let an application start and end, for an error of which uvicorn would print the traceback."""
+    kinds = iter(("lifespan.startup", "lifespan.shutdown"))
+
+    async def receive() -> Message:
+        return {"type": next(kinds)}
+
+    async def send(_: Message) -> None:
+        await asyncio.sleep(0)
+
+    await application({"type": "lifespan"}, receive, send)
+
+
+def serve_socket(application: ASGIApp, listener: socket.socket) -> None:
+    """Serve an application on a socket until a signal."""
+    log_to_stderr()
+    uvicorn = importlib.import_module("uvicorn")
+    from locus_store.service.connections import LimitedConnection  # noqa: PLC0415  (of uvicorn)
+
+    config = uvicorn.Config(
+        application,
+        http=LimitedConnection,
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEPT_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=_end_with, args=[parent, server], daemon=True).start()
+    with suppress(KeyboardInterrupt):
+        asyncio.run(server.serve([listener]))
+
+
+def _end_with(parent: BaseProcess, server: Any) -> None:
+    """End a worker whose parent was killed; it would keep the port."""
+    parent.join()
+    server.should_exit = True
+
+
+def log_to_stderr() -> None:
+    """Write to standard error: warnings and errors with their causes, and changes by the pages."""
+    root = logging.getLogger("locus_store")
+    if any(isinstance(it, logging.StreamHandler) for it in root.handlers):
+        return
+    handler = _make_handler(logging.WARNING)
+    root.addHandler(handler)
+    changes = logging.getLogger("locus_store.inspector.changes")
+    changes.setLevel(logging.INFO)
+    changes.addHandler(_make_handler(logging.INFO))
+    servers = logging.getLogger("uvicorn.error")
+    servers.setLevel(logging.ERROR)  # each request that is not HTTP would be a warning
+    servers.addHandler(handler)
+
+
+def _make_handler(level: int) -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(level)
+    return handler

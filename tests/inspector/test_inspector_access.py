@@ -20,10 +20,8 @@ if TESTS_RUN:
     from locus_store.inspector.access import Codes, Sessions
     from locus_store.inspector.application import WRITING, Inspector
     from locus_store.inspector.page_requests import Redirect
-    from locus_store.server.inspecting import start_page
-    from locus_store.server.listener import log_to_stderr
     from locus_store.server.options import ServeOptions
-    from locus_store.server.serving import mount_pages, serve
+    from locus_store.server.serving import log_to_stderr, mount_pages, serve, start_page
     from locus_store.service import app as service_app
     from locus_store.service.access import LOOPBACK, TokenFile
     from locus_store.service.application import Parts
