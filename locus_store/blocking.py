@@ -8,7 +8,7 @@ from functools import partial, wraps
 from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 
 from locus_store import open as opening
-from locus_store.backends.memory import store as memory
+from locus_store.backends.memory import backend as memory
 from locus_store.backends.memory.options import InMemoryStoreOptions
 from locus_store.backends.options import CheckpointerOptions
 from locus_store.checkpointer import BaseCheckpointer, S, StorageBackendAdapter

@@ -144,7 +144,7 @@ class Storage(Closing, Generic[B_co]):
         if kind is None:
             raise UnsupportedError(f"there is no store beside {type(self.backend).__name__}")
         if kind.__name__ == TECHNOLOGIES["memory"].store:
-            find = import_module("locus_store.backends.memory.store").find_store
+            find = import_module("locus_store.backends.memory.backend").find_store
             return cast("BaseStore", find(self.backend, partial(self._make, kind, options)))
         made: Any = self._make(kind, {"backend": self._first, **options})
         if self._first is not self.backend:  # a batch of items is one transaction

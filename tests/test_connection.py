@@ -26,7 +26,7 @@ from locus_store import (
     postgresql_checkpointer,
     sqlite_checkpointer,
 )
-from locus_store.backends.memory.store import InMemoryStore
+from locus_store.backends.memory.backend import InMemoryStore
 from locus_store.blocking import BlockingCheckpointer
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     )
     from locus_store.backends.memory.backend import (
         InMemoryMessageLog,
+        InMemoryStore,
         MemoryBackend,
         MemoryCheckpointer,
         memory_checkpointer,
     )
-    from locus_store.backends.memory.store import InMemoryStore
     from locus_store.backends.oci.backend import (
         OCIBucketBackend,
         OCIBucketMessageLog,
@@ -129,7 +129,7 @@ _NAMES = {
     "http": ("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"),
     "http.backend": ("HTTPMessageLog", "HTTPStore"),
     "memory": ("InMemoryMessageLog", "MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"),
-    "memory.store": ("InMemoryStore",),
+    "memory.backend": ("InMemoryStore",),
     "oci": ("OCIBucketBackend", "OCIBucketMessageLog", "oci_bucket_checkpointer"),
     "oci.backend": ("OCIBucketStore",),
     "opensearch": ("OpenSearchBackend", "OpenSearchCheckpointer", "opensearch_checkpointer"),

@@ -308,7 +308,7 @@ def _open_indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[I
             "an opensearch:// URL names the index: leave out --prefix and --schema"
         )
     backend: Any = open_backend(url)
-    items = importlib.import_module("locus_store.backends.opensearch.item_index")
+    items = importlib.import_module("locus_store.backends.opensearch.items")
     store = items.open_item_index(backend.index.place, backend.index.access)
     try:
         yield backend.index, store

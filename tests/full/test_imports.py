@@ -212,7 +212,7 @@ except ImportError:
 
 def test_a_store_comes_from_the_same_place_by_every_name() -> None:
     from locus_store import store, store_backends
-    from locus_store.backends.memory.store import InMemoryStore
+    from locus_store.backends.memory.backend import InMemoryStore
 
     assert locus_store.InMemoryStore is store.InMemoryStore is store_backends.InMemoryStore
     assert store.InMemoryStore is InMemoryStore

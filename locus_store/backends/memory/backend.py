@@ -1,24 +1,28 @@
-"""In-memory backend: threads in a dict, for tests and trials."""
+"""In-memory backend and store: threads and items in dicts, for tests and trials."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import NamedTuple, TypeVar, Unpack
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
+from locus_store.backend import StorageBackend
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.item_store import ItemStore
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
+from locus_store.backends.memory.options import InMemoryStoreOptions, MemoryCheckpointerOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.forks import make_lock
 from locus_store.types.arguments import choose_backend
 from locus_store.types.options import CheckpointOptions, StateOptions, fill_defaults, split_options
 from locus_store.versions.threads import ThreadTransaction
 
-if TYPE_CHECKING:
-    from locus_store.backends.memory.options import MemoryCheckpointerOptions
+T = TypeVar("T")
 
 
 class _Document(NamedTuple):
@@ -162,3 +166,47 @@ def memory_checkpointer(
 ) -> MemoryCheckpointer[S]:
     """Return a checkpointer in this process's memory; options as ``MemoryCheckpointer``."""
     return MemoryCheckpointer(state_type=state_type, **options)
+
+
+_STORES: WeakKeyDictionary[StorageBackend, InMemoryStore] = WeakKeyDictionary()
+"""The store of each backend in memory, which all storages over it share."""
+
+
+class InMemoryStore(ItemStore):
+    """Keeps items in this process; usable from any number of threads and event loops.
+
+    See ``BaseStore`` for the options. Nothing outlives the object.
+    """
+
+    def __init__(self, **options: Unpack[InMemoryStoreOptions]) -> None:
+        super().__init__(**options)
+        self._lock = make_lock()
+
+    def __repr__(self) -> str:
+        return f"InMemoryStore({sum(map(len, self._namespaces.values()))} items)"
+
+    async def setup(self) -> None:
+        """See ``BaseStore``, also for the following methods."""
+
+    async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
+        with self._lock:
+            return work()
+
+    async def close(self) -> None:
+        """Do nothing: no resource is open, and the items stay."""
+
+
+def find_store(backend: StorageBackend, make: Callable[[], InMemoryStore]) -> InMemoryStore:
+    """Return the store of a backend in memory: the first one that was made for it.
+
+    Raises:
+        InvalidArgumentError: ``make`` gives another dimension.
+    """
+    made = make()
+    found = _STORES.setdefault(backend, made)
+    if made.dimension not in {None, found.dimension}:
+        raise InvalidArgumentError(
+            f"dimension={made.dimension}: this storage has a store in memory already, of dimension "
+            f"{found.dimension}"
+        )
+    return found

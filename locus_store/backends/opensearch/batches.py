@@ -18,8 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.bulk import BulkWrite
-from locus_store.backends.opensearch.item_index import ItemIndex, make_item_write
-from locus_store.backends.opensearch.items import Document
+from locus_store.backends.opensearch.items import Document, ItemIndex, make_item_write
 
 States: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Decisions by batch."""

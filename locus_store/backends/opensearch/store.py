@@ -16,13 +16,16 @@ from locus_store.backends.opensearch.access import DEFAULT_INDEX
 from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.backends.opensearch.bulk import BulkWrite
-from locus_store.backends.opensearch.item_index import (
+from locus_store.backends.opensearch.items import (
+    KEEP,
     PAGE,
+    Decide,
+    ItemChange,
     get_hits,
+    make_clearing,
     make_item_write,
     open_item_index,
 )
-from locus_store.backends.opensearch.items import KEEP, Decide, ItemChange, make_clearing
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import LocusStoreError, SchemaError
 from locus_store.runtime.forks import make_lock

@@ -21,6 +21,7 @@ from locus_store.backends.postgresql.options import (
     make_pool_size,
 )
 from locus_store.backends.postgresql.pending_writes import WriteBatches
+from locus_store.backends.postgresql.policies import is_unset
 from locus_store.backends.postgresql.replicas import (
     ANSWER_SECONDS,
     CONNECT_SECONDS,
@@ -31,7 +32,6 @@ from locus_store.backends.postgresql.replicas import (
 )
 from locus_store.backends.postgresql.row_security import may_see_all_tenants
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
-from locus_store.backends.postgresql.tenants import is_unset
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver

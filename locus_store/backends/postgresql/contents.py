@@ -1,8 +1,9 @@
-"""The records and pending writes of versions of any lines, in one statement."""
+"""The statements that read the records and pending writes of versions, and that store writes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 from locus_store.sql.columns.types import decode_key, encode_key
@@ -80,3 +81,131 @@ def parse_payloads(row: Mapping[str, Any], after: int) -> list[bytes]:
     segments = [RecordSegment(*it) for it in row["segments"] or ()]
     found = collect_payloads((), segments, after=after, upto=row["sequence"])
     return found if row["payload"] is None else [*found, row["payload"]]
+
+
+# Batches of writes, each on a line of a live thread; the line is created if it is missing. If
+# another transaction is about to remove versions or the line, a transaction has to decide. Two
+# statements may add to one checkpoint. A version that is removed while the statement runs may leave
+# a write behind, which every reader ignores.
+PUT_WRITES: Final = """
+WITH b AS MATERIALIZED (
+  SELECT * FROM {batches} b (number, thread_id, namespace, checkpoint_id, sequence, line, digest,
+    must_exist, ttl, slack, turn)
+  WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2 AND {turn_of_batch}),
+there AS MATERIALIZED (
+  SELECT t.thread_id, b.namespace FROM b CROSS JOIN LATERAL (
+    SELECT t.thread_id FROM {threads} t
+    WHERE t.tenant = $1 AND t.thread_id = b.thread_id
+      AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    FOR KEY SHARE SKIP LOCKED) t
+  WHERE b.sequence IS NULL AND {may_come_first} AND (SELECT l.line FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace) IS NULL),
+new_lines AS (
+  INSERT INTO {lines} (tenant, thread_id, namespace, updated_at)
+  SELECT $1, t.thread_id, t.namespace, statement_timestamp() FROM there t
+  ORDER BY t.thread_id COLLATE "C", t.namespace COLLATE "C"
+  ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
+  RETURNING line, thread_id, namespace),
+l AS MATERIALIZED (
+  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, n.line
+  FROM b JOIN new_lines n ON n.thread_id = b.thread_id AND n.namespace = b.namespace
+  UNION ALL
+  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, l.line
+  FROM b CROSS JOIN LATERAL (
+    SELECT l.line FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace
+      AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
+        WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
+      AND {has_version}
+    FOR KEY SHARE SKIP LOCKED) l),
+renewed AS (  -- It waits for no lock: whoever has it is active in the thread.
+  UPDATE {threads} t SET expires_at = {expiry_of_writes}
+  FROM (SELECT l.ttl, l.slack, o.thread FROM l CROSS JOIN LATERAL (
+      SELECT t.thread FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = l.thread_id
+        AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)
+      FOR NO KEY UPDATE SKIP LOCKED) o
+    WHERE l.ttl IS NOT NULL) l
+  WHERE t.thread = l.thread),
+kept AS (
+  INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
+    payload, created_at)
+  SELECT l.line, l.checkpoint_id, i.task_id, i.idx, i.channel, i.type, i.task_path, i.basis,
+    i.payload, statement_timestamp()
+  FROM {rows} i (number, task_id, idx, channel, type, task_path, basis, payload)
+  JOIN l ON l.number = i.number
+  ORDER BY l.line, l.checkpoint_id COLLATE "C", i.task_id COLLATE "C", i.idx
+  ON CONFLICT (line, checkpoint_id, task_id, idx) DO UPDATE SET channel = excluded.channel,
+    type = excluded.type, task_path = excluded.task_path, basis = excluded.basis,
+    payload = excluded.payload, created_at = excluded.created_at
+  WHERE w.idx < 0)
+SELECT number FROM l WHERE {mark}
+"""
+# IS TRUE: else the planner may look for the line that it finds, in all partitions.
+_IS_KNOWN: Final = """(l.line = {line}) IS TRUE AND (SELECT c.sequence FROM {{checkpoints}} c
+        WHERE c.line = {line} AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
+        = b.sequence"""
+_IS_STORED: Final = """({may_come_first} OR (SELECT c.sequence FROM {checkpoints} c
+        WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)"""
+_BATCH_TYPES: Final = (
+    *("text", "text", "text", "bigint", "bigint", "bytea", "text"),
+    *("double precision", "double precision", "bigint"),
+)
+"""SQL types of a batch of writes, without its number."""
+
+_WRITE_TYPES: Final = ("text", "int", "text", "text", "text", "bigint", "bytea")
+"""SQL types of a pending write, without the number of its batch."""
+
+_FIRST: Final = 3
+"""The first parameter of the batches, after the tenant and the store."""
+
+LONE_WRITES: Final = 4
+"""Writes of a lone batch whose statement has no arrays, at most. asyncpg takes twice as long to
+encode arrays, and each number of writes is a statement that each connection prepares."""
+
+VERSIONS: Final = {
+    "known": _IS_KNOWN.format(line=f"${_FIRST + 4}::bigint"),
+    "any": "true",
+    "stored": _IS_STORED,
+}
+"""Conditions of a lone batch: its version is known, need not exist, or may have to exist."""
+
+
+def _render_arrays(types: Sequence[str], first: int) -> str:
+    """Return numbered rows of any number, from parameters that are arrays."""
+    # A SELECT hides how many there are: with one of each, PostgreSQL planned each statement anew.
+    columns = [f"${at}::{it}[]" for at, it in enumerate(types, first + 1)]
+    return f"unnest((SELECT ${first}::int[]), {', '.join(columns)})"
+
+
+def _render_rows(types: Sequence[str], first: int, length: int) -> str:
+    """Return rows of the number 0, from a parameter for each value."""
+    at = count(first)
+    rows = [", ".join(f"${next(at)}::{it}" for it in types) for _ in range(length)]
+    return f"(VALUES {', '.join(f'(0, {it})' for it in rows)})"
+
+
+def make_batches() -> dict[str, str]:
+    """Return the parts of ``PUT_WRITES`` for any number of batches."""
+    first = _FIRST + len(_BATCH_TYPES) + 1
+    is_known = _IS_KNOWN.format(line="b.line")
+    return {
+        "batches": _render_arrays(_BATCH_TYPES, _FIRST),
+        "rows": _render_arrays(_WRITE_TYPES, first),
+        "has_version": f"(b.sequence IS NULL OR {is_known}) AND {_IS_STORED}",
+    }
+
+
+def make_lone(length: int, version: str) -> dict[str, str]:
+    """Return the parts of ``PUT_WRITES`` for one batch of so many writes.
+
+    Args:
+        length: The number of writes.
+        version: ``VERSIONS``: which look-up of a version the batch needs. A partition is opened
+            for each that is not left out, and all partitions if the line is not a parameter.
+    """
+    first = _FIRST + len(_BATCH_TYPES)
+    return {
+        "batches": _render_rows(_BATCH_TYPES, _FIRST, 1),
+        "rows": _render_rows(_WRITE_TYPES, first, length),
+        "has_version": VERSIONS[version],
+    }

@@ -38,16 +38,16 @@ from locus_store.backends.postgresql.failures import (
     is_lost,
     translate_owner_errors,
 )
-from locus_store.backends.postgresql.policies import ROW_SECURITY_SETTING
-from locus_store.backends.postgresql.row_security import secure, see_all_tenants
-from locus_store.backends.postgresql.statements import FastStatements
-from locus_store.backends.postgresql.tenants import (
+from locus_store.backends.postgresql.policies import (
+    ROW_SECURITY_SETTING,
     TENANT,
     guard,
     is_unset,
     make_unset_error,
     name_tenant,
 )
+from locus_store.backends.postgresql.row_security import secure, see_all_tenants
+from locus_store.backends.postgresql.statements import FastStatements
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,

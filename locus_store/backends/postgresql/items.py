@@ -21,8 +21,8 @@ from locus_store.backends.postgresql.columns import (
     set_config,
 )
 from locus_store.backends.postgresql.failures import get_sqlstate
+from locus_store.backends.postgresql.policies import MARK
 from locus_store.backends.postgresql.statements import render_audited
-from locus_store.backends.postgresql.tenants import MARK
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import bind_text, encode_key, encode_path, make_expiry

@@ -121,7 +121,7 @@ class WriteBatches:
         database, fast = self._database, self._database.fast
         common = encode_key(database.tenant), database.opened.store
         [batch, *others] = batches
-        # Which version has to be found; see ``write_statements.VERSIONS``.
+        # Which version has to be found; see ``contents.VERSIONS``.
         version = "known" if batch.known else "stored" if batch.must_exist else "any"
         lone = None if others else fast.put_lone.get((len(batch.writes), version))
         if lone is not None:

@@ -19,6 +19,7 @@ from locus_store.backends.postgresql.policies import (
     NOBODY,
     OWNED,
     ROW_SECURITY_SETTING,
+    TENANT,
     Words,
     render_all,
     render_disabled,
@@ -31,7 +32,6 @@ from locus_store.backends.postgresql.policies import (
     write_oid,
     write_policies,
 )
-from locus_store.backends.postgresql.tenants import TENANT
 from locus_store.errors import InvalidArgumentError, NotFoundError, SchemaError, UnsupportedError
 from locus_store.sql.columns.types import decode_key
 from locus_store.sql.schema.definition import load_definition_of

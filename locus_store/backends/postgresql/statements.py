@@ -13,7 +13,8 @@ from typing import Any, Final, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
+from locus_store.backends.postgresql import contents
+from locus_store.backends.postgresql.policies import MARK, guard
 from locus_store.backends.postgresql.save_parameters import (
     OF_ROW,
     LoneSave,
@@ -21,14 +22,6 @@ from locus_store.backends.postgresql.save_parameters import (
     SaveGroup,
     SaveRow,
     render_parameters,
-)
-from locus_store.backends.postgresql.tenants import MARK, guard
-from locus_store.backends.postgresql.write_statements import (
-    LONE_WRITES,
-    PUT_WRITES,
-    VERSIONS,
-    make_batches,
-    make_lone,
 )
 from locus_store.runtime.notebooks import Table
 from locus_store.sql.columns.dialect_columns import load_json
@@ -364,14 +357,14 @@ class FastStatements:
         self.named_version = self._make_load(_NAMED, "", line=named)
         self.history = self._fill(_LINE + _HISTORY, line=listed)
         wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
-        self.contents = self._fill(CONTENTS, wanted=wanted)
-        self.put_writes = self._make_put(**make_batches())
+        self.contents = self._fill(contents.CONTENTS, wanted=wanted)
+        self.put_writes = self._make_put(**contents.make_batches())
         self.put_lone = {
-            (length, version): self._make_put(**make_lone(length, version))
-            for length in range(1, LONE_WRITES + 1)
-            for version in VERSIONS
+            (length, version): self._make_put(**contents.make_lone(length, version))
+            for length in range(1, contents.LONE_WRITES + 1)
+            for version in contents.VERSIONS
         }
-        """The statements of a single batch, by the number of its writes and ``VERSIONS``."""
+        """The statements of one batch, by its number of writes and ``contents.VERSIONS``."""
 
     @staticmethod
     def make_key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
@@ -397,10 +390,10 @@ class FastStatements:
         basis = None if mark is None or row["basis"] is None else mark
         version = _make_version(row, store, thread_id, namespace)
         with name_version_in_errors(version):
-            payloads = parse_payloads(row, basis.sequence if basis else 0)
+            payloads = contents.parse_payloads(row, basis.sequence if basis else 0)
         writes = None
         if "writes" in row:
-            found = [write_of(version.checkpoint_id, it) for it in row["writes"] or ()]
+            found = [contents.write_of(version.checkpoint_id, it) for it in row["writes"] or ()]
             writes = sorted(found, key=make_write_sort_key)
         return Stored(
             version=version,
@@ -465,7 +458,9 @@ class FastStatements:
         first = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
         found = parts["has_version"].format(may_come_first=first, **self._names)
         parts |= {"may_come_first": first, "has_version": found}
-        return self._fill(PUT_WRITES, expiry_of_writes=_render_expiry("l.ttl", "l.slack"), **parts)
+        return self._fill(
+            contents.PUT_WRITES, expiry_of_writes=_render_expiry("l.ttl", "l.slack"), **parts
+        )
 
     def _render_audited(self, source: str, **parts: str) -> str:
         """Return the part of a save's statement that records it; empty if it is not recorded."""

@@ -16,8 +16,8 @@ from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.backends.postgresql.options import PostgreSQLOptions
+from locus_store.backends.postgresql.policies import MARK
 from locus_store.backends.postgresql.statements import render_audited, render_turn_condition
-from locus_store.backends.postgresql.tenants import MARK
 from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import bind_key, encode_key

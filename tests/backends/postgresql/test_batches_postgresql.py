@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from locus_store import PostgreSQLBackend
+from locus_store.backends.postgresql.contents import LONE_WRITES
 from locus_store.backends.postgresql.pending_writes import WriteBatches
 from locus_store.backends.postgresql.save_groups import Saves
-from locus_store.backends.postgresql.write_statements import LONE_WRITES
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from locus_store import NewMessage, PostgreSQLMessageLog, PostgreSQLStore, postgresql_checkpointer
-from locus_store.backends.postgresql.write_statements import LONE_WRITES
+from locus_store.backends.postgresql.contents import LONE_WRITES
 from locus_store.types import PendingWrite
 from locus_store.versions import segments
 
