@@ -11,7 +11,7 @@ from lazily import TESTS_RUN
 
 from locus_store import AgentState, Message, SQLiteBackend, StorageBackendAdapter
 from locus_store.errors import SerializationError
-from locus_store.types.escaped_keys import escape_keys
+from locus_store.types.state import escape_keys
 from locus_store.types.state_classes import LOCUS_STATE
 from locus_store.values.filters import STATE_CLASS
 from locus_store.values.surrogates import escape

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from locus_store import __version__
-from locus_store.cli import keys, running  # noqa: F401  (they register commands)
+from locus_store.cli import keys  # noqa: F401  (it registers commands)
 from locus_store.cli.audit import audit
 from locus_store.cli.benchmark import measure_storage
 from locus_store.cli.database import db, oci, row_security, shards

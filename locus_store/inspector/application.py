@@ -35,7 +35,7 @@ from locus_store.inspector.page_requests import (
     Query,
     Redirect,
 )
-from locus_store.inspector.pages import changes, diffs, reports, store, threads, timelines, versions
+from locus_store.inspector.pages import changes, diffs, store, threads, timelines, versions
 from locus_store.inspector.rendering import FOLDER, render
 from locus_store.inspector.work import Blames, Descriptions, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
@@ -307,16 +307,16 @@ ROUTES: Final[dict[str, Handler]] = {
     "messages": timelines.show_messages,
     "message": timelines.download_message,
     "diff": diffs.show_diff,
-    "download": reports.download_state,
-    "live": reports.show_live,
+    "download": threads.download_state,
+    "live": threads.show_live,
     "store": store.show_namespaces,
     "items": store.show_items,
     "item": store.show_item,
     "value": store.download_value,
-    "report": reports.show_report,
-    "report-file": reports.download_report,
-    "export": reports.export,
-    "image": reports.download_picture,
+    "report": threads.show_report,
+    "report-file": threads.download_report,
+    "export": threads.export,
+    "image": threads.download_picture,
 }
 WRITING: Final[dict[str, Handler]] = {
     "fork": changes.fork,

@@ -21,8 +21,8 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.errors import IntegrityError, SerializationError
-from locus_store.types.escaped_keys import dump_with_keys
 from locus_store.types.messages import ROLE, KeptMessages, LogName, LogSnapshot, NewMessage
+from locus_store.types.state import dump_with_keys
 from locus_store.values.readable import Readable
 
 SCHEME: Final = "locus+"

@@ -22,9 +22,8 @@ from agent_framework.exceptions import WorkflowCheckpointException
 from locus_store.adapters.logs import LEVELS
 from locus_store.errors import IntegrityError, NotFoundError, SerializationError
 from locus_store.values.codec import classes, forms
-from locus_store.values.codec.forms import RefusedError
+from locus_store.values.codec.forms import RefusedError, Trees
 from locus_store.values.codec.names import find_imported, name_of
-from locus_store.values.codec.trees import Trees
 from locus_store.values.msgpack import FORM, TypedForm, freeze, thaw
 
 FRAMEWORK: Final = ("agent_framework.", "agent_framework_")

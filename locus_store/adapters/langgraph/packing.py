@@ -25,8 +25,8 @@ from pydantic import BaseModel
 from locus_store.errors import SerializationError
 from locus_store.values.codec import classes, forms
 from locus_store.values.codec.classes import Kind, find_kind
+from locus_store.values.codec.forms import Trees
 from locus_store.values.codec.names import Name, name_of
-from locus_store.values.codec.trees import Trees
 from locus_store.values.encoding import may_hold_binary
 from locus_store.values.msgpack import FORM, pack as encode_packed
 

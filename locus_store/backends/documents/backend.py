@@ -10,7 +10,7 @@ from typing import Any
 
 from locus_store import versions
 from locus_store.backend import FullBackend
-from locus_store.backends.documents.forms import DocumentForm
+from locus_store.backends.documents.format import DocumentForm
 from locus_store.backends.documents.listing import (
     DocumentThreadInfo,
     DocumentTurns,

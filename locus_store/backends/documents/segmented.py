@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle
-from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
+from locus_store.backends.documents.format import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import ObjectDocuments, digest
 from locus_store.backends.documents.protocol import LAST, Body, ChangedError
 from locus_store.backends.documents.segments import (

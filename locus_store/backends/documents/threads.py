@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Generic, ParamSpec, TypeAlias, TypeVar
 from uuid import uuid4
 
-from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
+from locus_store.backends.documents.format import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.backends.documents.protocol import (
     LAST,
