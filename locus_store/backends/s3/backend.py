@@ -16,8 +16,7 @@ from locus_store.backends.documents.objects import (
 )
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
-from locus_store.backends.s3.access import S3Access
-from locus_store.backends.s3.client import S3Objects
+from locus_store.backends.s3.client import S3Access, S3Objects
 from locus_store.backends.s3.options import S3CheckpointerOptions, S3Options
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.store import Embed

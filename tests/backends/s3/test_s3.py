@@ -19,7 +19,7 @@ from locus_store import (
     open_message_log,
     open_store,
 )
-from locus_store.backends.s3 import access
+from locus_store.backends.s3 import client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_an_option_of_another_form_is_refused_with_its_meaning() -> None:
 
 
 def test_without_boto3_the_command_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "find_spec", lambda _: None)
+    monkeypatch.setattr(client, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install .*s3"):
         S3Backend("agents")
 
