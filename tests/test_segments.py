@@ -249,6 +249,31 @@ async def test_a_lost_reply_is_recognised_after_other_writers() -> None:
     assert len(await history(shelf)) == 22
 
 
+@pytest.mark.anyio
+async def test_a_lost_reply_that_is_asked_for_late_costs_no_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More saves came meanwhile than a head remembers, and it still names the segment."""
+    shelf = Shelf()
+    await shelf_backend(shelf).write_state("t", {"n": 0})
+    losing = Fragile(shelf, 2, is_done=True, error=ChangedError)
+    backend, get = shelf_backend(losing), losing.get
+
+    def meanwhile(*args: Any, **kwargs: Any) -> Any:
+        if losing.failed and segmented.TAIL_BYTES == 1:
+            monkeypatch.setattr(segmented, "TAIL_BYTES", 32 * 1024)
+            for n in range(segmented.TOKENS + 1):
+                asyncio_free_save(shelf, n)
+        return get(*args, **kwargs)
+
+    losing.get = meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    await backend.write_state("t", {"mine": 1})
+    assert segments(shelf) == named(shelf) != set()
+    states = [await shelf_backend(shelf).load("t", it.checkpoint_id) for it in await history(shelf)]
+    assert len(states) == segmented.TOKENS + 3
+
+
 def asyncio_free_save(shelf: Shelf, n: int) -> None:
     """Save in another event loop, as another process does."""
     with ThreadPoolExecutor(1) as pool:

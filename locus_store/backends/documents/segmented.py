@@ -350,7 +350,10 @@ class SegmentedForm(DocumentForm):
             self.reader.drop(thread_id, draft.sealed)
 
     def holds(self, content: bytes, draft: Draft) -> bool:
-        return draft.token in bundles.unpack(content).note["tokens"]
+        parts = bundles.unpack(content)
+        head = parts.describe()
+        named = {it[0] for it in (*head["segments"], *head["message_segments"])}
+        return draft.token in parts.note["tokens"] or not named.isdisjoint(draft.sealed)
 
     def sweep(self, read: Callable[[str], Parsed | None]) -> None:
         """Delete the segments that no head names, once they are a day old by the server's clock."""
