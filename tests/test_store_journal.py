@@ -13,6 +13,7 @@ import pytest
 from shelf import Shelf, shelf_backend
 
 from locus_store import (
+    BackendError,
     ConflictError,
     FileStore,
     IntegrityError,
@@ -114,6 +115,26 @@ async def test_a_removal_whose_answer_was_lost_leaves_no_byte() -> None:
     await store.delete(NS, "other")  # the secret is in a segment
     documents.lost = 1
     assert await store.delete(NS, "k") is True
+    assert not [it for it, (*_, content) in shelf.stored.items() if b"secret" in content]
+
+
+async def test_an_item_whose_value_could_not_be_deleted_stays_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise BackendError("no right to delete")
+
+    shelf = Shelf()
+    store = on(shelf)
+    await store.put_batch([(NS, "k", "secret"), (NS, "other", 1)])
+    await store.delete(NS, "other")  # the secret is in a segment
+    with monkeypatch.context() as patch, pytest.raises(BackendError, match="removed, but"):
+        patch.setattr(shelf, "delete", refuse)
+        await store.delete(NS, "k")
+    assert await store.get(NS, "k") is None
+    await store.put(NS, "other", 1)
+    await store.delete(NS, "other")
+    assert await on(shelf).get(NS, "k") is None
     assert not [it for it, (*_, content) in shelf.stored.items() if b"secret" in content]
 
 

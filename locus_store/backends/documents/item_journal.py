@@ -239,8 +239,8 @@ class ItemJournal:
     def next_number(self) -> int:
         return self._at.number + 1
 
-    def append(self, access: Access, token: str, row: dict[str, Any]) -> None:
-        """Add a line; ``state`` has its changes already.
+    def append(self, access: Access, token: str, row: dict[str, Any]) -> bool:
+        """Add a line; ``state`` has its changes already. Return whether to ``clean`` then.
 
         Raises:
             ChangedError: Another writer was faster, or the outcome is unknown.
@@ -263,8 +263,7 @@ class ItemJournal:
         self._content, self._segments = content, segments
         self._at = Position(self.next_number, check)
         self._recent.append(token)
-        if is_sealed:
-            self.clean(erases=erases)
+        return is_sealed
 
     def _seal(self, token: str, *, whole: bool) -> list[ItemSegment]:
         """Write the head's lines as a segment, joined with those that are no longer; return all.

@@ -149,7 +149,7 @@ class DocumentStore(ItemStore):
                 if group.erases:
                     self._journal.clean(erases=True)
                 return
-        is_written = False
+        is_written = is_sealed = False
         try:
             failed, changed = group.run(), self._collect_changes()
             if trusts and (failed or not changed):
@@ -157,7 +157,8 @@ class DocumentStore(ItemStore):
             if changed:
                 group.number = self._journal.next_number
                 group.erases = bool(changed.removed)
-                self._journal.append(access, group.token, changed.to_line(self.dimension))
+                row = changed.to_line(self.dimension)
+                is_sealed = self._journal.append(access, group.token, row)
             is_written = True
         finally:
             if not is_written:
@@ -165,6 +166,8 @@ class DocumentStore(ItemStore):
                 for name, kept in before.items():
                     super()._set(name, kept)
         self._before = {}
+        if is_sealed:
+            self._journal.clean(erases=group.erases)
 
     def _set(self, name: Name, entry: KeptItem | None) -> None:
         self._before.setdefault(name, self._find(name))
