@@ -128,14 +128,36 @@ async def test_an_item_whose_value_could_not_be_deleted_stays_removed(
     store = on(shelf)
     await store.put_batch([(NS, "k", "secret"), (NS, "other", 1)])
     await store.delete(NS, "other")  # the secret is in a segment
-    with monkeypatch.context() as patch, pytest.raises(BackendError, match="removed, but"):
+    with monkeypatch.context() as patch:
         patch.setattr(shelf, "delete", refuse)
-        await store.delete(NS, "k")
+        with pytest.raises(BackendError, match="removed, but"):
+            await store.delete(NS, "k")
     assert await store.get(NS, "k") is None
     await store.put(NS, "other", 1)
     await store.delete(NS, "other")
     assert await on(shelf).get(NS, "k") is None
     assert not [it for it, (*_, content) in shelf.stored.items() if b"secret" in content]
+
+
+async def test_a_put_that_was_refused_is_repeated_whatever_others_have_changed() -> None:
+    shelf = Shelf()
+    store, other = on(shelf), on(shelf)
+    await store.put(NS, "k", 0)
+    for n in range(item_journal._RECENT):
+        await other.put(NS, "other", n)
+        await other.delete(NS, "other")
+    assert await store.put(NS, "k", 1, expected_version=1) == 2
+
+
+async def test_a_put_whose_answer_was_lost_before_many_others_is_told() -> None:
+    shelf = Shelf()
+    documents, other = LosesAnswers(shelf), BlockingStore(on(shelf))
+    documents.also = lambda: [
+        other.delete(NS, f"{n}") for n in range(200) if other.put(NS, f"{n}", n)
+    ]
+    documents.lost = 1
+    with pytest.raises(BackendError, match="may have been written"):
+        await DocumentStore(documents).put(NS, "k", 1)
 
 
 async def test_after_a_put_of_another_object_the_head_alone_is_read(small: None) -> None:

@@ -43,6 +43,10 @@ class ChangedError(Exception):
     """The stored tag differs, or the storage's answer was lost and the outcome is unknown."""
 
 
+class RefusedError(ChangedError):
+    """The stored tag differs, and nothing was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A stored document."""

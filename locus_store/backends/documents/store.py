@@ -13,7 +13,7 @@ from uuid import uuid4
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
 from locus_store.backends.documents.item_store import ItemStore, KeptItem
-from locus_store.backends.documents.protocol import Access, ChangedError, Documents
+from locus_store.backends.documents.protocol import Access, ChangedError, Documents, RefusedError
 from locus_store.backends.documents.threads import ATTEMPTS, LONGEST_PAUSE_SECONDS
 from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import BackendError, SchemaError
@@ -125,8 +125,10 @@ class DocumentStore(ItemStore):
                 held = self._documents.held(HEAD, creates=True) if changes else None
                 with held or nullcontext(self._documents) as access:
                     return self._attempt(access, group, trusts=trusts)
-            except ChangedError:
+            except ChangedError as exc:
                 trusts = False
+                if isinstance(exc, RefusedError):
+                    group.number = None
         raise BackendError(
             f"{self._documents.locate(HEAD)} is being changed by {self._documents.rivals}; nothing "
             "was written"

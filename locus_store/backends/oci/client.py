@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects, compute_content_md5
-from locus_store.backends.documents.protocol import ChangedError, Found, Tag
+from locus_store.backends.documents.protocol import ChangedError, Found, RefusedError, Tag
 from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.oci import failures
 from locus_store.backends.oci.access import BucketPlace, make_factory
@@ -147,17 +147,26 @@ class BucketObjects(BlockingClient, Objects):
     def _put(
         self, name: str, content: bytes, statuses: Collection[int], condition: dict[str, Any]
     ) -> str | int:
-        """Put an object; an attempt after a lost reply is refused by the condition."""
+        """Put an object; an attempt after a lost reply is refused by the condition.
+
+        Raises:
+            RefusedError: The first attempt was refused.
+        """
         options = {"content_md5": compute_content_md5(content), **condition}
+        attempts = count()
 
         def put(client: Any) -> str:
+            next(attempts)
             answer = client.put_object(
                 **self._bucket, object_name=name, put_object_body=content, **options
             )
             self._follow_answer(answer.headers)
             return str(answer.headers["etag"])
 
-        return self.call(f"put {name!r}", put, statuses=statuses)
+        found = self.call(f"put {name!r}", put, statuses=statuses)
+        if found in failures.CONFLICTS and next(attempts) == 1:
+            raise RefusedError
+        return found
 
     def store(self, name: str, content: bytes) -> None:
         if self._put(name, content, (failures.MISSING,), {}) == failures.MISSING:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from locus_store.backends.documents.protocol import RefusedError
 from locus_store.backends.oci.backend import BucketDocuments
 from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
 
@@ -23,3 +24,13 @@ class TestFaultsOnBucket(WriteFaultsContract):
     @pytest.fixture
     def opened(self, bucket: DoubleBucket) -> Any:
         return bucket.backend
+
+
+def test_a_refused_put_is_no_lost_answer(bucket: DoubleBucket) -> None:
+    objects = bucket.objects()
+    old = objects.put("p/t", b"one", tag=None)
+    new = objects.put("p/t", b"two", tag=old)
+    for tag in (None, old):
+        with pytest.raises(RefusedError):
+            objects.put("p/t", b"three", tag=tag)
+    assert objects.put("p/t", b"three", tag=new) != new
