@@ -118,6 +118,40 @@ async def test_an_outbox_is_applied_once() -> None:
     assert await contents(other, "a") == [2]
 
 
+async def remove_in_turn(log: DocumentMessageLog) -> None:
+    async with log.turn("z"):
+        await log.backend.remove_thread("z")
+
+
+async def replace_expired(log: DocumentMessageLog) -> None:
+    await asyncio.sleep(0.3)
+    log.ttl_seconds = None
+    await log.append("z", [NewMessage("newer")])
+
+
+@pytest.mark.parametrize(
+    ("remove", "left"),
+    [
+        (lambda it: it.delete("z"), []),
+        (lambda it: it.backend.remove_thread("z"), []),
+        (remove_in_turn, []),
+        (replace_expired, ["newer"]),
+    ],
+)
+async def test_what_an_outbox_has_brought_stays_removed(remove: Any, left: list[str]) -> None:
+    documents = Stopping()
+    log = new_log(documents)
+    log.ttl_seconds = 0.2 if left else None
+    documents.left, documents.is_lost = 3, True  # all but the removal of the outbox
+    with pytest.raises(StoppedError):
+        await log.append("t", [NewMessage(1)], also={("z", ""): [NewMessage("secret")]})
+    documents.left = float("inf")
+    assert await contents(log, "z") == ["secret"]
+    await remove(log)
+    await log.load("t")
+    assert await contents(log, "z") == left
+
+
 async def test_tokens_of_removed_outboxes_are_forgotten() -> None:
     documents = MemoryDocuments()
     log = new_log(documents)

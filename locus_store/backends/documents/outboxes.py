@@ -51,9 +51,9 @@ def _make_change(
     old = _remove_tokens(threads, thread_id)
 
     def apply(transaction: ThreadTransaction) -> None:
-        delivered = transaction.thread.delivered if transaction.thread else {}
+        delivered = transaction.old.delivered if transaction.old else {}
         # The outbox is looked at after the thread was read: its token may have been forgotten.
-        if delivered.get(source) == token or not _is_there(threads, source, token):
+        if delivered.get(source) == token or not find_outbox(threads, source, token):
             return
         for edit in edits:
             logs.apply(transaction, edit)
@@ -64,10 +64,11 @@ def _make_change(
     return apply
 
 
-def _is_there(threads: Threads, source: str, token: str) -> bool:
+def find_outbox(threads: Threads, source: str, token: str) -> Outbox | None:
+    """Return the outbox of the thread ``source`` if it has this token."""
     found = threads.read_parsed(threads.documents, source)
     outbox = found.thread.outbox if found else None
-    return outbox is not None and outbox.token == token
+    return outbox if outbox and outbox.token == token else None
 
 
 def _remove_tokens(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
@@ -77,7 +78,7 @@ def _remove_tokens(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
     if len(delivered) < MOST_DELIVERED:
         return set()
     old = set(islice(delivered.items(), MOST_DELIVERED // 2))
-    return {(name, token) for name, token in old if not _is_there(threads, name, token)}
+    return {(name, token) for name, token in old if not find_outbox(threads, name, token)}
 
 
 def _remove(transaction: ThreadTransaction, outbox: Outbox) -> None:

@@ -14,7 +14,7 @@ from typing import Generic, ParamSpec, TypeAlias, TypeVar
 from uuid import uuid4
 
 from locus_store.backends.documents.format import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.outboxes import deliver
+from locus_store.backends.documents.outboxes import deliver, find_outbox
 from locus_store.backends.documents.protocol import (
     LAST,
     Access,
@@ -291,7 +291,7 @@ class DocumentThreads:
             try:
                 return _Write(self, thread_id, change, creates, removes).run()
             except _UnsettledError as exc:
-                deliver(self, thread_id, exc.outbox)
+                deliver(self, exc.source, exc.outbox)
 
     def write_as_is(self, thread_id: str, change: ThreadChange[T], *, creates: bool) -> T | None:
         """Change a thread and leave its outbox to the change; see ``write``."""
@@ -319,10 +319,11 @@ class OverThreads:
 
 
 class _UnsettledError(Exception):
-    """Raised for a thread that has an outbox."""
+    """Raised for the outbox of the thread ``source``, which has to be applied before."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, source: str, outbox: Outbox) -> None:
         super().__init__(outbox.token)
+        self.source = source
         self.outbox = outbox
 
 
@@ -408,7 +409,7 @@ class _Write(Generic[T]):
         if old is None and not self.creates:
             return None
         if old is not None and old.thread.outbox is not None and not self.as_is:
-            raise _UnsettledError(old.thread.outbox)
+            raise _UnsettledError(self.thread_id, old.thread.outbox)
         documents, form = self.threads.documents, self.threads.form
         store = documents.read_identity()
         thread = old.thread if old else None
@@ -416,6 +417,8 @@ class _Write(Generic[T]):
         transaction = ThreadTransaction(self.thread_id, thread, *context)
         answer = self.change(transaction)
         transaction.finish()
+        if old is not None and not self.as_is:
+            self._require_settled(old.thread, transaction.thread)
         draft: Draft | None = None
         if transaction.thread is not None:
             if old is None and store is None:
@@ -428,6 +431,12 @@ class _Write(Generic[T]):
         if draft is not None:
             self._send(access, old, draft, answer)
         return answer
+
+    def _require_settled(self, old: Thread, new: Thread | None) -> None:
+        """Raise for an outbox that was applied here, and would be again without its token."""
+        for source, token in old.delivered.items() - (new.delivered if new else {}).items():
+            if outbox := find_outbox(self.threads, source, token):
+                raise _UnsettledError(source, outbox)
 
     def _send(self, access: Access, old: Parsed | None, draft: Draft, answer: T) -> None:
         self.threads.form.prepare(draft)
