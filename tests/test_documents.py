@@ -5,15 +5,20 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from drawer import Drawer
 
-from locus_store import memory_checkpointer
+from locus_store import NewMessage, memory_checkpointer
+from locus_store.backends.documents import Body, ChangedError, DocumentBackend, Tag
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.file.backend import FileDocuments
 from locus_store.backends.memory.backend import MemoryDocuments
 from locus_store.testing.documents import DocumentsContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class TestMemoryDocuments(DocumentsContract):
@@ -55,6 +60,35 @@ async def test_a_thread_expires_by_the_clock_of_the_storage(
     assert await checkpointer.list_threads() == []
     await checkpointer.save({"n": 3}, "t")
     assert len(await checkpointer.list_checkpoints("t")) == 1
+
+
+class Late(MemoryDocuments):
+    """Documents whose first put is done, without an answer, just before the next one."""
+
+    is_late = False
+    put_late: Callable[[], object] | None = None
+
+    def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
+        if self.is_late:
+            self.is_late, self.put_late = False, partial(super().put, key, body, tag=tag)
+            raise ChangedError
+        if self.put_late is not None:
+            late, self.put_late = self.put_late, None
+            late()
+        return super().put(key, body, tag=tag)
+
+
+@pytest.mark.anyio
+async def test_a_put_that_is_done_after_it_was_asked_for_is_recognised() -> None:
+    documents = Late()
+    backend = DocumentBackend(documents)
+    log = DocumentMessageLog(backend, owns=False)
+    await log.append("t", [NewMessage(n) for n in range(3)])
+    documents.is_late = True
+    assert (await log.pop("t")).message.content == 2
+    assert [it.content for it in await log.load("t") or []] == [0, 1]
+    documents.is_late = True
+    assert await backend.copy_thread("t", "u")
 
 
 def test_the_page_shows_the_toy_as_it_is() -> None:

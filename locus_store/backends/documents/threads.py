@@ -287,9 +287,10 @@ class DocumentThreads:
             BackendError: It could not be written, or data that was to be removed stays.
         """
         removes = not creates if removes is None else removes
+        write = _Write(self, thread_id, change, creates, removes)
         while True:
             try:
-                return _Write(self, thread_id, change, creates, removes).run()
+                return write.run()
             except _UnsettledError as exc:
                 deliver(self, exc.source, exc.outbox)
 
@@ -339,11 +340,8 @@ class _Write(Generic[T]):
     as_is: bool = False
     """The thread's outbox is left to the change."""
 
-    sent: tuple[Draft, T] | None = None
-    """The request of the last attempt, and its answer."""
-
-    onto: Tag | None = None
-    """The tag that the last attempt's put named."""
+    sent: list[tuple[Draft, T, Tag | None]] = field(default_factory=list)
+    """The requests that may still be done, their answers, and the tags that they named."""
 
     is_putting: bool = False
     trusts_cache: bool = field(init=False)
@@ -375,11 +373,10 @@ class _Write(Generic[T]):
 
     def _attempt(self, access: Access) -> T | None:
         """Write a changed thread; raise ``ChangedError`` if it was changed meanwhile, or may be."""
-        if self.sent is not None and self._is_stored(access, self.sent[0]):
+        if self.sent and (stored := self._find_stored(access)):
             self.threads.documents.confirm(self.thread_id)
-            self._finish(self.sent[0])
-            return self.sent[1]
-        self.sent = None
+            self._finish(stored[0])
+            return stored[1]
         cached = self.threads.get_cached(self.thread_id) if self.trusts_cache else None
         if cached is not None:
             return self._attempt_cached(access, cached)
@@ -400,7 +397,7 @@ class _Write(Generic[T]):
             raise ChangedError from exc
         finally:
             self.trusts_cache = False
-        if self.sent is None:
+        if not self.sent:
             raise ChangedError
         return answer
 
@@ -440,10 +437,11 @@ class _Write(Generic[T]):
 
     def _send(self, access: Access, old: Parsed | None, draft: Draft, answer: T) -> None:
         self.threads.form.prepare(draft)
-        self.sent, self.onto = (draft, answer), old.tag if old else None
+        onto = old.tag if old else None
+        self.sent.append((draft, answer, onto))
         self.is_putting = True
         if draft.body is not None and draft.thread is not None:
-            tag = access.put(self.thread_id, draft.body, tag=self.onto)
+            tag = access.put(self.thread_id, draft.body, tag=onto)
             self.threads.keep(Parsed(tag, draft.thread, draft.end))
         elif old is not None:
             access.delete(self.thread_id, tag=old.tag)
@@ -464,16 +462,20 @@ class _Write(Generic[T]):
                 ) from exc
             report_unremoved(self.thread_id, exc)
 
-    def _is_stored(self, access: Access, draft: Draft) -> bool:
-        """Return whether a put or deletion whose answer was lost was done."""
+    def _find_stored(self, access: Access) -> tuple[Draft, T, Tag | None] | None:
+        """Return the put or deletion that was done although its answer was lost."""
         found = access.get(self.thread_id)
-        if found is None or draft.body is None:
-            return found is None and draft.body is None
-        if self.threads.form.holds(found.content or b"", draft):
-            return True
-        if self.onto not in {None, found.tag}:  # no delayed request can write it any more
-            try:
-                self.threads.form.abandon(self.thread_id, draft)
-            except LocusStoreError as exc:
-                report_unremoved(self.thread_id, exc)
-        return False
+        for sent in list(self.sent):
+            draft, _, onto = sent
+            if found is None or draft.body is None:
+                if found is None and draft.body is None:
+                    return sent
+            elif self.threads.form.holds(found.content or b"", draft):
+                return sent
+            if found is not None and onto not in {None, found.tag}:
+                self.sent.remove(sent)  # no delayed request can write it any more
+                try:
+                    self.threads.form.abandon(self.thread_id, draft)
+                except LocusStoreError as exc:
+                    report_unremoved(self.thread_id, exc)
+        return None
