@@ -136,6 +136,25 @@ async def test_a_clock_of_this_host_that_is_set_ends_no_turn(
         assert 0 < found.seconds_left <= 60
 
 
+async def test_a_slow_answer_does_not_tell_the_time_of_the_server(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call was retried, or this host was suspended while it waited."""
+    ago = [timedelta(minutes=20)]
+
+    class SlowDatetime(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) - (ago.pop() if ago else timedelta(0))
+
+    async with RedisBackend(redis_url) as one, RedisBackend(redis_url) as other:
+        await one.write_state("t", {"n": 1}, ttl_seconds=300)
+        monkeypatch.setattr(documents, "datetime", SlowDatetime)
+        await other.write_state("t", {"n": 2})
+        assert not ago
+        assert len(await one.history("t")) == 2
+
+
 # --- keys
 
 
