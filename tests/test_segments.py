@@ -409,6 +409,33 @@ async def test_a_writer_that_took_half_a_day_writes_its_segments_again(
     assert await shelf_backend(shelf).load("t") == {"n": 0}
 
 
+@pytest.mark.anyio
+async def test_a_writer_that_was_suspended_before_its_head_loses_no_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The segments are a day old then, and another process has removed them."""
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf, put = Shelf(), Shelf.put
+
+    def put_late(self: Shelf, name: str, content: bytes, *, tag: Any) -> Any:
+        if shelf.calls["store"] == 4 and not self.offset:
+            self.offset = timedelta(hours=25)
+            assert len(segments(shelf)) > len(named(shelf))
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(asyncio.run, shelf_backend(shelf).vacuum_report(99)).result()
+            assert segments(shelf) == named(shelf)
+        return put(self, name, content, tag=tag)
+
+    monkeypatch.setattr(Shelf, "put", put_late)
+    backend = shelf_backend(shelf)
+    for n in range(6):
+        await backend.write_state("t", {"n": n}, checkpoint_id=f"v{n}")
+    assert shelf.offset
+    assert segments(shelf) == named(shelf)
+    for n in range(6):
+        assert await shelf_backend(shelf).load("t", f"v{n}") == {"n": n}
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=255)))
 def test_names_are_reversible_and_sort_as_ids_do(ids: list[str]) -> None:

@@ -21,7 +21,7 @@ from zlib import crc32
 import orjson
 
 from locus_store.backends.documents.bundles import parse_time
-from locus_store.backends.documents.protocol import Body, Documents, Tag
+from locus_store.backends.documents.protocol import LAST, Body, Documents, Tag
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedMessage, ArchivedWrite
 from locus_store.types.logs import Outbox
@@ -403,6 +403,8 @@ class Draft:
     """Segments to write before the document."""
 
     token: str = ""
+    began: datetime = LAST
+    """The time before the segments are written, by the storage's clock."""
 
 
 class DocumentForm:

@@ -230,7 +230,8 @@ class SegmentedForm(DocumentForm):
         kept = replace(thread, histories=histories)
         dropped = sorted(set(before.list_names()).difference(head.list_names()))
         gone = beside.removed if beside else ()
-        return Draft(Body(0, packed, beside), kept, head, dropped, gone, output, token)
+        now, body = self.documents.read_clock(), Body(0, packed, beside)
+        return Draft(body, kept, head, dropped, gone, output, token, now)
 
     def _keep_segment(self, thread: Thread, segment: Segment) -> Piece | None:
         """Return what an edited thread still has of a segment; ``None`` for nothing."""
@@ -325,23 +326,31 @@ class SegmentedForm(DocumentForm):
             plan[at : at + FAN] = [merged]
 
     def prepare(self, draft: Draft) -> None:
+        self._write_sealed(draft)
+        if self._is_late(draft):
+            raise ChangedError  # the next attempt writes them again, before they may be removed
+
+    def _is_late(self, draft: Draft) -> bool:
+        """Return whether the segments of a draft may soon be removed, unless a head names them."""
+        return bool(draft.sealed) and self.documents.read_clock() - draft.began > GARBAGE_AGE / 2
+
+    def _write_sealed(self, draft: Draft) -> None:
         if not draft.sealed:
             return
         assert draft.thread is not None  # noqa: S101  (its head names them)
-        began = self.documents.read_clock()
         written = {
             name: (bundles.pack(bundles.make_content({}, bundle, {})), bundle)
             for name, bundle in draft.sealed.items()
         }
         self.reader.write(draft.thread.thread_id, written)
-        if self.documents.read_clock() - began > GARBAGE_AGE / 2:
-            raise ChangedError  # the next attempt writes them again, before they may be removed
 
     def draft_deletion(self, old: Parsed) -> Draft:
         gone = deriving.find_removed(old.thread) if self.derives else ()
         return Draft(None, dropped=old.end.list_names(), removed=gone)
 
     def finish(self, thread_id: str, draft: Draft) -> None:
+        if self._is_late(draft):  # this process was suspended, and they may have been removed
+            self._write_sealed(draft)
         if draft.dropped:
             self.reader.drop(thread_id, draft.dropped)
 
