@@ -15,7 +15,7 @@ from locus_store.checkpointer import B_co, S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.saver import CheckpointSaver
-from locus_store.types.arguments import KEYWORDS, did_you_mean, is_path, make_not_a_url_error
+from locus_store.types.arguments import KEYWORDS, check_url, did_you_mean
 from locus_store.types.options import (
     URL_EXTRAS,
     CheckpointOptions,
@@ -432,10 +432,9 @@ def _split_url_beside(
 
 def _choose_folder(url: str) -> str:
     """Return the folder under ``backends``; import nothing."""
+    check_url(url)
     scheme = "postgresql" if KEYWORDS.match(url) else _parse_scheme(url)
     if not scheme:
-        if is_path(url):
-            raise make_not_a_url_error(url)
         if (start := url.partition(":")[0]) in SCHEMES:
             raise InvalidArgumentError(f"a URL has two slashes after its scheme: {start}://")
         shown = "this" if set(url) & set("@:?=;") else repr(url)

@@ -8,6 +8,8 @@ import json
 import subprocess
 import sys
 from datetime import date
+from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -24,11 +26,13 @@ from locus_store import (
     StorageBackendAdapter,
     errors,
     open_checkpointer,
+    open_message_log,
     open_saver,
     open_storage,
     open_store,
     sqlite_checkpointer,
 )
+from locus_store.sql.migrate import upgrade
 from locus_store.types.arguments import check_limit, check_number
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +118,24 @@ def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
 def test_a_slip_in_a_url_is_named(url: Any, told: str) -> None:
     with pytest.raises(InvalidArgumentError, match=told):
         open_checkpointer(url)
+
+
+def test_a_password_of_keywords_may_look_like_an_escape() -> None:
+    open_storage("host=h password=s%FF")
+
+
+@pytest.mark.parametrize("opening", [open_checkpointer, open_message_log, open_store])
+@pytest.mark.parametrize(
+    "place", ["sqlite:///{}/a%FF.db", "file://{}/%FF", "redis://u:s3cret%FF@h/0", "s3://b/%ff"]
+)
+def test_escapes_that_are_not_utf8_are_refused_before_a_write(
+    opening: Any, place: str, tmp_path: Path
+) -> None:
+    for call in (opening, upgrade) if place.startswith("sqlite") else (opening,):
+        with pytest.raises(InvalidArgumentError, match="not UTF-8; write %25 for %") as told:
+            call(place.format(tmp_path))
+        assert "s3cret" not in "".join(format_exception(told.value))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("opening", [open_checkpointer, open_saver, open_store, open_storage])

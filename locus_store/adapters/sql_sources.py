@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from locus_store.backend import StoresThreads
 from locus_store.errors import ConnectionFailedError, IntegrityError, InvalidArgumentError
 from locus_store.types import ArchivedMessage, ArchivedThread
-from locus_store.types.arguments import is_path, make_not_a_url_error
+from locus_store.types.arguments import check_url
 from locus_store.types.messages import NewMessage, put_of
 from locus_store.versions.archives import cut_to_minute
 
@@ -47,8 +47,7 @@ def get_scheme(url: str) -> str:
     Raises:
         InvalidArgumentError: It is a path.
     """
-    if is_path(url):
-        raise make_not_a_url_error(url)
+    check_url(url)
     return urlsplit(url).scheme.partition("+")[0]
 
 

@@ -11,6 +11,7 @@ from math import inf, nan
 from pathlib import Path
 from sys import float_info
 from typing import Any, Final, TypeVar, get_args
+from urllib.parse import unquote
 
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import PendingWrite
@@ -251,15 +252,15 @@ KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
 """Matches the start of libpq's ``host=… dbname=…``."""
 
 
-def is_path(text: str) -> bool:
-    """Return whether a value given as a URL can only be a path, which has no password."""
-    return not set(text) & set("@:?=;") and bool(Path(text).suffix or "/" in text)
-
-
-def make_not_a_url_error(path: str) -> InvalidArgumentError:
-    """Return the error for a path in place of a URL; it suggests the URL."""
-    meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
-    return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")
+def check_url(url: str) -> None:
+    """Refuse a path, and escapes that are not UTF-8: they would name another file or password."""
+    if not set(url) & set("@:?=;") and (Path(url).suffix or "/" in url):
+        meant = f"file:{url}" if Path(url).is_dir() else f"sqlite:///{url}"
+        raise InvalidArgumentError(f"{url!r} is not a URL; did you mean {meant}?")
+    try:
+        unquote("" if KEYWORDS.match(url) else url, errors="strict")
+    except UnicodeDecodeError:  # it repeats the text, which may hold a password
+        raise InvalidArgumentError("%-escapes in the URL are not UTF-8; write %25 for %") from None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

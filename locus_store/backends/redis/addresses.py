@@ -19,6 +19,7 @@ from locus_store.backends.redis import sentinels
 from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, LoopClient, Tried
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import check_url
 from locus_store.types.facts import Fact
 from locus_store.types.options import fill_defaults, suggest_option
 
@@ -55,6 +56,7 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
             "valkey://, valkeys:// or unix:///socket; percent-encode what is neither letter nor "
             "digit in user and password"
         )
+    check_url(url)
     scheme, where = _SAME.get(found["scheme"], found["scheme"]), found["place"] + found["path"]
     is_cluster, db = settings["cluster"] or found["kind"] == "cluster", settings["db"]
     path, service = found["path"], ""

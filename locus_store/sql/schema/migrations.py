@@ -30,7 +30,7 @@ from locus_store.sql.schema.definition import (
     load_definition_of,
 )
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, make_tables
-from locus_store.types.arguments import KEYWORDS, is_path, make_not_a_url_error
+from locus_store.types.arguments import KEYWORDS, check_url
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -94,8 +94,7 @@ def get_dialect_name(target: Target) -> str:
         raise InvalidArgumentError(
             "a set of shards has no schema; give the URL of each shard in turn"
         )
-    if is_path(text):
-        raise make_not_a_url_error(text)
+    check_url(text)
     load_definition(name)
     return name
 
