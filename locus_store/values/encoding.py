@@ -88,9 +88,9 @@ def make_list_head(count: int) -> bytes:
     return b"\xdc" + count.to_bytes(2) if count < _LONG_COUNT else b"\xdd" + count.to_bytes(4)
 
 
-def skip_list_head(encoded_list: bytes) -> memoryview:
+def skip_list_head(list_encoding: bytes) -> memoryview:
     """Return the encoded elements of a list, joined."""
-    return memoryview(encoded_list)[_LONG_LISTS.get(encoded_list[0], 1) :]
+    return memoryview(list_encoding)[_LONG_LISTS.get(list_encoding[0], 1) :]
 
 
 _FIXED_LIST: Final = 0x90
@@ -138,25 +138,25 @@ _STRICT = (
 )
 
 
-def require_json(encoded: bytes, surrounding: int) -> None:
+def require_json(encoding: bytes, surrounding: int) -> None:
     """Raise ``ValueError`` or ``TypeError`` unless an encoded value is JSON.
 
     An encoding may have bytes, extensions, NaN and infinities in it, and may be nested too deeply.
 
     Args:
-        encoded: The encoding.
+        encoding: The encoding.
         surrounding: The number of objects and lists that contain the value.
     """
-    if may_hold_binary(encoded) or _MAY_BE_INFINITE.search(encoded):
-        plain = orjson.loads(orjson.dumps(decode_canonical(encoded)))  # NaN becomes null
-        if encode_canonical(plain) != encoded:
+    if may_hold_binary(encoding) or _MAY_BE_INFINITE.search(encoding):
+        plain = orjson.loads(orjson.dumps(decode_canonical(encoding)))  # NaN becomes null
+        if encode_canonical(plain) != encoding:
             raise ValueError("not exactly JSON")
-    require_levels(encoded, surrounding)
+    require_levels(encoding, surrounding)
 
 
-def may_hold_binary(encoded: bytes) -> bool:
+def may_hold_binary(encoding: bytes) -> bool:
     """Return whether MessagePack may hold bytes or an extension; numbers and text may look so."""
-    return any(map(encoded.__contains__, _BINARY))
+    return any(map(encoding.__contains__, _BINARY))
 
 
 _BINARY: Final = (*range(0xC4, 0xCA), *range(0xD4, 0xD9))
@@ -166,12 +166,12 @@ _MAY_BE_INFINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """Matches the encoding of NaN and of infinities; numbers and text may look so."""
 
 
-def require_levels(encoded: bytes, surrounding: int) -> None:
+def require_levels(encoding: bytes, surrounding: int) -> None:
     """Raise ``ValueError`` if an encoded value is nested too deeply for its position."""
     levels = MAX_DEPTH - surrounding
-    if len(encoded) <= levels or len(encoded.translate(None, _NO_CONTAINERS)) <= levels:
+    if len(encoding) <= levels or len(encoding.translate(None, _NO_CONTAINERS)) <= levels:
         return
-    row = [decode_canonical(encoded)]
+    row = [decode_canonical(encoding)]
     while row:
         if levels == 0:
             raise ValueError("nested too deeply")

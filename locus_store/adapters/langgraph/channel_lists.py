@@ -302,9 +302,13 @@ def _print_chunks(contents: list[Any]) -> list[bytes] | None:
     return None
 
 
+def _marshal(value: Any) -> bytes:
+    return marshal.dumps(value, 2)
+
+
 _PRINTERS: Final[tuple[tuple[Callable[[object], bytes], Callable[[int], bytes]], ...]] = (
     (partial(ormsgpack.packb, option=EXACT), make_list_head),
-    (lambda it: marshal.dumps(it, 2), lambda count: b"[" + count.to_bytes(4, "little")),
+    (_marshal, lambda count: b"[" + count.to_bytes(4, "little")),
 )
 """Functions that print a value, and the head of a list. MessagePack is faster; the other one holds
 tuples."""

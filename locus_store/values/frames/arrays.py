@@ -282,13 +282,13 @@ def _replace(
 
 
 def _check_elements(
-    raws: list[bytes], known: set[bytes], depth: int, *, is_msgpack: bool
+    raws: list[bytes], others: set[bytes], depth: int, *, is_msgpack: bool
 ) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """Return the digests of encoded elements, and the large ones that are not ``known``."""
+    """Return the digests of encoded elements, and the large ones that are not among ``others``."""
     fresh: dict[bytes, bytes] = {}
     digests = digest_each(raws)
     for raw, mark in zip(raws, digests, strict=True):
-        if mark in known:
+        if mark in others:
             continue
         if not is_msgpack:
             require_json(raw, depth)

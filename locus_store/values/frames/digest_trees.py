@@ -346,9 +346,9 @@ def _as_small(value: object, before: Node | None, depth: int, *, is_json: bool) 
     return _build_small(encoded, depth, is_json=is_json) if is_small else None
 
 
-def _build_small(encoded: bytes, depth: int, *, is_json: bool) -> SmallNode:
-    (require_levels if is_json else require_json)(encoded, depth - 1)
-    return SmallNode(digest(encoded), len(encoded), encoded)
+def _build_small(encoding: bytes, depth: int, *, is_json: bool) -> SmallNode:
+    (require_levels if is_json else require_json)(encoding, depth - 1)
+    return SmallNode(digest(encoding), len(encoding), encoding)
 
 
 def _drop_elements(node: Node) -> Node:
