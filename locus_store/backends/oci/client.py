@@ -9,7 +9,7 @@ from itertools import count, islice
 from typing import Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects, compute_content_md5
-from locus_store.backends.documents.protocol import ChangedError, Found, RefusedError, Tag
+from locus_store.backends.documents.protocol import ChangedError, Found, Tag, TagDiffersError
 from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.oci import failures
 from locus_store.backends.oci.access import BucketPlace, make_factory
@@ -150,7 +150,7 @@ class BucketObjects(BlockingClient, Objects):
         """Put an object; an attempt after a lost reply is refused by the condition.
 
         Raises:
-            RefusedError: The first attempt was refused.
+            TagDiffersError: The first attempt was refused.
         """
         options = {"content_md5": compute_content_md5(content), **condition}
         attempts = count()
@@ -165,7 +165,7 @@ class BucketObjects(BlockingClient, Objects):
 
         found = self.call(f"put {name!r}", put, statuses=statuses)
         if found in failures.CONFLICTS and next(attempts) == 1:
-            raise RefusedError
+            raise TagDiffersError
         return found
 
     def store(self, name: str, content: bytes) -> None:
