@@ -147,7 +147,7 @@ def require_json(encoding: bytes, surrounding: int) -> None:
         encoding: The encoding.
         surrounding: The number of objects and lists that contain the value.
     """
-    if may_hold_binary(encoding) or _MAY_BE_INFINITE.search(encoding):
+    if may_hold_binary(encoding) or (_FLOAT in encoding and _MAY_BE_INFINITE.search(encoding)):
         plain = orjson.loads(orjson.dumps(decode_canonical(encoding)))  # NaN becomes null
         if encode_canonical(plain) != encoding:
             raise ValueError("not exactly JSON")
@@ -162,6 +162,7 @@ def may_hold_binary(encoding: bytes) -> bool:
 _BINARY: Final = (*range(0xC4, 0xCA), *range(0xD4, 0xD9))
 """The first bytes of MessagePack's binary values and extensions."""
 
+_FLOAT: Final = 0xCB
 _MAY_BE_INFINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """Matches the encoding of NaN and of infinities; numbers and text may look so."""
 
