@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from properties import given, settings
 from shelf import ObjectsProbe, Shelf, shelf_backend
 
-from locus_store import IntegrityError, SchemaError
+from locus_store import IntegrityError, NewMessage, SchemaError
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import (
@@ -304,6 +304,44 @@ async def test_a_reader_whose_segment_is_gone_reads_the_head_again(
     loaded = await reader.load("t")
     assert merged
     assert loaded in ({"other": 8}, state)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda it: it.load("t"),
+        lambda it: it.heads(),
+        lambda it: it.append("t", [NewMessage("new")]),
+        lambda it: it.pop("t"),
+        lambda it: it.delete("t"),
+        lambda it: it.backend.write_state("t", {"n": 1}),
+        lambda it: it.backend.recent(),
+        lambda it: it.backend.copy_thread("t", "u"),
+    ],
+)
+async def test_a_call_whose_segment_of_messages_is_gone_reads_the_head_again(
+    call: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf = Shelf()
+    await shelf_log(shelf).append("t", [NewMessage("first"), NewMessage("second")])
+    get, popped = shelf.get, list[int]()
+
+    def meanwhile(name: str, **known: Any) -> Any:
+        if "/segments/" in name and not popped:
+            popped.append(1)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(asyncio.run, shelf_log(shelf).pop("t")).result()
+        return get(name, **known)
+
+    shelf.get = meanwhile  # type: ignore[method-assign]
+    assert await call(shelf_log(shelf))
+    assert popped
+
+
+def shelf_log(shelf: Shelf) -> DocumentMessageLog:
+    return DocumentMessageLog(shelf_backend(shelf), owns=False)
 
 
 @pytest.mark.anyio

@@ -22,6 +22,7 @@ from locus_store.backends.documents.format import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import ObjectDocuments, digest
 from locus_store.backends.documents.protocol import LAST, Body, ChangedError
 from locus_store.backends.documents.segments import (
+    GoneError,
     MessageSegment,
     Segment,
     SegmentedHistory,
@@ -119,6 +120,8 @@ class SegmentedForm(DocumentForm):
             return self._parse_head(content, thread_id)
         except SchemaError as exc:
             raise SchemaError(f"{where}: {exc}") from exc
+        except GoneError:  # the head was replaced meanwhile
+            raise
         except IntegrityError as exc:
             raise IntegrityError(f"{where} is damaged: {exc}. {self.documents.remedy}") from exc
         except (LookupError, TypeError, ValueError, StopIteration) as exc:
