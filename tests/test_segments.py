@@ -345,6 +345,19 @@ def shelf_log(shelf: Shelf) -> DocumentMessageLog:
 
 
 @pytest.mark.anyio
+async def test_a_vacuum_names_a_segment_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+    shelf = Shelf()
+    await grown(shelf, 3)
+    ObjectsProbe(shelf).age(86_400)
+    await shelf_backend(shelf).write_state("t", {"n": 1})
+    for it in segments(shelf):
+        shelf.stored.pop(next(name for name in shelf.stored if name.endswith(it)))
+    with pytest.raises(IntegrityError, match=r"does not exist.*from the others: threads 0"):
+        await shelf_backend(shelf).vacuum_report(0.5)
+
+
+@pytest.mark.anyio
 async def test_a_segment_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
     shelf = Shelf()

@@ -30,7 +30,7 @@ KEPT_BYTES: Final = 64 * 1024 * 1024
 class GoneError(IntegrityError):
     """A segment does not exist: the head that named it was replaced, or the storage lost it."""
 
-    def __init__(self, message: str, name: str) -> None:
+    def __init__(self, message: str, name: str = "") -> None:
         super().__init__(message)
         self.name = name
 
