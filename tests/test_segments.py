@@ -313,6 +313,7 @@ async def test_a_reader_whose_segment_is_gone_reads_the_head_again(
         lambda it: it.load("t"),
         lambda it: it.heads(),
         lambda it: it.append("t", [NewMessage("new")]),
+        lambda it: it.append("u", [NewMessage(1)], also={("t", ""): [NewMessage(2)]}, user_id="u"),
         lambda it: it.pop("t"),
         lambda it: it.delete("t"),
         lambda it: it.backend.write_state("t", {"n": 1}),

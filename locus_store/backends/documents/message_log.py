@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from locus_store.types.logs import LogsWanted, Outbox, select_head
 from locus_store.types.messages import (
     LogChange,
     LogChanged,
+    LogEdit,
     LogInfo,
     LogRead,
     LogWanted,
@@ -50,9 +52,7 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
         own = {it.user_id for it in edits if it.thread_id == name}
         others = [it for it in edits if it.thread_id != name]
         for other in others:
-            thread = None if other.user_id is None else self._threads.read(other.thread_id)
-            require_owner(other.thread_id, thread.user_id if thread else None, other.user_id)
-            self.backend.require_turn(other.thread_id, other.turn)
+            self._threads.read_steadily(partial(self._require_free, other))
         applied = [it for it in others if it.puts]
         outbox = Outbox(uuid4().hex, applied) if applied else None
 
@@ -72,6 +72,12 @@ class DocumentMessageLog(OverThreads, BackendMessageLog):
         if outbox is not None:
             self._deliver(name, outbox)
         return changed or LogChanged(0)
+
+    def _require_free(self, edit: LogEdit) -> None:
+        """Refuse an edit of another user's thread, or of one that another turn has taken."""
+        thread = None if edit.user_id is None else self._threads.read(edit.thread_id)
+        require_owner(edit.thread_id, thread.user_id if thread else None, edit.user_id)
+        self.backend.require_turn(edit.thread_id, edit.turn)
 
     def _deliver(self, thread_id: str, outbox: Outbox) -> None:
         try:

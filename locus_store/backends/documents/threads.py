@@ -98,7 +98,7 @@ class DocumentThreads:
 
     async def look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read; in a worker thread if it may block the event loop."""
-        read = partial(self._read_steadily, partial(work, *args, **kwargs))
+        read = partial(self.read_steadily, partial(work, *args, **kwargs))
         return await self.documents.run_call(read)
 
     async def make(self, thread_id: str, change: ThreadChange[T], *, removes: bool = False) -> T:
@@ -112,7 +112,7 @@ class DocumentThreads:
             thread_id, lambda: self.write(thread_id, change, creates=False)
         )
 
-    def _read_steadily(self, work: Callable[[], T]) -> T:
+    def read_steadily(self, work: Callable[[], T]) -> T:
         """Return what a read returns; repeat it while it misses another segment."""
         missing: str | None = None
         for _ in range(ATTEMPTS):
