@@ -147,11 +147,7 @@ class BucketObjects(BlockingClient, Objects):
     def _put(
         self, name: str, content: bytes, statuses: Collection[int], condition: dict[str, Any]
     ) -> str | int:
-        """Put an object; an attempt after a lost reply is refused by the condition.
-
-        Raises:
-            TagDiffersError: The first attempt was refused.
-        """
+        """Put an object; an attempt after a lost reply is refused by the condition."""
         options = {"content_md5": compute_content_md5(content), **condition}
         attempts = count()
 

@@ -160,8 +160,8 @@ def translate_error(exc: BaseException, place: S3Access, what: str) -> Exception
     if code in _REMEDIES:
         return ConnectionFailedError(f"{message} {_REMEDIES[code]} ({code})")
     if code in _REFUSED_CONDITIONS:
-        attempts = getattr(exc, "response", {})["ResponseMetadata"].get("RetryAttempts")
-        return TagDiffersError() if attempts == 0 else ChangedError()  # else an answer was lost
+        answer = getattr(exc, "response", {}).get("ResponseMetadata", {})
+        return TagDiffersError() if answer.get("RetryAttempts") == 0 else ChangedError()
     if status in {_MISSING, _UNCHANGED}:
         return MissingError() if status == _MISSING else UnchangedError()
     if status is None:
