@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from locus_store.values.readable import Readable
+from locus_store.values.text import Readable
 
 READABLE = Readable(said=frozenset({"content", "text"}), given=frozenset({"input"}))
 

@@ -36,7 +36,7 @@ from locus_store.effects import RunsEffects
 from locus_store.turns import HeldTurn
 from locus_store.types.messages import ROLE, LogInfo, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
-from locus_store.values.readable import Readable
+from locus_store.values.text import Readable
 
 __all__ = ["LocusSessionStore", "durable_tool"]
 

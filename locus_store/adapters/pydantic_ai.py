@@ -44,8 +44,8 @@ from locus_store.types.arguments import check_text
 from locus_store.types.messages import LoggedMessage, LogSnapshot, NewMessage
 from locus_store.types.state import dump_with_keys
 from locus_store.values.encoding import encode
-from locus_store.values.readable import Readable
 from locus_store.values.surrogates import escape_within, restore_within
+from locus_store.values.text import Readable
 
 __all__ = ["ConversationConflictError", "LocusConversationStore"]
 

@@ -22,7 +22,7 @@ from locus_store.turns import HeldTurn
 from locus_store.types.arguments import MAX_COUNT, check_text
 from locus_store.types.messages import NewMessage
 from locus_store.types.turns import TurnOptions
-from locus_store.values.readable import Readable
+from locus_store.values.text import Readable
 
 if TYPE_CHECKING:
     from strands.multiagent.base import MultiAgentBase

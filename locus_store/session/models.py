@@ -15,7 +15,7 @@ from locus_store.types.arguments import check_id, copy_json_object
 from locus_store.types.marks import LoadedVersion, Provenance
 from locus_store.types.messages import LoggedMessage, NewMessage, put_of
 from locus_store.types.state import describe_refused_fields, dump_state
-from locus_store.values.readable import Readable
+from locus_store.values.text import Readable
 
 
 class Block(BaseModel):

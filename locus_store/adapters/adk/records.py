@@ -23,7 +23,7 @@ from locus_store.adapters.logs import (
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.types.messages import ROLE, KeptMessages, LogName, LogSnapshot, NewMessage
 from locus_store.types.state import dump_with_keys
-from locus_store.values.readable import Readable
+from locus_store.values.text import Readable
 
 SCHEME: Final = "locus+"
 """Begins a URI that ADK must not take for one of its own services."""

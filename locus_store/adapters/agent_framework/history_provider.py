@@ -18,7 +18,7 @@ from locus_store.turns import HeldTurn
 from locus_store.types.arguments import check_text
 from locus_store.types.messages import ROLE, LoggedMessage, NewMessage
 from locus_store.types.turns import TurnOptions
-from locus_store.values.readable import Readable
+from locus_store.values.text import Readable
 
 SOURCE_ID: Final = "locus_history"
 """Name of a provider that is not given one."""

@@ -17,8 +17,13 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from locus_store.adapters.langgraph.delta_channels import DeltaHistories
-from locus_store.adapters.langgraph.listing import CheckpointLists, Maker, get_ttl, make_ttl_options
+from locus_store.adapters.langgraph.listing import (
+    CheckpointLists,
+    DeltaHistories,
+    Maker,
+    get_ttl,
+    make_ttl_options,
+)
 from locus_store.adapters.langgraph.loads import (
     GivenIds,
     Load,

@@ -34,7 +34,7 @@ from locus_store.types.arguments import (
 from locus_store.types.messages import ROLE, LogSnapshot, NewMessage
 from locus_store.types.turns import TurnOptions
 from locus_store.values.encoding import MAX_INT
-from locus_store.values.readable import Readable
+from locus_store.values.text import Readable
 
 Settings = SessionSettings | dict[str, Any] | None
 
