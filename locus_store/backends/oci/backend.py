@@ -10,8 +10,7 @@ from locus_store.backends.documents.objects import ITEMS, LAYOUT, MAX_NAME_BYTES
 from locus_store.backends.documents.protocol import Found, Tag
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
-from locus_store.backends.oci.access import BucketPlace, require
-from locus_store.backends.oci.client import BucketObjects
+from locus_store.backends.oci.client import BucketObjects, BucketPlace, require
 from locus_store.backends.oci.lifecycle import collect_facts
 from locus_store.backends.oci.options import OCICheckpointerOptions, OCIOptions
 from locus_store.checkpointer import S, StorageBackendAdapter

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from locus_store.backends.oci.access import BucketPlace
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
 from locus_store.runtime.retries import parse_date
 
@@ -46,7 +45,7 @@ def get_driver_errors() -> tuple[type[BaseException], ...]:
     return (*of_the_sdk, RequestException, HTTPError, OSError)
 
 
-def translate_error(exc: BaseException, place: BucketPlace, what: str) -> LocusStoreError:
+def translate_error(exc: BaseException, place: object, what: str) -> LocusStoreError:
     """Return the error for a call that failed for good."""
     status = get_status(exc)
     if status is None:
@@ -62,7 +61,7 @@ def translate_error(exc: BaseException, place: BucketPlace, what: str) -> LocusS
     return BackendError(f"{what}: {place} answered HTTP {status}: {_describe_error(exc)}")
 
 
-def _translate_unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
+def _translate_unauthenticated(exc: BaseException, place: object) -> LocusStoreError:
     at = parse_date((getattr(exc, "headers", None) or {}).get("date"))
     skew = abs(at - datetime.now(UTC)) if at else timedelta(0)
     if skew > SKEW:

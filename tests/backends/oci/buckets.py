@@ -10,9 +10,8 @@ from oci_double import NAMESPACE, Bucket, OciDouble
 from shelf import ObjectsProbe
 
 from locus_store import oci_bucket_checkpointer
-from locus_store.backends.oci.access import BucketPlace
 from locus_store.backends.oci.backend import BucketBackend
-from locus_store.backends.oci.client import BucketObjects
+from locus_store.backends.oci.client import BucketObjects, BucketPlace
 from locus_store.backends.oci.options import DEFAULT_PREFIX, OCIOptions
 from locus_store.types.options import fill_defaults
 

@@ -438,7 +438,7 @@ def test_options_are_checked_first(wrong: dict[str, Any]) -> None:
 
 
 async def test_a_given_client_is_used_and_left_open(bucket: DoubleBucket) -> None:
-    from locus_store.backends.oci.access import make_factory
+    from locus_store.backends.oci.client import make_factory
 
     client = make_factory(bucket.access())()
     checkpointer = oci_bucket_checkpointer(bucket.name, NAMESPACE, client=client, state_type=dict)

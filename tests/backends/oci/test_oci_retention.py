@@ -24,7 +24,7 @@ from locus_store import (
 from locus_store.adapters.locus.import_threads import import_locus
 from locus_store.backends.documents import segmented
 from locus_store.backends.oci import lifecycle
-from locus_store.backends.oci.access import make_factory
+from locus_store.backends.oci.client import make_factory
 from locus_store.backends.oci.options import DEFAULT_PREFIX
 from locus_store.transfer.counts import Counts
 

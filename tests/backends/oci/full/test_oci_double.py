@@ -12,7 +12,7 @@ from lazily import TESTS_RUN
 from oci_double import NAMESPACE, Fault
 from tiers import ALL
 
-from locus_store.backends.oci.access import make_factory
+from locus_store.backends.oci.client import make_factory
 
 if TESTS_RUN:
     import oci

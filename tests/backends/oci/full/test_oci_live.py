@@ -17,9 +17,8 @@ from shelf import ObjectsProbe
 
 from locus_store import oci_bucket_checkpointer
 from locus_store.backends.documents.protocol import ChangedError
-from locus_store.backends.oci.access import BucketPlace
 from locus_store.backends.oci.backend import BucketBackend, BucketDocuments
-from locus_store.backends.oci.client import BucketObjects
+from locus_store.backends.oci.client import BucketObjects, BucketPlace
 from locus_store.backends.oci.options import OCIOptions
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
