@@ -1,4 +1,4 @@
-"""The policies of row security, and the roles of one tenant, as SQL.
+"""The policies of row security, the roles of one tenant, and the tenant of a statement, as SQL.
 
 The *floor* serves roles that work for every tenant: each statement names its tenant in the setting
 ``locus.tenant``, and the policies show the rows of that tenant. A statement without it fails. The

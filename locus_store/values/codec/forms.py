@@ -1,6 +1,6 @@
 """Forms of Python's own values: a tag, and simpler values from which the same value is made.
 
-A carrier (tagged JSON, or MessagePack) holds the forms. ``trees`` replaces each value that carriers
+A carrier (tagged JSON, or MessagePack) holds the forms. ``Trees`` replaces each value that carriers
 do not hold by themselves by its form, also within forms. Only exact types have a form: a value of a
 subclass would come back as another type.
 """
