@@ -130,7 +130,7 @@ class OciDouble:
         self.lock = threading.Lock()
         self._server = Server(("127.0.0.1", 0), Handler, self)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.005,))
         self._thread.daemon = True
         self._thread.start()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from locus_store import InMemoryMessageLog, InMemoryStore, MemoryBackend
@@ -20,6 +22,33 @@ from locus_store.backends import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@cache
+def _make_server_class() -> Any:
+    """Return uvicorn's server that ends at once: its own looks every 100 ms, and waits as long."""
+    import uvicorn
+
+    class Prompt(uvicorn.Server):
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.told: Future[None] = Future()
+
+        async def main_loop(self) -> None:
+            told = asyncio.wrap_future(self.told)
+            while not told.done():
+                await self.on_tick(0)
+                await asyncio.wait([told], timeout=1)
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            for server in self.servers:
+                server.close()
+            for connection in list(self.server_state.connections):
+                connection.shutdown()
+            while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    return Prompt
 
 
 class Running:
@@ -56,7 +85,7 @@ class Running:
             log_config=None,
             access_log=False,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _make_server_class()(config)
         self._thread = threading.Thread(target=self._run, args=[listener], daemon=True)
         self._thread.start()
 
@@ -85,7 +114,8 @@ class Running:
             asyncio.run(serve())
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        if not self._server.told.done():
+            self._server.told.set_result(None)
         self._thread.join(20)
         assert not self._thread.is_alive()
 

@@ -9,6 +9,10 @@ import ast
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PACKAGE = Path(__file__).parent.parent / "locus_store"
 ROOT = {
@@ -81,8 +85,16 @@ def lengths() -> dict[str, int]:
 @cache
 def classes() -> list[tuple[str, ast.ClassDef]]:
     """Each class, and the module it is in."""
-    nodes = ((name, it) for name, text in texts().items() for it in ast.walk(ast.parse(text)))
-    return [(name, it) for name, it in nodes if isinstance(it, ast.ClassDef)]
+    return [(name, it) for name, text in texts().items() for it in find_classes(ast.parse(text))]
+
+
+def find_classes(node: ast.AST) -> Iterator[ast.ClassDef]:
+    """Yield the classes below a node, without a look into expressions."""
+    for it in ast.iter_child_nodes(node):
+        if isinstance(it, ast.ClassDef):
+            yield it
+        if isinstance(it, ast.stmt | ast.ExceptHandler):
+            yield from find_classes(it)
 
 
 def test_the_root_holds_the_contracts_and_the_entrances_only() -> None:
