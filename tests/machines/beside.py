@@ -10,16 +10,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import hypothesis
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from storages import STORAGES
-from tiers import LONG
+from tiers import LONG, full
 
 from locus_store import LocusStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
+    from collections.abc import Callable, Collection
 
 SETTINGS = hypothesis.settings(
     max_examples=1000 if LONG else 50,
@@ -83,8 +82,16 @@ def told(result: Any) -> Any:
     return result
 
 
+def on_storages(everyday: Collection[str], *others: str) -> Any:
+    """Parametrize a test of a machine: `make test` takes a few examples, on some storages."""
+    several = [(it, SETTINGS.max_examples) for it in (*everyday, *others)]
+    return pytest.mark.parametrize(
+        ("name", "count"), [*((it, 8) for it in everyday), *full(*several)]
+    )
+
+
 def run_beside(
-    machine: type[Beside], name: str, contract: str, request: pytest.FixtureRequest
+    machine: type[Beside], name: str, contract: str, request: pytest.FixtureRequest, count: int
 ) -> None:
     """Run a machine on a storage of the table, beside memory.
 
@@ -93,7 +100,9 @@ def run_beside(
         name: A row of the table.
         contract: The method of ``Storage`` that makes the objects.
         request: Of the test.
+        count: Examples.
     """
+    settings = hypothesis.settings(SETTINGS, max_examples=count)
     storages = [STORAGES[it].storage(request) for it in (name, "memory")]
     with asyncio.Runner() as runner:
         for it in storages:
@@ -102,7 +111,7 @@ def run_beside(
         members = {"objects": tuple(objects), "run": staticmethod(runner.run)}
         try:
             run_state_machine_as_test(
-                type(machine.__name__, (machine,), members), settings=SETTINGS
+                type(machine.__name__, (machine,), members), settings=settings
             )
         finally:
             for it in objects:

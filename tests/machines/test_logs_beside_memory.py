@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
-from beside import Beside, run_beside
+from beside import Beside, on_storages, run_beside
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
-from tiers import full
 
 from locus_store import NewMessage
+
+if TYPE_CHECKING:
+    import pytest
 
 IDS = st.none() | st.sampled_from(["m1", "m2", "m3"])
 MESSAGES = st.lists(
@@ -111,6 +112,6 @@ async def everything(log: Any, thread: str, namespace: str) -> Any:
     ]
 
 
-@pytest.mark.parametrize("name", ["sqlite", *full("postgresql", "oracle-double", "http")])
-def test_any_logs_are_as_in_memory(name: str, request: pytest.FixtureRequest) -> None:
-    run_beside(Logs, name, "log", request)
+@on_storages(("sqlite",), "postgresql", "oracle-double", "http")
+def test_any_logs_are_as_in_memory(name: str, count: int, request: pytest.FixtureRequest) -> None:
+    run_beside(Logs, name, "log", request, count)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
-from beside import Beside, run_beside
+from beside import Beside, on_storages, run_beside
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
-from tiers import full
+
+if TYPE_CHECKING:
+    import pytest
 
 NAMES = st.tuples(
     st.sampled_from([(), ("u",), ("u", "v"), ("w",)]), st.sampled_from(["k1", "k2", "%"])
@@ -83,8 +84,6 @@ async def embeddings(store: Any, namespace: tuple[str, ...]) -> Any:
     return below, [await store.get_embedding(*it) for it in items]
 
 
-@pytest.mark.parametrize(
-    "name", ["sqlite", "redis", *full("postgresql", "opensearch", "oracle-double")]
-)
-def test_any_items_are_as_in_memory(name: str, request: pytest.FixtureRequest) -> None:
-    run_beside(Items, name, "store", request)
+@on_storages(("sqlite", "redis"), "postgresql", "opensearch", "oracle-double")
+def test_any_items_are_as_in_memory(name: str, count: int, request: pytest.FixtureRequest) -> None:
+    run_beside(Items, name, "store", request, count)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
-from beside import Beside, run_beside
+from beside import Beside, on_storages, run_beside
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
-from tiers import full
 
 from locus_store.types import Expected, PendingWrite
+
+if TYPE_CHECKING:
+    import pytest
 
 LONG = [f"line {n} of a conversation that is saved as differences" for n in range(20)]
 VALUES = st.one_of(
@@ -161,9 +162,10 @@ async def everything(backend: Any, thread: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["sqlite", "objects", "redis", "postgresql", *full("file", "portable", "oracle-double", "oci")],
+@on_storages(
+    ("sqlite", "objects", "redis", "postgresql"), "file", "portable", "oracle-double", "oci"
 )
-def test_any_threads_are_as_in_memory(name: str, request: pytest.FixtureRequest) -> None:
-    run_beside(Threads, name, "backend", request)
+def test_any_threads_are_as_in_memory(
+    name: str, count: int, request: pytest.FixtureRequest
+) -> None:
+    run_beside(Threads, name, "backend", request, count)

@@ -44,7 +44,7 @@ class Kind:
 
     def runs_everyday(self, test: Callable[..., Any]) -> bool:
         """Return whether ``make test`` runs the test here."""
-        if self.everyday is HALF and test.__name__ in FOUND_BY_MACHINES:
+        if test.__name__ in LONG and self.made_by not in {"memory.Memory", "sqlite.OnFile"}:
             return False
         names = {"*", test.__module__.rpartition(".")[2], test.__name__}
         return not names.isdisjoint(self.everyday)
@@ -178,25 +178,15 @@ WITHOUT_KEYS: Final = frozenset({
 })  # fmt: skip
 """Tests of what a service cannot do with records that its clients have sealed."""
 
+LONG: Final = frozenset({
+    "test_1100_versions_are_deleted",
+    "test_250_versions_are_listed_through_pages_of_100",
+    "test_any_edits_leave_every_version_exact",
+})  # fmt: skip
+"""Long tests, which ``make test`` runs in memory and on SQLite."""
+
 SHARDED: Final = ("finding", "version_lists", "message_pages")
 """The contracts whose answers come from several shards."""
-
-FOUND_BY_MACHINES: Final = frozenset({
-    "test_a_second_writer_is_told",
-    "test_versions_are_listed_newest_first",
-    "test_every_version_is_kept_below_the_newest_one",
-    "test_a_save_made_from_a_version_that_is_gone_is_a_conflict",
-    "test_a_replaced_version_leaves_the_others_exact",
-    "test_a_named_parent_makes_a_fork_the_head",
-    "test_a_losing_save_is_kept_beside_the_head_and_replaces_nothing",
-    "test_whatever_is_deleted_the_others_stay_exact",
-    "test_deleting_the_head_shows_its_parent",
-    "test_a_head_falls_back_to_an_ancestor",
-    "test_changing_what_was_loaded_changes_nothing_stored",
-    "test_a_value_comes_back_exactly",
-    "test_a_copys_text_is_its_own",
-})  # fmt: skip
-"""Examples whose faults the machine of threads finds, which PostgreSQL and Valkey run."""
 
 STORAGES: Final = {
     "memory": Kind("memory.Memory", (*EVERY, "states"), everyday=ALL),
@@ -252,7 +242,7 @@ STORAGES: Final = {
     "s3": Kind("s3.OnService", (*EVERY, "locus states")),
     "s3-encrypted": Kind("encrypted.OnBucket", EVERY),
     "sharded": Kind("sharded.OfFiles", everyday=SHARDED),
-    "sharded-encrypted": Kind("encrypted.OfFiles", everyday=SHARDED),
+    "sharded-encrypted": Kind("encrypted.OfFiles", everyday=("message_pages",)),
     "sharded-postgresql": Kind("sharded.OfServers"),
     "sharded-postgresql-encrypted": Kind("encrypted.OfServers"),
     "http": Kind("http.OverMemory", everyday=("minimal", "steps", "store_items", "message_rules")),

@@ -1,4 +1,4 @@
-"""The machine of threads finds the faults of the examples that it stands for in the first tier.
+"""The machine of threads finds the faults of these examples, too.
 
 A fault is in one of two memories: it is there while that one is called.
 """
@@ -12,7 +12,6 @@ import hypothesis
 import pytest
 from beside import SETTINGS
 from hypothesis.stateful import run_state_machine_as_test
-from storages import FOUND_BY_MACHINES
 from test_faults import FAULTS
 from test_threads_beside_memory import Threads
 
@@ -25,6 +24,24 @@ FAST = hypothesis.settings(
     SETTINGS, max_examples=500, phases=[hypothesis.Phase.generate], database=None, print_blob=False
 )
 """The first failure ends a test. Hypothesis draws other steps if other modules are imported."""
+
+FOUND_BY_MACHINES = frozenset({
+    "test_a_second_writer_is_told",
+    "test_versions_are_listed_newest_first",
+    "test_every_version_is_kept_below_the_newest_one",
+    "test_a_save_made_from_a_version_that_is_gone_is_a_conflict",
+    "test_a_replaced_version_leaves_the_others_exact",
+    "test_a_named_parent_makes_a_fork_the_head",
+    "test_a_losing_save_is_kept_beside_the_head_and_replaces_nothing",
+    "test_whatever_is_deleted_the_others_stay_exact",
+    "test_deleting_the_head_shows_its_parent",
+    "test_a_head_falls_back_to_an_ancestor",
+    "test_changing_what_was_loaded_changes_nothing_stored",
+    "test_a_value_comes_back_exactly",
+    "test_a_copys_text_is_its_own",
+})  # fmt: skip
+"""Examples of the contracts."""
+
 NAMES = [name for name, (_, test) in FAULTS.items() if test in FOUND_BY_MACHINES]
 ALSO = ["the_floor_is_ignored"]
 """The examples of these faults look below the storage, too, which the machine does not."""
