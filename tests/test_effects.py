@@ -62,8 +62,11 @@ def test_async_functions_are_refused_by_blocking_code(blocking: BlockingCheckpoi
     assert blocking.effect("t", "k", lambda _: 2) == 2
 
 
-def test_a_blocking_call_shows_that_it_is_alive(blocking: BlockingCheckpointer) -> None:
+def test_a_blocking_call_shows_that_it_is_alive(
+    blocking: BlockingCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The waiting thread reads renewals, and does not repeat the call."""
+    monkeypatch.setattr("locus_store.effects.BEATS", 20)
     wrapped: Any = blocking._async
     backend, calls, begun = wrapped.backend, [], threading.Event()
 

@@ -64,7 +64,7 @@ VALUES = st.recursive(
 )
 STATES = st.dictionaries(KEYS, VALUES, max_size=5)
 SLOW = settings(
-    max_examples=150 if ALL else 50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150 if ALL else 25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from tiers import full
 
 from locus_store import (
     ConflictError,
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.anyio
 COUNT = 7
 
 
-@pytest.fixture(params=["sqlite", "file", "postgresql", "redis"])
+@pytest.fixture(params=["sqlite", "redis", *full("file", "postgresql")])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'data.db'}"

@@ -193,9 +193,9 @@ def test_any_form_of_a_value_follows_any_other(before: Any, after: Any) -> None:
 
 
 def test_a_chain_of_edits_is_folded_in_the_time_of_the_edits() -> None:
-    rows = {str(n): {"n": n, "text": WORDS[: n % 50]} for n in range(2000)}
+    rows = {str(n): {"n": n, "text": WORDS[: n % 50]} for n in range(1000)}
     states = []
-    for n in range(60):
+    for n in range(30):
         rows[str(n)]["n"] = -1
         states.append(of_channels({"doc": copy.deepcopy(rows), "list": [dict(rows)]}, n))
     payloads, shapes = chain(states)

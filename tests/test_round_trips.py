@@ -17,7 +17,7 @@ from lazily import TESTS_RUN
 from servers import CountingProxy
 from services import Service
 from shelf import Shelf, shelf_backend
-from tiers import full
+from tiers import first_of, full
 
 from locus_store import MemoryBackend, postgresql_checkpointer, sqlite_checkpointer
 from locus_store.sql.threads import searching
@@ -177,7 +177,7 @@ async def test_without_an_index_statements_follow_the_threads_that_lack_a_text(
 
 
 @pytest.mark.parametrize("is_indexed", [False, True], ids=["unindexed", "indexed"])
-@pytest.mark.parametrize("size", [1, 300, 700])
+@pytest.mark.parametrize("size", first_of(300, 1, 700))
 async def test_a_list_in_small_batches_finds_the_same(
     size: int, is_indexed: bool, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,7 +205,7 @@ async def test_a_list_in_small_batches_finds_the_same(
             assert await read_pages(limit) == expected
 
 
-@pytest.mark.parametrize("size", [1, 300, 700])
+@pytest.mark.parametrize("size", first_of(300, 1, 700))
 async def test_search_in_small_batches_finds_the_same(
     size: int, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

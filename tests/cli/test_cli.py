@@ -610,6 +610,7 @@ def test_help_loads_no_database_library() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.full  # Ctrl-C strikes such a process, too
 def test_the_module_runs_as_a_command() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "locus_store", "db", "history"],

@@ -24,7 +24,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/data.db"
 
 
-@pytest.fixture(params=["sqlite", "file", "sharded", *full("opensearch")])
+@pytest.fixture(params=["sqlite", "file", *full("sharded", "opensearch")])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A storage of each form: rows, documents, two shards, documents beside an index of words."""
     if request.param == "opensearch":

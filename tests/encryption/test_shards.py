@@ -14,6 +14,7 @@ import pytest
 import test_cli
 from places import read_files
 from test_stored import fill, read
+from tiers import first_of
 
 from locus_store import (
     Encryption,
@@ -271,7 +272,7 @@ async def test_a_shard_by_its_own_url_is_refused_with_keys(
         assert len(await storage.backend.encryption.list_keys()) == 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("has_keys", [True, False])
+@pytest.mark.parametrize("has_keys", first_of(True, False))
 def test_commands_on_a_set(has_keys: bool, urls: list[str], keys: Path, run: Any) -> None:
     sealed = [f"{it}?encryption={keys}" for it in urls]
     url = f"sharded:{' '.join(sealed)}"

@@ -20,6 +20,7 @@ import pytest
 from places import URLS
 from test_sealing import tamper
 from test_stored import fill
+from tiers import first_of
 
 from locus_store import Encryption, IntegrityError, open_storage
 from locus_store.encryption.values import SEALED
@@ -275,7 +276,7 @@ async def test_no_tampered_row_is_accepted(encryption: Encryption, url: str) -> 
     assert len(tried) > 10
 
 
-@pytest.mark.parametrize("scheme", ["sqlite", "sharded"])
+@pytest.mark.parametrize("scheme", first_of("sqlite", "sharded"))
 async def test_tampered_rows_are_refused(
     scheme: str, encryption: Encryption, tmp_path: Path
 ) -> None:

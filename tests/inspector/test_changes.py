@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN
 from services import parts
+from tiers import first_of
 
 if TESTS_RUN:
     from locus_store.inspector import Caller, app
@@ -41,7 +42,7 @@ def _reader(request: Any) -> Caller:
     return Caller("reader", None, frozenset({"read"}))
 
 
-@pytest.mark.parametrize("options", [{}, {"java_script_enabled": False}])
+@pytest.mark.parametrize("options", first_of({}, {"java_script_enabled": False}))
 async def test_a_rewind_a_fork_and_deletions_in_a_browser(
     chromium: Any, visit: Any, place: Any, options: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

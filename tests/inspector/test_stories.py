@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypedDict
 import pytest
 from services import parts
 from test_changes import choose
+from tiers import first_of
 
 from locus_store import StorageBackendAdapter
 
@@ -56,7 +57,7 @@ def _graph(backend: Any, log: list[str]) -> Any:
     return builder.compile(checkpointer=LangGraphSaver(backend))
 
 
-@pytest.mark.parametrize("options", [{}, {"java_script_enabled": False}])
+@pytest.mark.parametrize("options", first_of({}, {"java_script_enabled": False}))
 async def test_a_stale_city_of_a_graph_is_found_in_four_clicks_and_rewound(
     chromium: Any, visit: Any, any_place: Any, options: Any
 ) -> None:
@@ -124,7 +125,7 @@ async def test_a_stale_city_of_a_locus_agent_is_found_and_rewound(
     assert ("Basel" in result.text, "Bern" in result.text) == (True, False)
 
 
-@pytest.mark.parametrize("options", [{}, {"java_script_enabled": False}])
+@pytest.mark.parametrize("options", first_of({}, {"java_script_enabled": False}))
 async def test_a_recent_value_is_chosen_in_bisect_and_its_answer_leads_to_the_difference(
     chromium: Any, visit: Any, options: Any
 ) -> None:

@@ -162,7 +162,10 @@ def test_what_is_no_http_is_refused(serve: Callable[..., Service]) -> None:
     assert httpx.get(service.url + "/health").is_success
 
 
-def test_a_body_that_comes_too_slowly_is_refused(serve: Callable[..., Service]) -> None:
+def test_a_body_that_comes_too_slowly_is_refused(
+    serve: Callable[..., Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("locus_store.service.exchange.LINGER_SECONDS", 0.1)
     service = serve(body_seconds=0.3)
     head = b"POST /v1/fetch HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
     begun = monotonic()
@@ -367,9 +370,9 @@ async def test_a_caller_that_asks_too_often_is_told_to_wait(
     assert [it.status_code for it in answers] == [200, 429, 429]
     assert 50 <= int(answers[-1].headers["retry-after"]) <= 101
     assert httpx.get(service.url + "/v1", headers=other).is_success
-    service = serve(token_file=tmp_path / "tokens.json", requests_per_second=2)
+    service = serve(token_file=tmp_path / "tokens.json", requests_per_second=1)
     async with HTTPBackend(service.url, token=secrets[0], retry_seconds=10) as backend:
-        for _ in range(4):
+        for _ in range(2):
             assert await backend.load("t") is None
 
 

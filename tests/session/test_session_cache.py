@@ -541,7 +541,7 @@ async def test_many_failures_at_once_are_one(monkeypatch) -> None:
 
 
 async def test_a_wait_for_a_turn_is_no_failure(monkeypatch) -> None:
-    monkeypatch.setattr(guards, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(guards, "ANSWER_SECONDS", 0.8)
     guard = guards.GuardedCache(cache := Failing())
     running, most = 0, 0
 
@@ -549,7 +549,7 @@ async def test_a_wait_for_a_turn_is_no_failure(monkeypatch) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.05)
         running -= 1
 
     monkeypatch.setattr(cache, "_may", slowly)

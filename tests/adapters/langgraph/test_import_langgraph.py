@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 import pytest
 from lazily import TESTS_RUN, Later
 from servers import run
+from tiers import first_of
 
 from locus_store import (
     ConflictError,
@@ -388,7 +389,7 @@ def encrypting(key: bytes = KEY) -> EncryptedSerializer:
     return EncryptedSerializer.from_pycryptodome_aes(key=key)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def encrypted(request, tmp_path):
     """The URL of a database that LangGraph's saver wrote with an ``EncryptedSerializer``."""
     url = f"sqlite:///{tmp_path / 'graph.db'}"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import test_cli
 from lazily import TESTS_RUN
 from oci_double import NAMESPACE
 
@@ -38,12 +36,7 @@ if TYPE_CHECKING:
     from buckets import DoubleBucket
 
 pytestmark = pytest.mark.anyio
-ROOT = Path(__file__).resolve().parents[4]
-
-
-def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "locus_store", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+run = test_cli.run
 
 
 def rule(name: str, *, action: str = "DELETE", is_enabled: bool = True, **names: Any) -> Any:
@@ -175,22 +168,22 @@ async def test_days_are_checked(days: int) -> None:
         lifecycle.make_rule("", days)
 
 
-async def test_the_command_prints_and_writes_the_rule(bucket: DoubleBucket) -> None:
+def test_the_command_prints_and_writes_the_rule(bucket: DoubleBucket, run: test_cli.Run) -> None:
     url = bucket.url("agents")
-    printed = ran("oci", "lifecycle", "--days", "7", "--url", url)
-    assert printed.returncode == 0, printed.stderr
+    code, printed, errors = run("oci", "lifecycle", "--days", "7", "--url", url)
+    assert code == 0, errors
     wanted = lifecycle.make_rule("agents/", 7)
-    assert json.loads(printed.stdout) == wanted
+    assert json.loads(printed) == wanted
     assert bucket.stored.policy is None
-    written = ran("oci", "lifecycle", "--days", "7", "--write", "--url", url)
-    assert json.loads(written.stdout) == wanted
-    assert "0 other rules stayed" in written.stderr
+    _, written, errors = run("oci", "lifecycle", "--days", "7", "--write", "--url", url)
+    assert json.loads(written) == wanted
+    assert "0 other rules stayed" in errors
     assert [it["name"] for it in bucket.stored.policy[1]["items"]] == [wanted["name"]]
-    doctor = ran("doctor", "--url", url)
-    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
-    assert "after 7 days" in doctor.stdout
-    refused = ran("oci", "lifecycle", "--url", "memory://")
-    assert (refused.returncode, "oci://" in refused.stderr) == (1, True)
+    code, told, errors = run("doctor", "--url", url)
+    assert code == 0, told + errors
+    assert "after 7 days" in told
+    code, _, errors = run("oci", "lifecycle", "--url", "memory://")
+    assert (code, "oci://" in errors) == (1, True)
 
 
 # --- the Locus SDK's objects

@@ -100,10 +100,13 @@ async def test_a_server_that_is_read_only_fails(database: str) -> None:
 
 
 async def test_a_pooler_by_transaction_needs_its_option(
-    pgbouncer: servers.PgBouncer, database: str
+    pgbouncer: servers.PgBouncer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = name_of(database)
-    found = await tried(pgbouncer.url(name))
+    vectors = [it for it in read_features() if it.name == compatibility._VECTORS]
+    with monkeypatch.context() as patch:
+        patch.setattr(compatibility, "read_features", lambda: vectors)
+        found = await tried(pgbouncer.url(name))
     prepared = found["prepared statements beyond a transaction"]
     assert prepared.verdict == "fail"
     assert "pgbouncer=true" in prepared.answer
@@ -257,6 +260,7 @@ async def test_a_run_that_is_interrupted_leaves_nothing_and_one_that_was_killed_
     assert postgresql.value(LEFT, database=name) == before
     postgresql.execute('CREATE TABLE "locus_probe_1234_it"";--" ()', name)
     postgresql.execute("CREATE TABLE locusxprobex ()", name)
+    monkeypatch.setattr(compatibility, "read_features", lambda: read_features()[:1])
     found = await tried(database)
     assert found["removal of the tables"].verdict == "warn"
     assert found["removal of the tables"].answer.endswith(

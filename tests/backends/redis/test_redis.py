@@ -21,6 +21,7 @@ import redis_clusters
 import redis_servers
 import servers
 from lazily import TESTS_RUN, Later
+from tiers import first_of
 
 from locus_store import (
     BackendError,
@@ -962,7 +963,7 @@ def test_a_client_is_refused_in_a_second_event_loop_though_the_first_is_closed(
         asyncio.run(backend.load("t"))
 
 
-@pytest.mark.parametrize("is_used_before", [True, False])
+@pytest.mark.parametrize("is_used_before", first_of(True, False))
 def test_a_client_is_refused_behind_a_fork(redis_url: str, *, is_used_before: bool) -> None:
     code = f"""
 import asyncio, os, sys

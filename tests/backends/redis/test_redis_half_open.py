@@ -18,6 +18,7 @@ if TESTS_RUN:
     from redis.asyncio import Redis
 
     from locus_store import redis_checkpointer
+    from locus_store.backends.redis import connections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +64,10 @@ async def be_idle(checkpointer: Any) -> None:
 
 
 async def test_calls_on_forgotten_connections_are_done_again(
-    place: tuple[str, list[servers.Proxy]],
+    place: tuple[str, list[servers.Proxy]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ends believe that the connections live, and new ones are let through."""
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 1.0)
     url, proxies = place
 
     async with redis_checkpointer(url, state_type=dict, timeout_seconds=30) as checkpointer:

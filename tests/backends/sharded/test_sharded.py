@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import test_cli
-from tiers import full
+from tiers import first_of, full
 
 from locus_store import (
     BackendError,
@@ -407,8 +407,7 @@ async def test_records_are_joined_and_a_move_keeps_their_segments(urls: list[str
 
 
 STEPS = [
-    *[("write_layout", 4, False), ("write_layout", 9, True), ("reserve_move", 2, True)],
-    *[("take_thread", 1, True), ("admit_thread", 1, True), ("drop_move", 1, True)],
+    *[("write_layout", 4, False), ("take_thread", 1, True), ("drop_move", 1, True)],
     *full(*(("write_layout", it, done) for it in range(1, 10) for done in (False, True))),
     *full(
         *(
@@ -453,7 +452,7 @@ async def test_a_thread_on_its_way_is_found_changed_and_forgotten(
     check_places(urls[:3], rest)
 
 
-@pytest.mark.parametrize("left", ["no move", "no thread"])
+@pytest.mark.parametrize("left", first_of("no thread", "no move"))
 async def test_a_copy_that_a_killed_client_has_left_is_forgotten(
     urls: list[str], monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
@@ -730,7 +729,7 @@ async def list_in_pages(backend: Any, limit: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("limit", [1, 4])
+@pytest.mark.parametrize("limit", first_of(4, 1))
 async def test_threads_of_one_time_are_on_one_page_each(urls: list[str], limit: int) -> None:
     async with open_sharded(urls[:3]) as storage:
         await put(storage)
@@ -841,6 +840,7 @@ async def test_a_database_of_no_set_cannot_be_removed_and_keeps_its_threads(
     assert dump(urls[3]) == before
 
 
+@pytest.mark.full  # a removal writes the layout and moves threads as a rebalance does
 async def test_writes_go_on_while_a_shard_is_removed(urls: list[str]) -> None:
     await made(urls[:3])
     async with open_sharded(urls[:3]) as storage, open_sharded(urls[:3]) as another:
@@ -896,6 +896,7 @@ def fail(*_: object) -> None:
     raise BackendError("the process ended here")
 
 
+@pytest.mark.full
 def test_a_removal_by_the_command(urls: list[str], run: Any) -> None:
     asyncio.run(made(urls[:2]))
     command = ("shards", "rebalance", "--url", f"sharded:{' '.join(urls[:2])}", "--remove")
