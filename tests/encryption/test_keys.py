@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from places import IndexPlace, Place, read_files
 from test_stored import fill, read
+from tiers import first_of
 
 from locus_store import (
     Encryption,
@@ -279,12 +280,12 @@ OPENS_SEGMENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("call", OPENS_SEGMENTS)
-@pytest.mark.parametrize("is_new", [False, True], ids=["new process", "new key"])
+@pytest.mark.parametrize("new", first_of("process", "key"))
 async def test_the_rules_of_a_storage_have_keys_that_a_process_does_not_know(
-    call: str, is_new: bool, old: Encryption, url: str, monkeypatch: pytest.MonkeyPatch
+    call: str, new: str, old: Encryption, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, known = with_ring(old, old.ring), dict[bytes, Any]()
-    if is_new:
+    if new == "key":
         key = (await other.load("default")).current
         known[key.key_id] = key
         await old.add_key("default")
@@ -300,7 +301,7 @@ async def test_the_rules_of_a_storage_have_keys_that_a_process_does_not_know(
     for module in (sealing, key_module):
         monkeypatch.setattr(module, "LOADED", known)
     storage = open_storage(url, encryption=other)
-    if not is_new or call != "vacuum":  # which skips the thread, and reports it
+    if new == "process" or call != "vacuum":  # which skips the thread, and reports it
         assert await OPENS_SEGMENTS[call](storage)
     assert (await storage.backend.load("t"))["said"] == [*range(70)]
     await storage.backend.close()

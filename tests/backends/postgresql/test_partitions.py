@@ -40,7 +40,7 @@ if TESTS_RUN:
 pytestmark = [pytest.mark.anyio, pytest.mark.posix]
 
 WORKER = Path(__file__).parents[2] / "workers" / "on_partitions.py"
-TRIALS = 40 if ALL else 2
+TRIALS = 40 if ALL else 1
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
 UNINDEXED = """
 SELECT count(*) FROM locus_checkpoints c LEFT JOIN locus_search s USING (line, sequence)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 EXAMPLES = settings(
-    max_examples=60 if ALL else 25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60 if ALL else 10, deadline=None, suppress_health_check=list(HealthCheck)
 )
 CLIENTS = 16
 
