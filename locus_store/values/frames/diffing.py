@@ -190,7 +190,7 @@ def _diff_objects(old: ObjectNode, new: ObjectNode, path: Path, frame: Frame) ->
         before = get(key)
         if before is not child:
             diff(before, child, (*path, key), frame)
-    if frame.size - size > new.size:  # every operation repeats its path
+    if path and frame.size - size > new.size:  # every operation repeats its path
         frame.cut(count, size)
         frame.add("=", path, open_whole(new))
 
