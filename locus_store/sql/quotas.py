@@ -177,12 +177,8 @@ def measure_copy(source_thread_id: str, dest_thread_id: str, thread: Any = None)
     return _charge([], threads=[dest_thread_id], is_new=bool, source=source_thread_id)
 
 
-_under_way: ContextVar[Charge | None] = ContextVar("locus_store_charge", default=None)
-
-
-def get_charge() -> Charge | None:
-    """Return the charge of the call that is under way, if its tenant has a quota."""
-    return _under_way.get()
+charged_call: ContextVar[Charge | None] = ContextVar("locus_store_charge", default=None)
+"""The charge of the call that is under way, if its tenant has a quota."""
 
 
 def limit_calls(charge: Callable[..., Charge | None]) -> Callable[[Method], Method]:
@@ -197,7 +193,7 @@ def limit_calls(charge: Callable[..., Charge | None]) -> Callable[[Method], Meth
         def run_method(self: Any, *args: Any, **kwargs: Any) -> Any:
             backend: SqlQuotas = getattr(self, "backend", self)
             call = partial(method, self, *args, **kwargs)
-            if backend.is_unlimited() or _under_way.get() is not None:
+            if backend.is_unlimited() or charged_call.get() is not None:
                 return call()
             found = charge(*args, **kwargs)
             return call() if found is None else backend.run_limited(found, call)
@@ -360,7 +356,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
         if charge.lease is None:
             return await call()
         spent = charge.need  # also by a call whose outcome is unknown
-        token = _under_way.set(charge)
+        token = charged_call.set(charge)
         try:
             result = await call()
             stored = max(spent["bytes"], charge.appended)
@@ -375,7 +371,7 @@ class SqlQuotas(RunsQueries, LimitsTenants):
         else:
             return result
         finally:
-            _under_way.reset(token)
+            charged_call.reset(token)
             # Work beside a transaction of the caller's may have to wait for it.
             if quota.end(charge, spent) and charge.connection is None:
                 self._submit("quota", partial(self._lease, quota))

@@ -255,10 +255,6 @@ def _thaw_ordered(value: Mapping[str, Any], read: Read) -> dict[str, Any]:
     return {key: thaw(it, read) if type(it := held[key]) in _NESTED else it for key in value["k"]}
 
 
-def _thaw_pairs(value: Mapping[str, Any], read: Read) -> dict[Any, Any]:
-    return {_thaw_key(thaw(key, read)): thaw(it, read) for key, it in value["v"]}
-
-
 def _thaw_extension(value: Mapping[str, Any]) -> Any:
     data = _decode_base64(value["b"]) if "b" in value else pack(thaw(value["v"], _thaw_extension))
     return ormsgpack.Ext(value["c"], data)
@@ -272,7 +268,7 @@ _NESTED: Final = {list, dict}
 
 _UNTAGGED: Final[dict[str, Callable[[Mapping[str, Any], Read], Any]]] = {
     "d": _thaw_ordered,
-    "m": _thaw_pairs,
+    "m": lambda value, read: {_thaw_key(thaw(k, read)): thaw(it, read) for k, it in value["v"]},
     "b": lambda value, _: _decode_base64(value["v"]),
     "f": lambda value, _: float(value["v"]),
     "x": lambda value, read: read(value),

@@ -36,7 +36,7 @@ from locus_store.sql.audit import RecordedCall, get_call
 from locus_store.sql.columns.types import bind_key, decode_key, encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.sql.connections.pool import LoopPool
-from locus_store.sql.quotas import Charge, get_charge
+from locus_store.sql.quotas import Charge, charged_call
 from locus_store.types import Mark, Save, Written
 from locus_store.types.thread_info import UserIdType, is_user_id
 from locus_store.values import frames
@@ -170,7 +170,7 @@ class Saves:
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         seconds, call = self.timeout_seconds, get_call(database.audit)
         deadline = inf if seconds is None else _get_time() + seconds
-        item = _Item(save, row, done, observe.get_current(), call, get_charge(), deadline)
+        item = _Item(save, row, done, observe.get_current(), call, charged_call.get(), deadline)
         queued = self._queued.get(item.line)
         if queued is not None:
             queued.append(item)

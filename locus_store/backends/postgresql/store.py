@@ -24,7 +24,7 @@ from locus_store.sql.columns.types import bind_key, encode_key
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.items import Items
 from locus_store.sql.message_log import SqlMessageLog, make_columns
-from locus_store.sql.quotas import get_charge, limit_calls, measure_change
+from locus_store.sql.quotas import charged_call, limit_calls, measure_change
 from locus_store.sql.schema.status import ONE_SHARD
 from locus_store.sql.schema.tables import Tables
 from locus_store.sql.store import ServerStore
@@ -148,7 +148,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
         database = self._shared.database
         write = runner.write if change.also else runner.write_once
         thread_id = None if change.also else change.thread_id
-        call, charge = get_call(database.audit), get_charge()
+        call, charge = get_call(database.audit), charged_call.get()
         with self._shared.translating():
 
             def append(connection: Connection) -> int:

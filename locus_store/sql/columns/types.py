@@ -239,17 +239,13 @@ def encode_path(value: str) -> str:
     return encode_key(escape_text(value))
 
 
-def _bind_path(value: str | None) -> str | None:
-    return None if value is None else encode_path(value)
-
-
 class Path(Key):
     """Text of parts that are each ended by NUL, compared as ``Key`` is; NUL takes two characters.
 
     So does U+0001. Bytes do not grow: each of the two is one.
     """
 
-    bind: ClassVar = staticmethod(_bind_path)
+    bind: ClassVar = staticmethod(lambda value: None if value is None else encode_path(value))
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Room for what is escaped."""

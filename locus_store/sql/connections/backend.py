@@ -16,7 +16,7 @@ from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.retries import retry_lost_races
 from locus_store.sql.audit import OF_THREADS, READS_OF_THREADS, get_call, make_audit, record_calls
 from locus_store.sql.connections.database import Database
-from locus_store.sql.quotas import get_charge
+from locus_store.sql.quotas import charged_call
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import RowAccess, has_other_layout
 from locus_store.types.arguments import check_tenant
@@ -187,7 +187,7 @@ def make_writing(
     database: Database, body: Callable[[Repository], T], thread_id: str | None = None
 ) -> Callable[[Connection], T]:
     """Return a body that writes, and records the call that is under way."""
-    call, charge, routed = get_call(database.audit), get_charge(), is_routed.get()
+    call, charge, routed = get_call(database.audit), charged_call.get(), is_routed.get()
 
     def run(connection: Connection) -> T:
         repository = database.make_repository(connection)

@@ -267,12 +267,8 @@ def _as_parts(value: Any) -> list[Any]:
     return [value.dtype.str, value.tobytes()]
 
 
-def _to_scalar(content: list[Any]) -> Any:
-    return build_array(content[0], (1,), "C", content[1])[0]
-
-
 _ARRAY: Final = ValueForm("array", _dump_array, lambda it: build_array(*it))
-_SCALAR: Final = ValueForm("scalar", _as_parts, _to_scalar)
+_SCALAR: Final = ValueForm("scalar", _as_parts, lambda it: build_array(it[0], (1,), "C", it[1])[0])
 _LOADS: Final = {it.tag: it.load for it in (*FORMS.values(), _ARRAY, _SCALAR)}
 
 
