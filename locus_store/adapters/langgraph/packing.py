@@ -103,7 +103,8 @@ class _Packer(Trees):
         if not _is_theirs(value, kind):
             return super().convert_formed(value, kind)
         if kind is tuple or kind in _LISTED:
-            return _pack_named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.convert_items(value))
+            held = self.convert_items(tuple(value))
+            return _pack_named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), held)
         return self._rules.convert_langgraph(value)
 
     def convert_other(self, obj: Any, cls: type) -> Any:
@@ -143,7 +144,7 @@ class _Packer(Trees):
             return _pack_named(EXT_CONSTRUCTOR_KW_ARGS, name, self.convert(obj._asdict()))
         if isinstance(obj, _LISTED):
             self._rules.require_allowed(name)
-            return _pack_named(EXT_CONSTRUCTOR_SINGLE_ARG, name, self.convert_items(obj))
+            return _pack_named(EXT_CONSTRUCTOR_SINGLE_ARG, name, self.convert_items(tuple(obj)))
         if find_kind(type(obj)) == "dataclass":
             held = self.convert(classes.get_dataclass_data(obj))
             return _pack_named(EXT_CONSTRUCTOR_KW_ARGS, name, held)

@@ -308,7 +308,7 @@ class Trees(ABC):
         if kind in FLAT:
             return self._convert_form(value) if self._is_careful and not _is_held(value) else value
         if kind is list:
-            value = value.copy()  # another thread may change it meanwhile, here and below
+            value = value.copy()  # another thread may change it meanwhile
             is_flat = not self._is_careful and FLAT.issuperset(map(type, value))
             return value if is_flat else self.convert_items(value)
         if kind is dict:
@@ -327,7 +327,7 @@ class Trees(ABC):
     def convert_items(self, items: Iterable[Any]) -> list[Any]:
         made: list[Any] = []
         try:
-            for item in tuple(items):
+            for item in items:
                 made.append(self.convert(item))  # noqa: PERF401  (its length is the place)
         except RefusedError as exc:
             exc.steps.append(len(made))
