@@ -6,7 +6,7 @@ import os
 import random
 import sqlite3
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -276,6 +276,21 @@ async def test_a_thread_that_is_imported_counts(storage: Any) -> None:
     with pytest.raises(QuotaError):
         await storage.backend.restore(thread)
     assert await storage.backend.scan() == []
+
+
+async def test_a_thread_that_a_client_replaces_counts_by_its_growth(storage: Any) -> None:
+    backend = storage.backend
+    await backend.put_writes("t", "v", [PendingWrite("task", 0, "c", "bytes", b"w")])
+    old = await backend.read_thread("t")
+    (line,) = old.lines
+    (write,) = line.writes
+    made = replace(write, write=replace(write.write, payload=os.urandom(2_000)))
+    grown = replace(old, lines=[replace(line, writes=[made])])
+    await backend.set_quota(Quota(bytes=1_000))
+    with pytest.raises(QuotaError, match="bytes"):
+        await backend.replace_thread(old, grown)
+    await backend.replace_thread(old, old)
+    assert await backend.read_thread("t") == old
 
 
 async def test_the_result_of_a_call_that_was_made_may_exceed_the_quota_once(storage: Any) -> None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql import message_log
 from locus_store.sql.item_columns import is_live_item
+from locus_store.sql.quotas import Charge, measure_thread
 from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.reads import Reads
@@ -181,6 +182,12 @@ def restore(repo: Repository, thread: ArchivedThread) -> None:
         .where(lines.c.tenant == repo.tenant, lines.c.thread_id == thread.thread_id)
         .values(updated_at=compute_last_active_at(thread))
     )
+
+
+def measure_replacement(old: ArchivedThread, thread: ArchivedThread) -> Charge | None:
+    """Return the charge of a thread that a client replaces: its growth; ``None``: it has none."""
+    growth = measure_thread(thread).need["bytes"] - measure_thread(old).need["bytes"]
+    return Charge({"bytes": growth}) if growth > 0 else None
 
 
 def rewrite_thread(

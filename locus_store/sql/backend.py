@@ -83,6 +83,7 @@ class SqlBackend(
     """The examination that ``facts`` runs."""
 
     put_facts = limit_calls(measure_facts)(SqlThreadInfo.put_facts)
+    replace_thread = limit_calls(archives.measure_replacement)(ConnectedBackend.replace_thread)
 
     @limit_calls(measure_save)
     async def commit(self, save: Save) -> Written:
